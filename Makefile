@@ -1,0 +1,58 @@
+# make demo    a real Pulsar, real ledgers, the main job from end to end
+# make test    lint, types, import contracts, all tests on the real servers
+# make bench   every benchmark; make bench BENCH=sweep runs one
+# make archive what Spark's executors get: dist/bookwarden-env.tar.gz
+# make schema  generate conf/schema from the settings
+# make proto   generate src/bookwarden/wire/pb from proto/
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint unit bench archive schema proto clean
+.NOTPARALLEL:
+
+$(STAMP): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "bookwarden needs Python 3.10 or newer; call make PYTHON=/path/to/python3")'
+	@echo "== virtual environment in $(VENV) (once; about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@exec $(BIN)/bookwarden demo
+
+test: lint
+	@echo "== tests on the real servers"
+	@exec $(BIN)/python -m pytest
+
+lint: $(STAMP)
+	@echo "== lint"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "== types"
+	@$(BIN)/mypy
+	@echo "== import contracts"
+	@$(BIN)/lint-imports
+
+unit: $(STAMP)
+	@exec $(BIN)/python -m pytest tests/unit
+
+bench: $(STAMP)
+	@exec $(BIN)/python -m benchmarks $(BENCH)
+
+archive: $(STAMP)
+	@exec $(BIN)/python -m bookwarden.pipelines.archive
+
+schema: $(STAMP)
+	@mkdir -p conf/schema
+	@$(BIN)/python -c 'import sys; from bookwarden.config import settings_schema; sys.stdout.write(settings_schema())' \
+		> conf/schema/bookwarden.schema.json
+
+proto: $(STAMP)
+	@$(BIN)/python -m grpc_tools.protoc -Ibookwarden/wire/pb=proto --python_out=src --pyi_out=src \
+		$(patsubst proto/%,bookwarden/wire/pb/%,$(wildcard proto/*.proto))
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info benchmarks/out

@@ -1,0 +1,1 @@
+"""bookwarden: the warden of BookKeeper's ledgers."""
