@@ -1,0 +1,263 @@
+"""Settings: from a YAML file, the environment and flags, validated once at the edge.
+
+Later sources win: defaults, then the file, then ``BOOKWARDEN_<SECTION>__<NAME>`` in the environment, then flags.
+Every setting with its default and unit stands in conf/bookwarden.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from bookwarden.errors import ConfigError
+
+CONFIG_VARIABLE = "BOOKWARDEN_CONFIG"
+_PREFIX = "BOOKWARDEN_"
+# Read by the development cluster, which has no section of its own.
+OTHER_VARIABLES = ("BOOKWARDEN_CACHE", "BOOKWARDEN_SERVERS")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OAuth2Settings(_Section):
+    """Client credentials for OAuth2; the private key is a path or file:// URL to its JSON."""
+
+    issuer_url: str = ""
+    private_key: str = ""
+    audience: str = ""
+    scope: str = ""
+
+
+class PulsarSettings(_Section):
+    """Where the Pulsar cluster is and how we authenticate to it."""
+
+    service_url: str = "pulsar://127.0.0.1:6650"
+    admin_url: str = "http://127.0.0.1:8080"
+    auth: Literal["none", "token", "tls", "oauth2"] = "none"
+    token: SecretStr | None = None
+    token_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_private_key_file: str | None = None
+    tls_trust_certs_file: str | None = None
+    tls_allow_insecure: bool = False
+    tls_validate_hostname: bool = True
+    oauth2: OAuth2Settings = OAuth2Settings()
+    client: dict[str, int | bool | str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _addresses_agree(self) -> PulsarSettings:
+        if not self.service_url.startswith(("pulsar://", "pulsar+ssl://")):
+            raise ValueError(f"service_url {self.service_url!r} must begin with pulsar:// or pulsar+ssl://")
+        if not self.admin_url.startswith(("http://", "https://")):
+            raise ValueError(f"admin_url {self.admin_url!r} must begin with http:// or https://")
+        if self.auth == "token" and not (self.token or self.token_file):
+            raise ValueError("auth is 'token', but neither token nor token_file is set")
+        return self
+
+
+class MetadataStoreSettings(_Section):
+    """The metadata stores: every Pulsar metadata root, and the one that BookKeeper's metadata is in."""
+
+    urls: tuple[str, ...] = Field(default=("zk:127.0.0.1:2181",), min_length=1)
+    bookkeeper_url: str | None = None
+    ledgers_root: str = "/ledgers"
+    digest_user: str | None = None
+    digest_password: SecretStr | None = None
+    tls: bool = False
+    tls_trust_certs_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_private_key_file: str | None = None
+    session_timeout_seconds: float = Field(default=30.0, gt=0)
+    operation_timeout_seconds: float = Field(default=30.0, gt=0)
+    batch_size: int = Field(default=100, ge=1, le=1000)
+    batches_in_flight: int = Field(default=8, ge=1, le=64)
+    jute_maxbuffer: int = Field(default=1_048_575, ge=4096)
+
+    @model_validator(mode="after")
+    def _digest_is_whole(self) -> MetadataStoreSettings:
+        if bool(self.digest_user) != bool(self.digest_password):
+            raise ValueError("digest_user and digest_password go together; only one of them is set")
+        return self
+
+
+class DeletionSettings(_Section):
+    """Two-phase deletion; the names that begin with two_phase_deletion_ are PIP-186's."""
+
+    topic_two_phase_deletion_enabled: bool = True
+    topic: str = "persistent://pulsar/system/__ledger_deletion"
+    retry_topic: str = "persistent://pulsar/system/__ledger_deletion-RETRY"
+    dlq_topic: str = "persistent://pulsar/system/__ledger_deletion-DLQ"
+    subscription: str = Field(default="ledger-deletion-worker", min_length=1)
+    two_phase_deletion_ledger_deletion_parallelism: int = Field(default=4, ge=1, le=256)
+    two_phase_deletion_reconsume_later_in_seconds: float = Field(default=600.0, gt=0)
+    two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0)
+    still_referenced_grace_seconds: float | None = Field(default=None, ge=0)
+    unlisted_grace_seconds: float = Field(default=60.0, ge=0)
+
+    @property
+    def still_referenced_grace(self) -> float:
+        """How long, in seconds, a mark waits for its metadata update; one retry delay unless set."""
+        if self.still_referenced_grace_seconds is None:
+            return self.two_phase_deletion_reconsume_later_in_seconds
+        return self.still_referenced_grace_seconds
+
+
+class SweepSettings(_Section):
+    """Phase two: where its state lies, how much a batch takes, and when the supervisor steps in."""
+
+    checkpoint: str = "var/checkpoint"
+    outcomes: str = "var/outcomes"
+    journal: str = "var/journal"
+    dry_run: bool = False
+    max_entries_per_batch: int = Field(default=20_000, ge=1)
+    max_rows_per_batch: int = Field(default=50_000, ge=1)
+    ledgers_per_step: int = Field(default=1_000, ge=1, le=100_000)
+    trigger_seconds: float = Field(default=0.0, ge=0)
+    min_poll_milliseconds: int = Field(default=50, ge=0)
+    max_unreachable_seconds: float = Field(default=120.0, gt=0)
+    stall_seconds: float = Field(default=300.0, gt=0)
+    max_failures: int = Field(default=10, ge=1)
+    failure_window_seconds: float = Field(default=3600.0, gt=0)
+    backoff_seconds: float = Field(default=1.0, gt=0)
+    max_backoff_seconds: float = Field(default=60.0, gt=0)
+    stop_timeout_seconds: float = Field(default=60.0, gt=0)
+
+
+class MetricsSettings(_Section):
+    """The Prometheus endpoint of the driver; port 0 turns it off."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+
+
+class SparkSettings(_Section):
+    """How the sweep starts Spark when it is not started by spark-submit."""
+
+    master: str = "local[*]"
+    conf: dict[str, str] = Field(default_factory=dict)
+
+
+class Settings(BaseSettings):
+    """All settings of bookwarden."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid")
+
+    pulsar: PulsarSettings = PulsarSettings()
+    metadata_store: MetadataStoreSettings = MetadataStoreSettings()
+    deletion: DeletionSettings = DeletionSettings()
+    sweep: SweepSettings = SweepSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    spark: SparkSettings = SparkSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: flags (the init arguments), the environment, the file."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _file_values.get())
+
+
+_file_values: ContextVar[dict[str, Any]] = ContextVar("file_values")
+
+
+def load_settings(file: str | Path | None = None, overrides: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings; `file` defaults to what BOOKWARDEN_CONFIG names, and to none.
+
+    `overrides` are flags: dotted names such as ``sweep.dry_run`` to YAML scalars. Raises ConfigError that names
+    the setting, where it was set and what it should be; a secret's text is never part of it.
+    """
+    path = file or os.environ.get(CONFIG_VARIABLE)
+    _refuse_unknown_variables()
+    flags = _nest(overrides or {})
+    reset = _file_values.set(_read_file(Path(path)) if path else {})
+    try:
+        return Settings(**flags)
+    except (ValidationError, SettingsError) as error:
+        raise ConfigError(_describe(error, path)) from None
+    finally:
+        _file_values.reset(reset)
+
+
+def settings_schema() -> str:
+    """Render the JSON schema of a settings file, for editors and for checks before a deployment."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"settings file {path} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"settings file {path} is not valid YAML{where}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"settings file {path} must hold sections such as 'pulsar:', not a {type(values).__name__}")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _refuse_unknown_variables() -> None:
+    known = {CONFIG_VARIABLE, *OTHER_VARIABLES}
+    for variable in os.environ:
+        if not variable.upper().startswith(_PREFIX) or variable.upper() in known:
+            continue
+        section, _, setting = variable[len(_PREFIX) :].lower().partition("__")
+        if not _exists(section, setting.partition("__")[0]):
+            raise ConfigError(f"environment variable {variable} names no setting; conf/bookwarden.yaml has them all")
+
+
+def _exists(section: str, setting: str) -> bool:
+    field = Settings.model_fields.get(section)
+    return field is not None and isinstance(field.default, BaseModel) and setting in type(field.default).model_fields
+
+
+def _nest(overrides: Mapping[str, str]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, text in overrides.items():
+        section, *rest = name.split(".")
+        if not rest or not _exists(section, rest[0]):
+            raise ConfigError(f"there is no setting {name!r}; conf/bookwarden.yaml has them all")
+        target = nested.setdefault(section, {})
+        for part in rest[:-1]:
+            target = target.setdefault(part, {})
+        try:
+            target[rest[-1]] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"the value given for {name} is not a YAML scalar") from None
+    return nested
+
+
+def _describe(error: ValidationError | SettingsError, path: str | Path | None) -> str:
+    where = f" (from {path}, the environment or flags)" if path else " (from the environment or flags)"
+    if isinstance(error, SettingsError):
+        return f"a setting{where} is not usable: {error}"
+    parts = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        location = ".".join(str(part) for part in problem["loc"])
+        parts.append(f"{location}: {problem['msg'].removeprefix('Value error, ')}")
+    return f"settings{where} are not usable: {'; '.join(parts)}"

@@ -1,0 +1,129 @@
+"""The one tree of errors that bookwarden raises.
+
+    BookwardenError
+    ├── ConfigError              a setting is missing, malformed or contradicts another
+    ├── NotFoundError            the topic, ledger or node that was asked for does not exist
+    ├── RefusedError             a safety rule forbids what was asked for
+    ├── FormatError              bytes from a store or a topic are not what their format says
+    │   └── MalformedMarkError   a message that is no valid pending deletion
+    ├── StoreError               a metadata store did not do what it was asked
+    │   ├── StoreUnavailableError    no connection, session lost, timeout: nothing was changed
+    │   ├── OutcomeUnknownError      the connection broke under a write: read back before trying again
+    │   ├── LostRaceError            the version or existence changed since it was read: read again
+    │   └── StoreAccessError         the store refuses our credentials
+    ├── PulsarError              a broker or its admin REST did not do what it was asked
+    │   ├── PulsarUnavailableError   no answer, or an answer that asks to try later
+    │   ├── PulsarAccessError        the broker refuses our credentials or rights
+    │   ├── PulsarConflictError      what should be created exists, or what should go is in use
+    │   └── DataGoneError            messages that should still be there were trimmed or skipped
+    ├── BookieError              a bookie did not answer, or answered with an error of its own
+    ├── SparkError               a query failed more often than allowed, or cannot start
+    └── ServerError              a server of the development cluster did not start, or did not stop
+
+Foreign errors are translated at the seam where they arise and chained. Each class carries the process exit
+code that the command line ends with; the table is in docs/cli.md.
+"""
+
+from __future__ import annotations
+
+
+class BookwardenError(Exception):
+    """Root of all errors that bookwarden raises; its text is one line that says what to do next."""
+
+    exit_code = 1
+
+
+class ConfigError(BookwardenError):
+    """A setting is missing, malformed or contradicts another."""
+
+    exit_code = 3
+
+
+class NotFoundError(BookwardenError):
+    """The topic, ledger or node that was asked for does not exist."""
+
+    exit_code = 4
+
+
+class RefusedError(BookwardenError):
+    """A safety rule forbids what was asked for."""
+
+    exit_code = 5
+
+
+class FormatError(BookwardenError):
+    """Bytes from a store or a topic are not what their format says."""
+
+    exit_code = 6
+
+
+class MalformedMarkError(FormatError):
+    """A message on a deletion topic is no valid pending deletion."""
+
+
+class StoreError(BookwardenError):
+    """A metadata store did not do what it was asked."""
+
+    exit_code = 7
+
+
+class StoreUnavailableError(StoreError):
+    """The metadata store could not be reached, or its session ended; nothing was changed."""
+
+
+class OutcomeUnknownError(StoreError):
+    """The connection broke while a write was under way: read back before trying again."""
+
+
+class LostRaceError(StoreError):
+    """The version, or the existence, of a node changed since it was read: read again, then retry."""
+
+
+class StoreAccessError(StoreError):
+    """The metadata store refuses our credentials."""
+
+    exit_code = 9
+
+
+class PulsarError(BookwardenError):
+    """A broker, or its admin REST, did not do what it was asked."""
+
+    exit_code = 8
+
+
+class PulsarUnavailableError(PulsarError):
+    """The broker gave no answer, or one that asks to try again later."""
+
+
+class PulsarAccessError(PulsarError):
+    """The broker refuses our credentials or our rights."""
+
+    exit_code = 9
+
+
+class PulsarConflictError(PulsarError):
+    """What was to be created exists already, or what was to be removed is in use or in another state."""
+
+
+class DataGoneError(PulsarError):
+    """Messages that should still be on a topic were trimmed or skipped."""
+
+    exit_code = 10
+
+
+class BookieError(BookwardenError):
+    """A bookie did not answer, or answered with an error of its own."""
+
+    exit_code = 13
+
+
+class SparkError(BookwardenError):
+    """A Spark query failed more often than allowed, or cannot be started here."""
+
+    exit_code = 11
+
+
+class ServerError(BookwardenError):
+    """A server of the development cluster did not start or did not stop."""
+
+    exit_code = 12

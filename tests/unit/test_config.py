@@ -1,0 +1,113 @@
+"""Settings: their sources, their order, what is refused, and what is never shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from bookwarden.config import Settings, load_settings
+from bookwarden.errors import ConfigError
+
+REFERENCE = Path(__file__).parents[2] / "conf" / "bookwarden.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOOKWARDEN_CONFIG", raising=False)
+
+
+def names(section: type[BaseModel]) -> set[str]:
+    return set(section.model_fields)
+
+
+def test_the_reference_file_holds_every_setting_with_its_default() -> None:
+    written = yaml.safe_load(REFERENCE.read_text())
+    assert load_settings(REFERENCE) == load_settings()
+    assert set(written) == names(Settings)
+    for name, field in Settings.model_fields.items():
+        assert set(written[name]) == names(type(field.default)), name
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("sweep: {max_failures: 1, stall_seconds: 1, backoff_seconds: 1}")
+    monkeypatch.setenv("BOOKWARDEN_SWEEP__STALL_SECONDS", "2")
+    monkeypatch.setenv("BOOKWARDEN_SWEEP__BACKOFF_SECONDS", "2")
+    sweep = load_settings(file, {"sweep.backoff_seconds": "3"}).sweep
+    assert (sweep.max_failures, sweep.stall_seconds, sweep.backoff_seconds) == (1, 2, 3)
+
+
+def test_the_file_is_found_through_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("metrics: {port: 9999}")
+    monkeypatch.setenv("BOOKWARDEN_CONFIG", str(file))
+    assert load_settings().metrics.port == 9999
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"metrics.prt": "1"}, "there is no setting 'metrics.prt'"),
+        ({"metrics": "1"}, "there is no setting 'metrics'"),
+        ({"metrics.port": "70000"}, "metrics.port"),
+        ({"metrics.port": "[1"}, "not a YAML scalar"),
+        ({"pulsar.auth": "kerberos"}, "pulsar.auth"),
+        ({"pulsar.auth": "token"}, "neither token nor token_file"),
+        ({"pulsar.service_url": "http://x"}, "must begin with pulsar://"),
+        ({"pulsar.admin_url": "pulsar://x"}, "must begin with http://"),
+        ({"metadata_store.digest_user": "me"}, "go together"),
+        ({"metadata_store.urls": "[]"}, "metadata_store.urls"),
+        ({"deletion.subscription": "''"}, "deletion.subscription"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(overrides: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(overrides=overrides)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKWARDEN_SWEEP__DRYRUN", "true")
+    with pytest.raises(ConfigError, match="BOOKWARDEN_SWEEP__DRYRUN names no setting"):
+        load_settings()
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "pulsar: {nothing: 1}", "unknown: {}"])
+def test_a_malformed_file_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="settings"):
+        load_settings(file)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(tmp_path / "none.yaml")
+
+
+def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKWARDEN_PULSAR__TOKEN", "sesame-1")
+    monkeypatch.setenv("BOOKWARDEN_METADATA_STORE__DIGEST_PASSWORD", "sesame-2")
+    monkeypatch.setenv("BOOKWARDEN_METADATA_STORE__DIGEST_USER", "me")
+    settings = load_settings(overrides={"pulsar.auth": "token"})
+    assert settings.pulsar.token is not None
+    assert settings.pulsar.token.get_secret_value() == "sesame-1"
+    assert "sesame" not in f"{settings!r} {settings} {settings.model_dump_json()}"
+
+
+def test_a_refusal_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKWARDEN_METADATA_STORE__DIGEST_PASSWORD", "sesame")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert "sesame" not in str(caught.value)
+
+
+def test_the_grace_of_a_mark_is_one_retry_delay_unless_set() -> None:
+    assert load_settings().deletion.still_referenced_grace == 600
+    assert (
+        load_settings(overrides={"deletion.still_referenced_grace_seconds": "0"}).deletion.still_referenced_grace == 0
+    )
