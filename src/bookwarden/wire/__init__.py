@@ -1,0 +1,1 @@
+"""Wire formats of Pulsar and BookKeeper, and of our own messages."""

@@ -1,0 +1,66 @@
+"""The value of a cursor's node, ManagedCursorInfo, and the last entry of its ledger, PositionInfo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.managed_ledger import (
+    DELAYED_BUCKET_PREFIX,
+    CursorInfo,
+    CursorPosition,
+    Position,
+)
+from bookwarden.wire.envelope import unwrap
+from bookwarden.wire.pb import managed_ledger_pb2 as pb
+from bookwarden.wire.protobuf import parse, require
+
+_NODE = "cursor node"
+_ENTRY = "entry of a cursor's ledger"
+_NO_LEDGER = -1
+_MAX_LEDGER_ID = 2**63 - 1
+
+
+def decode_cursor(raw: bytes) -> CursorInfo:
+    """Decode the node's value, possibly in a compression envelope.
+
+    Raises FormatError for a broken envelope, bytes that are no such message, no cursorsLedgerId, and a property
+    that should name a ledger and does not.
+    """
+    plain, _ = unwrap(raw)
+    message = parse(pb.ManagedCursorInfo(), plain, _NODE)
+    require(message, "cursorsLedgerId", _NODE)
+    ledger_id = message.cursorsLedgerId
+    if ledger_id < _NO_LEDGER:
+        raise FormatError(f"{_NODE}: its ledger has the impossible id {ledger_id}")
+    properties = {entry.name: entry.value for entry in message.properties}
+    named = {entry.name: entry.value for entry in message.cursorProperties}
+    _check_buckets(named.items())
+    return CursorInfo(None if ledger_id == _NO_LEDGER else ledger_id, _mark_delete(message), properties, named)
+
+
+def decode_position_info(raw: bytes) -> CursorPosition:
+    """Decode the last entry of a cursor's ledger; raises FormatError if it is none."""
+    message = parse(pb.PositionInfo(), raw, _ENTRY)
+    require(message, "ledgerId", _ENTRY)
+    require(message, "entryId", _ENTRY)
+    properties = {entry.name: entry.value for entry in message.properties}
+    return CursorPosition(Position(message.ledgerId, message.entryId), properties)
+
+
+def _mark_delete(message: pb.ManagedCursorInfo) -> Position | None:
+    if not message.HasField("markDeleteLedgerId"):
+        return None
+    require(message, "markDeleteEntryId", _NODE)
+    return Position(message.markDeleteLedgerId, message.markDeleteEntryId)
+
+
+def _check_buckets(named: Iterable[tuple[str, str]]) -> None:
+    """Refuse a bucket whose ledger cannot be read: taken as none, that ledger would look unreferenced."""
+    for name, value in named:
+        if name.startswith(DELAYED_BUCKET_PREFIX) and not _is_ledger_id(value):
+            raise FormatError(f"{_NODE}: property {name!r} should name a ledger and is {value[:40]!r}")
+
+
+def _is_ledger_id(text: str) -> bool:
+    return len(text) <= 19 and text.isascii() and text.isdigit() and int(text) <= _MAX_LEDGER_ID

@@ -1,0 +1,90 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ProtocolVersion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERSION_THREE: _ClassVar[ProtocolVersion]
+
+class OperationType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    READ_ENTRY: _ClassVar[OperationType]
+
+class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EOK: _ClassVar[StatusCode]
+    ENOLEDGER: _ClassVar[StatusCode]
+    ENOENTRY: _ClassVar[StatusCode]
+    EBADREQ: _ClassVar[StatusCode]
+    EIO: _ClassVar[StatusCode]
+    EUA: _ClassVar[StatusCode]
+    EBADVERSION: _ClassVar[StatusCode]
+    EFENCED: _ClassVar[StatusCode]
+    EREADONLY: _ClassVar[StatusCode]
+    ETOOMANYREQUESTS: _ClassVar[StatusCode]
+    EUNKNOWNLEDGERSTATE: _ClassVar[StatusCode]
+VERSION_THREE: ProtocolVersion
+READ_ENTRY: OperationType
+EOK: StatusCode
+ENOLEDGER: StatusCode
+ENOENTRY: StatusCode
+EBADREQ: StatusCode
+EIO: StatusCode
+EUA: StatusCode
+EBADVERSION: StatusCode
+EFENCED: StatusCode
+EREADONLY: StatusCode
+ETOOMANYREQUESTS: StatusCode
+EUNKNOWNLEDGERSTATE: StatusCode
+
+class BKPacketHeader(_message.Message):
+    __slots__ = ("version", "operation", "txnId")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    TXNID_FIELD_NUMBER: _ClassVar[int]
+    version: ProtocolVersion
+    operation: OperationType
+    txnId: int
+    def __init__(self, version: _Optional[_Union[ProtocolVersion, str]] = ..., operation: _Optional[_Union[OperationType, str]] = ..., txnId: _Optional[int] = ...) -> None: ...
+
+class ReadRequest(_message.Message):
+    __slots__ = ("ledgerId", "entryId")
+    LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    ENTRYID_FIELD_NUMBER: _ClassVar[int]
+    ledgerId: int
+    entryId: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("header", "readRequest")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    READREQUEST_FIELD_NUMBER: _ClassVar[int]
+    header: BKPacketHeader
+    readRequest: ReadRequest
+    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ...) -> None: ...
+
+class ReadResponse(_message.Message):
+    __slots__ = ("status", "ledgerId", "entryId", "body")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    ENTRYID_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    status: StatusCode
+    ledgerId: int
+    entryId: int
+    body: bytes
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
+
+class Response(_message.Message):
+    __slots__ = ("header", "status", "readResponse")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    READRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    header: BKPacketHeader
+    status: StatusCode
+    readResponse: ReadResponse
+    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ...) -> None: ...
