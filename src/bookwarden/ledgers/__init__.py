@@ -1,0 +1,1 @@
+"""Rules and values of ledgers: pure, without input or output."""

@@ -1,0 +1,79 @@
+"""What Pulsar writes into a ledger's custom metadata, and whether it fits the holder that wants it gone.
+
+Keys and values: LedgerMetadataUtils in Pulsar 4.0. The name written is that of the owner at creation, so a shadow
+topic, which lists its source's ledgers, never matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+
+APPLICATION = "application"
+COMPONENT = "component"
+MANAGED_LEDGER = "pulsar/managed-ledger"
+CURSOR = "pulsar/cursor"
+SCHEMA_ID = "pulsar/schemaId"
+_NAMES = (APPLICATION, COMPONENT, MANAGED_LEDGER, CURSOR, SCHEMA_ID)
+
+
+def expected_custom_metadata(holder: Holder) -> dict[str, str]:
+    """Give the custom metadata that Pulsar writes for a ledger of this holder."""
+    if isinstance(holder, SchemaHolder):
+        return {APPLICATION: "pulsar", COMPONENT: "schema", SCHEMA_ID: holder.schema_id}
+    if isinstance(holder, CursorHolder):
+        managed_ledger, cursor = holder.managed_ledger, {CURSOR: holder.cursor}
+    else:
+        managed_ledger, cursor = holder.name, {}
+    return {APPLICATION: "pulsar", COMPONENT: "managed-ledger", MANAGED_LEDGER: managed_ledger, **cursor}
+
+
+def custom_metadata_mismatch(holder: Holder, custom: Mapping[str, bytes]) -> str | None:
+    """Say how the ledger differs from what the holder's would be; None when it is the holder's.
+
+    A data ledger and a cursor's share their component; only the cursor's name tells them apart, so a name that
+    should not be there counts as a difference too.
+    """
+    if [custom.get(name, b"") for name in _NAMES] == _expected_values(holder):
+        return None
+    expected = expected_custom_metadata(holder)
+    wanted = ", ".join(f"{name}={value}" for name, value in expected.items())
+    return f"pending deletion says {wanted}; ledger says {describe_custom_metadata(custom)}"
+
+
+# A holder's ledgers come together.
+@lru_cache(maxsize=8192)
+def _expected_values(holder: Holder) -> list[bytes]:
+    expected = expected_custom_metadata(holder)
+    return [expected.get(name, "").encode() for name in _NAMES]
+
+
+def describe_custom_metadata(custom: Mapping[str, bytes]) -> str:
+    """Render custom metadata as text for people; binary values by their length."""
+    if not custom:
+        return "nothing (no custom metadata)"
+    return ", ".join(f"{name}={_printable(value)}" for name, value in sorted(custom.items()))
+
+
+def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
+    """Name the holder that the custom metadata tells of; None when it is not Pulsar's or of no known kind."""
+    try:
+        text = {name: custom[name].decode() for name in _NAMES if name in custom}
+    except UnicodeDecodeError:
+        return None
+    if text.get(APPLICATION) != "pulsar":
+        return None
+    if text.get(COMPONENT) == "schema" and SCHEMA_ID in text:
+        return SchemaHolder(text[SCHEMA_ID])
+    if text.get(COMPONENT) == "managed-ledger" and MANAGED_LEDGER in text:
+        if CURSOR in text:
+            return CursorHolder(text[MANAGED_LEDGER], text[CURSOR])
+        return ManagedLedgerHolder(text[MANAGED_LEDGER])
+    return None
+
+
+def _printable(value: bytes) -> str:
+    text = value[:200].decode("utf-8", errors="replace")
+    return text if text.isprintable() else f"<{len(value)} bytes>"

@@ -1,0 +1,173 @@
+"""What Pulsar's metadata nodes say: managed ledgers, cursors and schemas, and the ledgers they refer to.
+
+Formats: MLDataFormats.proto and SchemaStorageFormat.proto of Pulsar 4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+COMPACTED_LEDGER_PROPERTY = "CompactedTopicLedger"
+DELAYED_BUCKET_PREFIX = "#pulsar.internal.delayed.bucket_"
+
+_64_BITS = 2**64 - 1
+
+
+class Position(NamedTuple):
+    """An entry of a ledger; entry -1 stands before the first one."""
+
+    ledger_id: int
+    entry_id: int
+
+
+def _as_uuid(msb: int, lsb: int) -> UUID:
+    return UUID(int=((msb & _64_BITS) << 64) | (lsb & _64_BITS))
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadSegment:
+    """A part of an offloaded ledger, as the former streaming offload wrote it."""
+
+    uid_msb: int
+    uid_lsb: int
+    complete: bool
+    driver_name: str
+    driver_metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uuid(self) -> UUID:
+        """The id that names the segment's objects."""
+        return _as_uuid(self.uid_msb, self.uid_lsb)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadInfo:
+    """The offloaded copy of a ledger; ``uid_msb`` and ``uid_lsb`` are signed as in Java.
+
+    ``complete`` is False while an attempt runs or has failed; ``bookkeeper_deleted`` means that this copy is the
+    only one. ``timestamp_ms`` is 0 where the broker wrote none.
+    """
+
+    uid_msb: int
+    uid_lsb: int
+    complete: bool
+    bookkeeper_deleted: bool
+    timestamp_ms: int
+    driver_name: str
+    driver_metadata: Mapping[str, str] = field(default_factory=dict)
+    segments: tuple[OffloadSegment, ...] = ()
+
+    @property
+    def uuid(self) -> UUID:
+        """The id that names the offloaded objects."""
+        return _as_uuid(self.uid_msb, self.uid_lsb)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """One ledger of a managed ledger; entries, size in bytes and the time of closing are 0 while it is open."""
+
+    ledger_id: int
+    entries: int = 0
+    size: int = 0
+    timestamp_ms: int = 0
+    offload: OffloadInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerInfo:
+    """The value of a managed ledger's node; ``terminated`` is the last position of a terminated topic."""
+
+    ledgers: tuple[LedgerInfo, ...] = ()
+    terminated: Position | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ledger_ids(self) -> frozenset[int]:
+        """The ledgers that this node refers to."""
+        return frozenset(ledger.ledger_id for ledger in self.ledgers)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorInfo:
+    """The value of a cursor's node.
+
+    ``mark_delete`` and ``properties`` are those of the last switch of the cursor's ledger: while that ledger is
+    open the truth is in its last entry. ``cursor_properties`` are always up to date.
+    """
+
+    cursors_ledger_id: int | None
+    mark_delete: Position | None = None
+    properties: Mapping[str, int] = field(default_factory=dict)
+    cursor_properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def compacted_ledger_id(self) -> int | None:
+        """The compacted ledger as this node knows it, which may be an earlier one than the live one."""
+        return self.properties.get(COMPACTED_LEDGER_PROPERTY)
+
+    @property
+    def delayed_bucket_ids(self) -> frozenset[int]:
+        """The ledgers with snapshots of delayed messages."""
+        named = self.cursor_properties.items()
+        return frozenset(int(value) for name, value in named if name.startswith(DELAYED_BUCKET_PREFIX))
+
+    @property
+    def ledger_ids(self) -> frozenset[int]:
+        """The ledgers that this node refers to."""
+        single = (self.cursors_ledger_id, self.compacted_ledger_id)
+        return self.delayed_bucket_ids | {found for found in single if found is not None and found >= 0}
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPosition:
+    """The last entry of a cursor's ledger: where the cursor is, and its properties of now."""
+
+    mark_delete: Position
+    properties: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def compacted_ledger_id(self) -> int | None:
+        """The compacted ledger that is in use."""
+        return self.properties.get(COMPACTED_LEDGER_PROPERTY)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaIndexEntry:
+    """One version of a schema and where it is stored; position (-1, -1) is a placeholder for nowhere yet."""
+
+    version: int
+    position: Position
+    hash: bytes
+
+
+def _stored_ledgers(entries: Iterable[SchemaIndexEntry]) -> frozenset[int]:
+    return frozenset(entry.position.ledger_id for entry in entries if entry.position.ledger_id >= 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLocator:
+    """The value of a schema's node: the current version first, then all versions of the index."""
+
+    entries: tuple[SchemaIndexEntry, ...]
+
+    @property
+    def ledger_ids(self) -> frozenset[int]:
+        """The ledgers that this node refers to."""
+        return _stored_ledgers(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEntry:
+    """The entry of a schema's ledger, with an index of earlier versions."""
+
+    schema_data: bytes
+    entries: tuple[SchemaIndexEntry, ...]
+
+    @property
+    def ledger_ids(self) -> frozenset[int]:
+        """The ledgers that this entry refers to."""
+        return _stored_ledgers(self.entries)

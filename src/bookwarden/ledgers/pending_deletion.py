@@ -1,0 +1,106 @@
+"""The pending deletion: the message that phase one sends and phase two sweeps (PIP-186)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from bookwarden.errors import FormatError, MalformedMarkError
+from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.names import TopicName, encode_local_name
+
+MAX_LEDGER_ID = 2**63 - 1
+
+
+class LedgerComponent(enum.Enum):
+    """What of Pulsar the ledger belonged to; the values are PIP-186's enum names."""
+
+    MANAGED_LEDGER = "MANAGED_LEDGER"
+    MANAGED_CURSOR = "MANAGED_CURSOR"
+    SCHEMA_STORAGE = "SCHEMA_STORAGE"
+
+
+class LedgerType(enum.Enum):
+    """Whether the bookies' copy or the offloaded copy is to go."""
+
+    LEDGER = "LEDGER"
+    OFFLOAD_LEDGER = "OFFLOAD_LEDGER"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadContext:
+    """Where an offloaded copy lies: ``msb`` and ``lsb`` make its UUID, signed 64-bit as in Java."""
+
+    msb: int
+    lsb: int
+    driver_name: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDeletion:
+    """One ledger, or one offloaded copy, that its holder wants gone.
+
+    ``topic_name`` is a full topic name or that of a managed ledger; ``cursor_name`` the subscription, decoded;
+    ``schema_id`` is ``tenant/namespace/encoded`` for a schema; ``marked_at`` is in milliseconds since the epoch.
+    """
+
+    topic_name: str
+    component: LedgerComponent
+    ledger_type: LedgerType
+    ledger_id: int
+    cursor_name: str | None = None
+    schema_id: str | None = None
+    offload_context: OffloadContext | None = None
+    bookie_cluster: str = ""
+    marked_at: int = 0
+    reason: str = ""
+
+    def validate(self) -> None:
+        """Raise MalformedMarkError when a field that this component needs is missing or impossible."""
+        if not 0 <= self.ledger_id <= MAX_LEDGER_ID:
+            raise MalformedMarkError(f"ledgerId {self.ledger_id} is not between 0 and {MAX_LEDGER_ID}")
+        if self.ledger_type is LedgerType.OFFLOAD_LEDGER and self.offload_context is None:
+            raise MalformedMarkError(f"ledger {self.ledger_id}: an offloaded copy needs offloadContext")
+        self.holder()
+
+    def holder(self) -> Holder:
+        """Name the holder whose metadata decides; raise MalformedMarkError when there is none."""
+        try:
+            if self.component is LedgerComponent.SCHEMA_STORAGE:
+                return _schema_holder(self.topic_name, self.schema_id)
+            if self.component is LedgerComponent.MANAGED_LEDGER:
+                return _managed_ledger_holder(self.topic_name)
+            if not self.cursor_name:
+                raise FormatError("a cursor's ledger needs cursorName")
+            return CursorHolder(_managed_ledger_holder(self.topic_name).name, encode_local_name(self.cursor_name))
+        except FormatError as error:
+            raise MalformedMarkError(f"ledger {self.ledger_id}: {error}") from error
+
+
+def _schema_holder(topic_name: str, schema_id: str | None) -> SchemaHolder:
+    """Name the schema by its id, unless that is the number that Pulsar's own code has instead."""
+    if schema_id and "/" in schema_id:
+        TopicName.of_schema(schema_id)
+        return SchemaHolder(schema_id)
+    return SchemaHolder(_topic(topic_name).schema_id)
+
+
+# The marks of one topic come together; reading its name anew for each would cost more than decoding them.
+@lru_cache(maxsize=8192)
+def _managed_ledger_holder(topic_name: str) -> ManagedLedgerHolder:
+    return ManagedLedgerHolder(_topic(topic_name).managed_ledger)
+
+
+def _topic(topic_name: str) -> TopicName:
+    if not topic_name:
+        raise FormatError("topicName is missing")
+    if "://" not in topic_name and topic_name.count("/") >= 3:
+        topic = TopicName.of_managed_ledger(topic_name)
+    else:
+        topic = TopicName.parse(topic_name)
+    if topic.domain != "persistent":
+        raise FormatError(f"topic {topic_name!r} has no ledgers, since it is {topic.domain}")
+    return topic

@@ -1,0 +1,87 @@
+"""A pending deletion as it arrived: its message, and what could be read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from bookwarden.errors import MalformedMarkError
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+
+# Properties of the Java client's retry and dead-letter messages (RetryMessageUtil).
+RECONSUME_TIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+ORIGIN_MESSAGE_ID_MISSPELT = "ORIGIN_MESSAGE_IDY_TIME"
+# Our own, beside them.
+FIRST_PUBLISHED = "bookwarden.first-published"
+REASON = "bookwarden.reason"
+OUTCOME = "bookwarden.outcome"
+ATTEMPTS = "bookwarden.attempts"
+
+
+# Takes topic, payload and schema version; raises MalformedMarkError.
+Decode = Callable[[str, bytes, bytes | None], PendingDeletion]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMark:
+    """One message of a deletion topic; `mark` is None when `problem` says why it is no pending deletion.
+
+    ``message_id`` is ``ledger:entry:partition`` with ``:batch index`` behind it for a batched message, as the Java
+    client writes it; times are in milliseconds since the epoch.
+    """
+
+    topic: str
+    message_id: str
+    key: str | None
+    payload: bytes
+    properties: Mapping[str, str]
+    published_at: int
+    event_time: int | None = None
+    schema_version: bytes | None = None
+    mark: PendingDeletion | None = None
+    problem: str | None = None
+
+    @property
+    def attempts(self) -> int:
+        """How often it was sent to the retry topic; 0 for a count that no client writes."""
+        text = self.properties.get(RECONSUME_TIMES, "0")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+    def age(self, now_ms: int) -> float:
+        """Seconds since it was marked, by the earliest trustworthy time that the message carries."""
+        return (now_ms - self._waiting_since()) / 1000
+
+    def _waiting_since(self) -> int:
+        candidates = [self.published_at]
+        if self.mark is not None and self.mark.marked_at > 0:
+            candidates.append(self.mark.marked_at)
+        first = self.properties.get(FIRST_PUBLISHED, "")
+        if first.isascii() and first.isdigit():
+            candidates.append(int(first))
+        delay = self.properties.get(DELAY_TIME, "")
+        if delay.isascii() and delay.isdigit():
+            # A Java client keeps no first time; each of its retries waited at least this long.
+            candidates.append(self.published_at - self.attempts * int(delay))
+        return min(candidates)
+
+
+def decoded(received: ReceivedMark, decode: Decode) -> ReceivedMark:
+    """Return the message with its mark, or with what is wrong with it."""
+    mark, problem = decode_mark(decode, received.topic, received.payload, received.schema_version)
+    return replace(received, mark=mark, problem=problem)
+
+
+def decode_mark(
+    decode: Decode, topic: str, payload: bytes, version: bytes | None
+) -> tuple[PendingDeletion | None, str | None]:
+    """Return the mark of a payload, or what is wrong with it."""
+    try:
+        mark = decode(topic, payload, version)
+        mark.validate()
+    except MalformedMarkError as error:
+        return None, str(error)
+    return mark, None
