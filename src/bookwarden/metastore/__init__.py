@@ -1,0 +1,1 @@
+"""Metadata stores: one batch-first interface, one file per implementation."""

@@ -1,0 +1,87 @@
+"""The interface of a metadata store: batches of paths in, a result for each out.
+
+All calls are synchronous and safe to use from several threads. Reads see everything that was committed before
+the last `sync` returned. `get_many`, `list_children` and `sync` may be retried freely. A write is atomic for its
+node; `delete_many` is not atomic over its nodes. Whatever the implementation, the errors are:
+
+- StoreUnavailableError: no connection, session lost, or no answer in time; a write that raises it changed nothing.
+- OutcomeUnknownError: the connection broke under a write; read back before trying again.
+- LostRaceError: the version differs, or the node exists (create) or does not (put).
+- StoreAccessError: the store refuses our credentials.
+- NotFoundError: the parent of a created node, or the listed node, does not exist.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bookwarden.ledgers.metadata import DeleteResult
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A node's value with the version and creation time (milliseconds) of the same read."""
+
+    value: bytes
+    version: int
+    created_ms: int
+    modified_ms: int = 0
+
+
+class MetadataStore(ABC):
+    """A hierarchical store of small versioned values, such as ZooKeeper."""
+
+    @abstractmethod
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        """Read each path, in the order asked; None where there is no node."""
+
+    @abstractmethod
+    def delete_many(
+        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+    ) -> list[DeleteResult]:
+        """Delete each (path, expected version); the results are in the order asked.
+
+        A node with children, or with another version, is LOST_RACE; a pair that occurs twice is deleted once and
+        has one result. What a broken connection leaves in doubt is read back: absent is DELETED (by us, or by
+        someone who wanted the same), unchanged is tried again, and what stays in doubt is UNKNOWN.
+        ``created_ms``, one for each, keeps a node that was created again from being taken for the old one.
+        Raises StoreUnavailableError only if nothing at all was sent, StoreAccessError only if nothing was deleted.
+        """
+
+    @abstractmethod
+    def put(self, path: str, value: bytes, version: int) -> int:
+        """Replace the value if the node has this version; return the new version."""
+
+    @abstractmethod
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        """Create the node; LostRaceError if it exists."""
+
+    @abstractmethod
+    def list_children(self, path: str) -> list[str]:
+        """Name the direct children, sorted; NotFoundError if there is no such node."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Let later reads see everything that was committed before this call."""
+
+    @abstractmethod
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call `changed(path)` after the node is created, changed or deleted; return what ends the watch.
+
+        A change may be reported late, twice, or without a visible difference, but not missed while connected;
+        after a lost session it is called once more so that the caller reads again.
+        """
+
+    @abstractmethod
+    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
+        """Create a node named prefix + a growing ten-digit number, that ends with our session; return its path."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the session; further calls raise StoreUnavailableError."""
+
+    def get(self, path: str) -> Versioned | None:
+        """Read one path."""
+        return self.get_many([path])[0]

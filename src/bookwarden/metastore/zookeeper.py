@@ -1,0 +1,226 @@
+"""The metadata store on ZooKeeper."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.protocol.serialization import GetChildren
+
+from bookwarden.errors import (
+    ConfigError,
+    LostRaceError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+)
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore import zookeeper_requests as wire
+from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.paths import ancestors, parent_of, validate_path
+from bookwarden.metastore.zookeeper_batches import BatchReader
+from bookwarden.metastore.zookeeper_deletes import BatchDelete, Target
+from bookwarden.metastore.zookeeper_session import (
+    ACCESS_REFUSED_TEXT,
+    ReplyLost,
+    ServerRefusal,
+    ZooKeeperConnection,
+    ZooKeeperSession,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_READ, _ALL = 1, 31
+_ACLS: Final = {
+    "open": (wire.AccessRule(_ALL, "world", "anyone"),),
+    "creator": (wire.AccessRule(_ALL, "auth", ""),),
+    "creator-read-open": (wire.AccessRule(_ALL, "auth", ""), wire.AccessRule(_READ, "world", "anyone")),
+}
+_WRITE_OVERHEAD: Final = 2048
+
+
+class ZooKeeperStore(MetadataStore):
+    """A metadata store over one ZooKeeper session, which begins with the first call.
+
+    Make it in the process that uses it: a session does not survive a fork.
+    """
+
+    def __init__(self, connection: ZooKeeperConnection) -> None:
+        if connection.acl not in _ACLS:
+            raise ConfigError(f"the metadata store's acl is {connection.acl!r}; expected one of {', '.join(_ACLS)}")
+        self._session = ZooKeeperSession(connection)
+        self._reader = BatchReader(self._session)
+        self._acl = _ACLS[connection.acl]
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        if not paths:
+            return []
+        absolute = [self._absolute(path) for path in paths]
+        rows = self._reader.read(absolute, self._session.deadline())
+        return [row and Versioned(row.value, row.version, row.created_ms, row.modified_ms) for row in rows]
+
+    def delete_many(
+        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+    ) -> list[DeleteResult]:
+        times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
+        waves: list[dict[str, Target]] = []
+        for (path, version), created in zip(expected, times, strict=True):
+            _add_to_wave(waves, Target(self._absolute(path), version, created))
+        results: dict[tuple[str, int], DeleteResult] = {}
+        for wave in waves:
+            settled = BatchDelete(self._session, self._reader).run(list(wave.values()))
+            results.update(((path, wave[path].version), result) for path, result in settled.items())
+        return [results[self._absolute(path), version] for path, version in expected]
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        operation = wire.set_operation(self._absolute(path), value, version)
+        (result,) = self._write(path, operation)
+        if isinstance(result, tuple):
+            return int(result[0])
+        if result in (wire.NO_NODE, wire.BAD_VERSION):
+            what = "was deleted" if result == wire.NO_NODE else f"no longer has version {version}"
+            raise LostRaceError(f"{path} {what}: read it again")
+        raise _refused(path, result)
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        try:
+            self._create(path, value)
+        except NotFoundError:
+            if not make_parents:
+                raise
+            for parent in ancestors(path):
+                self._create_parent(parent)
+            self._create(path, value)
+
+    def list_children(self, path: str) -> list[str]:
+        deadline = self._session.deadline()
+        request = GetChildren(self._absolute(path), None)
+        try:
+            return sorted(self._session.read_fresh(lambda: self._session.read(request, deadline), deadline))
+        except ServerRefusal as refusal:
+            if refusal.code != wire.NO_NODE:
+                raise
+            raise NotFoundError(f"the metadata store has no node {path}") from refusal
+
+    def sync(self) -> None:
+        self._session.sync(self._session.deadline())
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        watch = _Watch(self._session, validate_path(path), changed)
+        watch.start()
+        return watch.end
+
+    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
+        validate_path(prefix + "0")
+        absolute = self._session.absolute(prefix)
+        operation = wire.create_operation(absolute, value, self._acl, wire.EPHEMERAL_SEQUENTIAL)
+        (result,) = self._write(prefix, operation)
+        if isinstance(result, str):
+            return result.removeprefix(self._session.connection.chroot.rstrip("/"))
+        if result == wire.NO_NODE:
+            raise NotFoundError(f"{prefix} cannot be created: the metadata store has no node {parent_of(prefix)}")
+        raise _refused(prefix, result)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _absolute(self, path: str) -> str:
+        return self._session.absolute(validate_path(path))
+
+    def _create_parent(self, path: str) -> None:
+        try:
+            self._create(path, b"")
+        except LostRaceError:
+            _LOG.debug("%s exists already", path)
+
+    def _create(self, path: str, value: bytes) -> None:
+        (result,) = self._write(path, wire.create_operation(self._absolute(path), value, self._acl))
+        if isinstance(result, str):
+            return
+        if result == wire.NODE_EXISTS:
+            raise LostRaceError(f"{path} exists already: read it again")
+        if result == wire.NO_NODE:
+            raise NotFoundError(f"{path} cannot be created: the metadata store has no node {parent_of(path)}")
+        raise _refused(path, result)
+
+    def _write(self, path: str, operation: bytes) -> list[Any]:
+        """Send one change as a multi, so that a change which nobody waits for can be withdrawn."""
+        limit = self._session.connection.max_request_bytes - _WRITE_OVERHEAD
+        if len(operation) > limit:
+            raise StoreError(f"{path}: {len(operation)} bytes are more than the {limit} that the store takes at once")
+        deadline = self._session.deadline()
+        while True:
+            request = wire.Multi([operation])
+            reply = self._session.send(request, deadline)
+            try:
+                results: list[Any] = reply.get()
+            except ReplyLost as lost:
+                if not request.withdraw():
+                    raise OutcomeUnknownError(
+                        f"the connection to the metadata store broke while {path} was written: read it before retrying"
+                    ) from lost
+                self._session.require_time(deadline, lost)
+            else:
+                return results
+
+
+class _Watch:
+    """One watched node, with a thread of its own: a watcher that raises ends its watch only.
+
+    ZooKeeper's watches fire once. The next is set before `changed` is called, so that nothing falls between.
+    """
+
+    def __init__(self, session: ZooKeeperSession, path: str, changed: Callable[[str], None]) -> None:
+        self._session = session
+        self._path = path
+        self._changed = changed
+        self._ended = False
+        self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
+
+    def start(self) -> None:
+        """Set the first watch; raise when there is no connection."""
+        self._session.watch_next(self._path, self._events.put, self._session.deadline())
+        self._thread.start()
+
+    def end(self) -> None:
+        """Call `changed` no more, except for a call that is under way."""
+        self._ended = True
+        self._events.put(None)
+
+    def _follow(self) -> None:
+        while True:
+            self._events.get()
+            if not self._set_again():
+                return
+            self._changed(self._path)
+
+    def _set_again(self) -> bool:
+        while not (self._ended or self._session.is_closed):
+            try:
+                self._session.watch_next(self._path, self._events.put, self._session.deadline())
+            except StoreUnavailableError as error:
+                _LOG.warning("the watch of %s waits: %s", self._path, error)
+            else:
+                return not self._ended
+        return False
+
+
+def _add_to_wave(waves: list[dict[str, Target]], target: Target) -> None:
+    """Put a pair that occurs twice into one request, and another version of the same path into a later run."""
+    for wave in waves:
+        known = wave.setdefault(target.path, target)
+        if known.version == target.version:
+            return
+    waves.append({target.path: target})
+
+
+def _refused(path: str, code: int) -> StoreError:
+    if code in (wire.NO_AUTH, wire.INVALID_ACL):
+        return StoreAccessError(f"{path} cannot be written: {ACCESS_REFUSED_TEXT}")
+    return StoreError(f"{path} cannot be written: ZooKeeper error {code}")

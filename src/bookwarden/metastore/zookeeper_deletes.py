@@ -1,0 +1,181 @@
+"""Versioned deletes over a ZooKeeper session, batched, with a result for each node whatever happens."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from bookwarden.errors import StoreAccessError, StoreUnavailableError
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore import zookeeper_requests as wire
+from bookwarden.metastore.paths import parent_of
+from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
+from bookwarden.metastore.zookeeper_session import (
+    ACCESS_REFUSED_TEXT,
+    Deadline,
+    PendingReply,
+    ReplyLost,
+    ServerRefusal,
+    ZooKeeperSession,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_RESULT_OF_CODE: Final = {
+    wire.NO_NODE: DeleteResult.ABSENT,
+    wire.BAD_VERSION: DeleteResult.LOST_RACE,
+    wire.NOT_EMPTY: DeleteResult.LOST_RACE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node to delete, by absolute path; ``in_doubt`` once a delete was sent whose reply never came."""
+
+    path: str
+    version: int
+    created_ms: int | None = None
+    in_doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Delete:
+    targets: list[Target]
+    request: wire.Multi
+    reply: PendingReply
+
+
+@dataclass
+class BatchDelete:
+    """One run of versioned deletes; ``results`` grows, by path, as nodes are settled.
+
+    A multi is all or nothing. When one is refused, its nodes are read again, those that cannot be deleted are
+    settled, and the others are sent once more. When its reply is lost, its nodes are read back: an absent one
+    counts as deleted (by us, or by someone who wanted the same), one that is as before is sent once more, in
+    smaller batches, since the batch itself may be what the server does not take.
+    """
+
+    session: ZooKeeperSession
+    reader: BatchReader
+    results: dict[str, DeleteResult] = field(default_factory=dict)
+    _sent: bool = False
+    _access_refused: bool = False
+
+    def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
+        """Delete the nodes, whose paths differ; raise only if none of them can have been deleted."""
+        settings = self.session.connection
+        batches = split(targets, settings.batch_size, settings.max_request_bytes, lambda target: target.path)
+        try:
+            self._work_off(deque(batches), self.session.deadline())
+        except StoreUnavailableError as error:
+            if not self._sent:
+                raise
+            _LOG.warning("a batch of deletes ends with outcomes unknown: %s", error)
+        except StoreAccessError:
+            self._access_refused = True
+        if self._access_refused and DeleteResult.DELETED not in self.results.values():
+            raise StoreAccessError(f"{len(targets)} nodes cannot be deleted: {ACCESS_REFUSED_TEXT}")
+        return {target.path: self.results.get(target.path, DeleteResult.UNKNOWN) for target in targets}
+
+    def _work_off(self, queue: deque[list[Target]], deadline: Deadline) -> None:
+        window: deque[_Delete] = deque()
+        try:
+            while queue or window:
+                while queue and len(window) < self.session.connection.in_flight:
+                    window.append(self._send(queue.popleft(), deadline))
+                delete = window[0]
+                again = self._settle(delete, deadline)
+                window.popleft()
+                queue.extend(again)
+        finally:
+            for delete in window:
+                self._withdraw(delete)
+
+    def _send(self, targets: list[Target], deadline: Deadline) -> _Delete:
+        request = wire.Multi(wire.delete_operation(target.path, target.version) for target in targets)
+        return _Delete(targets, request, self.session.send(request, deadline))
+
+    def _withdraw(self, delete: _Delete) -> bool:
+        withdrawn = delete.request.withdraw()
+        self._sent = self._sent or not withdrawn
+        return withdrawn
+
+    def _settle(self, delete: _Delete, deadline: Deadline) -> list[list[Target]]:
+        """Wait for one multi; return the batches to send again."""
+        try:
+            results = delete.reply.get()
+        except ReplyLost as lost:
+            return self._settle_lost(delete, lost, deadline)
+        except ServerRefusal as refusal:
+            _LOG.warning("%d deletes were refused: %s", len(delete.targets), refusal)
+            self._record(delete.targets, DeleteResult.UNKNOWN)
+            return []
+        self._sent = True
+        failed = wire.failed_at(results)
+        if failed is None:
+            self._record(delete.targets, DeleteResult.DELETED)
+            deadline.progress()
+            return []
+        return self._settle_refused(delete.targets, failed, results[failed], deadline)
+
+    def _settle_lost(self, delete: _Delete, lost: ReplyLost, deadline: Deadline) -> list[list[Target]]:
+        withdrawn = self._withdraw(delete)
+        self.session.require_time(deadline, lost)
+        if withdrawn:
+            return [delete.targets]
+        # The sync waits for a delete that reached the leader before the connection broke.
+        self.session.sync(deadline)
+        doubtful = [replace(target, in_doubt=True) for target in delete.targets]
+        return halves(self._still_to_delete(doubtful, deadline))
+
+    def _settle_refused(self, targets: list[Target], failed: int, code: int, deadline: Deadline) -> list[list[Target]]:
+        culprit = targets[failed]
+        rest = [target for target in targets if target is not culprit]
+        if code == wire.NO_AUTH:
+            # The right to delete belongs to the parent, so its other children are refused too.
+            parent = parent_of(culprit.path)
+            refused = [target for target in targets if parent_of(target.path) == parent]
+            rest = [target for target in rest if parent_of(target.path) != parent]
+            self._access_refused = True
+            self._record(refused, DeleteResult.UNKNOWN)
+        else:
+            self._record([culprit], _result_of_code(culprit, code))
+        deadline.progress()
+        again = self._still_to_delete(rest, deadline)
+        return [again] if again else []
+
+    def _still_to_delete(self, targets: list[Target], deadline: Deadline) -> list[Target]:
+        """Read the nodes again, settle those that are gone or changed, return the others."""
+        again = []
+        rows = self.reader.read([target.path for target in targets], deadline)
+        for target, row in zip(targets, rows, strict=True):
+            result = _result_of_row(target, row)
+            if result is None:
+                again.append(target)
+            else:
+                self._record([target], result)
+                deadline.progress()
+        return again
+
+    def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
+        self.results.update((target.path, result) for target in targets)
+
+
+def _result_of_code(target: Target, code: int) -> DeleteResult:
+    if code == wire.NO_NODE and target.in_doubt:
+        return DeleteResult.DELETED
+    return _RESULT_OF_CODE.get(code, DeleteResult.UNKNOWN)
+
+
+def _result_of_row(target: Target, row: wire.Row | None) -> DeleteResult | None:
+    if row is None:
+        return DeleteResult.DELETED if target.in_doubt else DeleteResult.ABSENT
+    if row.version != target.version or row.children:
+        return DeleteResult.LOST_RACE
+    # Versions restart when a node is created again: another creation time is another node.
+    if target.created_ms is not None and row.created_ms != target.created_ms:
+        return DeleteResult.LOST_RACE
+    return None

@@ -1,0 +1,206 @@
+"""Requests that kazoo has no class for, in the shape that its connection expects.
+
+Format: ZooKeeper's jute (zookeeper.jute, MultiOperationRecord, MultiResponse in ZooKeeper 3.9). A request is a
+sequence of operations, each behind a header (int type, bool done, int error), closed by a header with done = 1.
+Everything is encoded when the request is made: an error then hits the caller, not kazoo's connection thread.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+MULTI_READ: Final = 22
+MULTI: Final = 14
+CREATE: Final = 1
+DELETE: Final = 2
+GET_DATA: Final = 4
+SET_DATA: Final = 5
+
+OK: Final = 0
+ROLLED_BACK: Final = -2
+UNIMPLEMENTED: Final = -6
+NO_NODE: Final = -101
+NO_AUTH: Final = -102
+BAD_VERSION: Final = -103
+NODE_EXISTS: Final = -110
+NOT_EMPTY: Final = -111
+INVALID_ACL: Final = -114
+
+EPHEMERAL_SEQUENTIAL: Final = 3
+
+_HEADER = struct.Struct("!iBi")
+_INT = struct.Struct("!i")
+_STAT = struct.Struct("!qqqqiiiqiiq")
+_END = _HEADER.pack(-1, 1, -1)
+_GET_DATA_HEADER = _HEADER.pack(GET_DATA, 0, -1)
+_DELETE_HEADER = _HEADER.pack(DELETE, 0, -1)
+
+# Bytes of an operation besides its path: header, length of the path, version or flags.
+OPERATION_OVERHEAD: Final = 32
+
+
+class Row(NamedTuple):
+    """A node as MultiRead returns it; times are the server's, in milliseconds."""
+
+    value: bytes
+    czxid: int
+    created_ms: int
+    modified_ms: int
+    version: int
+    children: int
+
+
+class AccessRule(NamedTuple):
+    """One entry of a node's ACL: permission bits, scheme and id."""
+
+    permissions: int
+    scheme: str
+    identity: str
+
+
+class MultiRead:
+    """Read many nodes at once; each row is a Row or the error code of that path alone (opcode 22, from 3.6 on)."""
+
+    type = MULTI_READ
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        operations = [_GET_DATA_HEADER + _string(path) + b"\0" for path in paths]
+        self._body = b"".join(operations) + _END
+
+    def serialize(self) -> bytes:
+        return self._body
+
+    @staticmethod
+    def deserialize(reply: bytes, offset: int) -> list[Row | int]:
+        rows: list[Row | int] = []
+        while True:
+            kind, done, _ = _HEADER.unpack_from(reply, offset)
+            offset += _HEADER.size
+            if done:
+                return rows
+            if kind == -1:
+                rows.append(_INT.unpack_from(reply, offset)[0])
+                offset += _INT.size
+                continue
+            row, offset = read_row(reply, offset)
+            rows.append(row)
+
+
+class GetData:
+    """Read one node, for servers that refuse MultiRead."""
+
+    type = GET_DATA
+
+    def __init__(self, path: str) -> None:
+        self._body = _string(path) + b"\0"
+
+    def serialize(self) -> bytes:
+        return self._body
+
+    @staticmethod
+    def deserialize(reply: bytes, offset: int) -> Row:
+        return read_row(reply, offset)[0]
+
+
+class Multi:
+    """Change many nodes, all or none; the reply is a list with one element for each operation.
+
+    An element is an error code, or for a success 0 (delete), the path (create) or the new version as a
+    one-tuple (set). When one operation fails, those before it say 0 or ROLLED_BACK although nothing was done,
+    and the reply's own header reports no error: read every element.
+
+    kazoo keeps a request in its queue while there is no connection, and would send it later. `withdraw` makes
+    sure that it is not, and says whether it has been: a change that nobody waits for must not happen.
+    """
+
+    type = MULTI
+
+    def __init__(self, operations: Iterable[bytes]) -> None:
+        self._body = b"".join(operations) + _END
+        self._lock = threading.Lock()
+        self._sent = False
+        self._withdrawn = False
+
+    def serialize(self) -> bytes:
+        with self._lock:
+            if self._withdrawn:
+                return _END
+            self._sent = True
+            return self._body
+
+    def withdraw(self) -> bool:
+        """Keep the request from being sent; return False if that is too late."""
+        with self._lock:
+            self._withdrawn = True
+            return not self._sent
+
+    @staticmethod
+    def deserialize(reply: bytes, offset: int) -> list[Any]:
+        results: list[Any] = []
+        while True:
+            kind, done, _ = _HEADER.unpack_from(reply, offset)
+            offset += _HEADER.size
+            if done:
+                return results
+            result, offset = _read_result(kind, reply, offset)
+            results.append(result)
+
+
+def delete_operation(path: str, version: int) -> bytes:
+    """Encode the deletion of a node that has this version."""
+    return _DELETE_HEADER + _string(path) + _INT.pack(version)
+
+
+def set_operation(path: str, value: bytes, version: int) -> bytes:
+    """Encode the replacement of a node's value, if it has this version."""
+    return _HEADER.pack(SET_DATA, 0, -1) + _string(path) + _buffer(value) + _INT.pack(version)
+
+
+def create_operation(path: str, value: bytes, acl: Iterable[AccessRule], flags: int = 0) -> bytes:
+    """Encode the creation of a node."""
+    rules = [_INT.pack(rule.permissions) + _string(rule.scheme) + _string(rule.identity) for rule in acl]
+    body = _string(path) + _buffer(value) + _INT.pack(len(rules)) + b"".join(rules) + _INT.pack(flags)
+    return _HEADER.pack(CREATE, 0, -1) + body
+
+
+def failed_at(results: list[Any]) -> int | None:
+    """Find the operation for which a multi was refused; None if it was carried out."""
+    codes = [result if isinstance(result, int) else OK for result in results]
+    for index, code in enumerate(codes):
+        if code not in (OK, ROLLED_BACK):
+            return index
+    return 0 if ROLLED_BACK in codes else None
+
+
+def read_row(reply: bytes, offset: int) -> tuple[Row, int]:
+    """Decode a GetDataResponse; return it with the offset behind it."""
+    (length,) = _INT.unpack_from(reply, offset)
+    offset += _INT.size
+    end = offset + max(length, 0)
+    value = reply[offset:end]
+    czxid, _, created, modified, version, _, _, _, _, children, _ = _STAT.unpack_from(reply, end)
+    return Row(value, czxid, created, modified, version, children), end + _STAT.size
+
+
+def _read_result(kind: int, reply: bytes, offset: int) -> tuple[Any, int]:
+    if kind == DELETE:
+        return OK, offset
+    if kind == CREATE:
+        (length,) = _INT.unpack_from(reply, offset)
+        end = offset + _INT.size + length
+        return reply[offset + _INT.size : end].decode("utf-8"), end
+    if kind == SET_DATA:
+        return (_STAT.unpack_from(reply, offset)[4],), offset + _STAT.size
+    return _INT.unpack_from(reply, offset)[0], offset + _INT.size
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode("utf-8")
+    return _INT.pack(len(encoded)) + encoded
+
+
+def _buffer(value: bytes) -> bytes:
+    return _INT.pack(len(value)) + value

@@ -1,0 +1,48 @@
+"""Stores and servers for the contract tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bookwarden.metastore.zookeeper import ZooKeeperStore
+from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
+from servers.lone_zookeeper import LoneZooKeeper
+
+StoreMaker = Callable[..., ZooKeeperStore]
+
+
+@pytest.fixture(scope="module")
+def lone_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
+    """A ZooKeeper that the tests of one module may kill and pause."""
+    server = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def connect(lone_zookeeper: LoneZooKeeper) -> Iterator[StoreMaker]:
+    """Make stores on the module's ZooKeeper, closed after the test."""
+    made: list[ZooKeeperStore] = []
+
+    def make(**options: object) -> ZooKeeperStore:
+        connection = ZooKeeperConnection(**{"hosts": lone_zookeeper.hosts, **options})  # type: ignore[arg-type]  # free-form test options
+        made.append(ZooKeeperStore(connection))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def zookeeper_home(tmp_path: Path) -> Path:
+    """A folder for a server of one test."""
+    home = tmp_path / "zookeeper"
+    home.mkdir()
+    return home

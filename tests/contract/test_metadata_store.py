@@ -1,0 +1,255 @@
+"""What every metadata store must do; one table of stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
+from servers.waiting import eventually
+
+DELETED, ABSENT, LOST_RACE = DeleteResult.DELETED, DeleteResult.ABSENT, DeleteResult.LOST_RACE
+
+# Two sessions on the same nodes: what one does, the other sees.
+Pair = tuple[MetadataStore, MetadataStore]
+
+
+def memory(_: pytest.FixtureRequest) -> Pair:
+    store = MemoryStore()
+    return store, store
+
+
+def zookeeper(request: pytest.FixtureRequest) -> Pair:
+    make = request.getfixturevalue("connect")
+    return make(), make()
+
+
+def zookeeper_single_reads(request: pytest.FixtureRequest) -> Pair:
+    make = request.getfixturevalue("connect")
+    return make(multi_read=False), make(batch_size=7, in_flight=2)
+
+
+FACTORIES: list[Callable[[pytest.FixtureRequest], Pair]] = [memory, zookeeper, zookeeper_single_reads]
+
+
+@pytest.fixture(params=FACTORIES, ids=lambda factory: factory.__name__)
+def stores(request: pytest.FixtureRequest) -> Pair:
+    pair: Pair = request.param(request)
+    return pair
+
+
+@pytest.fixture
+def store(stores: Pair) -> MetadataStore:
+    return stores[0]
+
+
+@pytest.fixture
+def root(store: MetadataStore) -> str:
+    path = f"/t-{uuid4().hex}"
+    store.create(path, b"")
+    return path
+
+
+def fill(store: MetadataStore, root: str, count: int) -> list[str]:
+    paths = [f"{root}/n{index:05d}" for index in range(count)]
+    for index, path in enumerate(paths):
+        store.create(path, str(index).encode())
+    return paths
+
+
+def test_reads_come_in_the_order_asked_over_many_requests(store: MetadataStore, root: str) -> None:
+    paths = fill(store, root, 1050)
+    asked = [*reversed(paths), f"{root}/none", paths[3], paths[3]]
+    found = store.get_many(asked)
+    values = [None if node is None else node.value for node in found]
+    assert values == [*(str(index).encode() for index in reversed(range(1050))), None, b"3", b"3"]
+
+
+def test_nothing_asked_is_nothing_done(store: MetadataStore) -> None:
+    assert store.get_many([]) == []
+    assert store.delete_many([]) == []
+
+
+def test_a_node_has_its_version_and_creation_time(store: MetadataStore, root: str) -> None:
+    path = f"{root}/a"
+    store.create(path, b"one")
+    first = store.get(path)
+    assert store.put(path, b"two", 0) == 1
+    second = store.get(path)
+    assert first is not None
+    assert second is not None
+    assert (first.value, first.version, second.value, second.version) == (b"one", 0, b"two", 1)
+    assert first.created_ms == second.created_ms > 1_500_000_000_000
+    assert second.modified_ms >= second.created_ms
+
+
+def test_each_node_of_a_batch_with_stale_versions_has_its_own_result(store: MetadataStore, root: str) -> None:
+    paths = fill(store, root, 450)
+    for stale in (paths[0], paths[150], paths[199], paths[449]):
+        store.put(stale, b"changed", 0)
+    store.create(f"{paths[77]}/child", b"")
+    store.delete_many([(paths[155], 0), (paths[156], 0)])
+    results = store.delete_many([(path, 0) for path in paths])
+    expected = {0: LOST_RACE, 77: LOST_RACE, 150: LOST_RACE, 155: ABSENT, 156: ABSENT, 199: LOST_RACE, 449: LOST_RACE}
+    assert results == [expected.get(index, DELETED) for index in range(450)]
+    left = [index for index, node in enumerate(store.get_many(paths)) if node is not None]
+    assert left == [0, 77, 150, 199, 449]
+
+
+def test_a_pair_that_occurs_twice_is_deleted_once(store: MetadataStore, root: str) -> None:
+    first, second, changed = fill(store, root, 3)
+    store.put(changed, b"", 0)
+    asked = [(first, 0), (second, 0), (first, 0), (changed, 0), (changed, 1), (f"{root}/none", 4)]
+    assert store.delete_many(asked) == [DELETED, DELETED, DELETED, LOST_RACE, DELETED, ABSENT]
+
+
+def test_a_node_that_was_created_again_keeps_its_results_apart(store: MetadataStore, root: str) -> None:
+    (path,) = fill(store, root, 1)
+    node = store.get(path)
+    assert node is not None
+    assert store.delete_many([(path, 0)], created_ms=[node.created_ms]) == [DELETED]
+    assert store.delete_many([(path, 0)], created_ms=[node.created_ms]) == [ABSENT]
+
+
+def test_paths_may_hold_any_text(store: MetadataStore, root: str) -> None:
+    names = ["grüße", "話題", "a%2Fb", "sp ace", "..x"]
+    for name in names:
+        store.create(f"{root}/{name}", name.encode())
+    assert store.list_children(root) == sorted(names)
+    values = [node and node.value for node in store.get_many([f"{root}/{name}" for name in names])]
+    assert values == [name.encode() for name in names]
+    assert store.delete_many([(f"{root}/{name}", 0) for name in names]) == [DELETED] * len(names)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "a", "/a/", "//a", "/a/../b", "/./a", "/a\0", "/\ud800", "/" + "x" * 40_000], ids=repr
+)
+def test_what_is_no_path_is_refused_and_harms_no_later_call(store: MetadataStore, root: str, path: str) -> None:
+    with pytest.raises(FormatError):
+        store.get_many([root, path])
+    with pytest.raises(FormatError):
+        store.delete_many([(path, 0)])
+    assert store.get(root) is not None
+
+
+@pytest.mark.parametrize("size", [0, 1, 150_000, 900_000])
+def test_values_may_be_empty_or_large(store: MetadataStore, root: str, size: int) -> None:
+    paths = [f"{root}/v{index}" for index in range(12)]
+    for path in paths:
+        store.create(path, b"v" * size)
+    found = store.get_many(paths)
+    assert [node and node.value for node in found] == [b"v" * size] * 12
+
+
+def test_long_paths_share_no_request_that_is_too_large(store: MetadataStore, root: str) -> None:
+    parent = f"{root}/{'p' * 20_000}"
+    store.create(parent, b"")
+    paths = fill(store, parent, 120)
+    assert all(store.get_many(paths))
+    assert store.delete_many([(path, 0) for path in paths]) == [DELETED] * 120
+
+
+def test_a_put_loses_the_race_to_a_change_and_to_a_delete(store: MetadataStore, root: str) -> None:
+    (path,) = fill(store, root, 1)
+    store.put(path, b"theirs", 0)
+    with pytest.raises(LostRaceError, match=r"version .*\b0\b"):
+        store.put(path, b"ours", 0)
+    assert store.delete_many([(path, 1)]) == [DELETED]
+    with pytest.raises(LostRaceError, match="deleted"):
+        store.put(path, b"ours", 1)
+
+
+def test_a_node_is_created_once_and_below_its_parent(store: MetadataStore, root: str) -> None:
+    with pytest.raises(NotFoundError):
+        store.create(f"{root}/a/b/c", b"x")
+    store.create(f"{root}/a/b/c", b"x", make_parents=True)
+    store.create(f"{root}/a/b/d", b"y", make_parents=True)
+    with pytest.raises(LostRaceError):
+        store.create(f"{root}/a/b/c", b"z", make_parents=True)
+    node = store.get(f"{root}/a/b/c")
+    assert node is not None
+    assert node.value == b"x"
+    assert store.list_children(f"{root}/a/b") == ["c", "d"]
+    assert store.list_children(f"{root}/a/b/c") == []
+    with pytest.raises(NotFoundError):
+        store.list_children(f"{root}/none")
+
+
+def test_a_read_after_sync_sees_what_another_session_wrote(stores: Pair, root: str) -> None:
+    ours, theirs = stores
+    for round_ in range(20):
+        theirs.create(f"{root}/r{round_}", b"")
+        ours.sync()
+        assert ours.get(f"{root}/r{round_}") is not None
+
+
+def test_a_watch_reports_creation_change_and_deletion_until_it_ends(stores: Pair, root: str) -> None:
+    ours, theirs = stores
+    path = f"{root}/watched"
+    seen: list[bytes | None] = []
+    changed_to: dict[str, threading.Event] = {name: threading.Event() for name in ("made", "changed", "gone")}
+
+    def changed(at: str) -> None:
+        node = ours.get(at)
+        seen.append(node and node.value)
+        name = "gone" if node is None else node.value.decode()
+        changed_to[name].set()
+
+    end = ours.watch(path, changed)
+    theirs.create(path, b"made")
+    assert changed_to["made"].wait(20)
+    theirs.put(path, b"changed", 0)
+    assert changed_to["changed"].wait(20)
+    theirs.delete_many([(path, 1)])
+    assert changed_to["gone"].wait(20)
+    end()
+    calls = len(seen)
+    theirs.create(path, b"made")
+    ours.sync()
+    assert len(seen) == calls
+
+
+def test_ephemeral_nodes_are_numbered_and_end_with_their_session(
+    request: pytest.FixtureRequest, stores: Pair, root: str
+) -> None:
+    ours, theirs = stores
+    paths = [ours.ephemeral_sequential(f"{root}/id-", b"me") for _ in range(3)]
+    assert paths == sorted(paths)
+    assert all(path.startswith(f"{root}/id-") and len(path) == len(f"{root}/id-") + 10 for path in paths)
+    assert [node and node.value for node in theirs.get_many(paths)] == [b"me"] * 3
+    with pytest.raises(NotFoundError):
+        ours.ephemeral_sequential(f"{root}/none/id-", b"")
+    ours.close()
+    if theirs is not ours:
+        eventually(lambda: theirs.get_many(paths) == [None] * 3)
+
+
+def test_a_closed_store_is_unavailable(store: MetadataStore, root: str) -> None:
+    store.close()
+    with pytest.raises(StoreUnavailableError):
+        store.get(root)
+    with pytest.raises(StoreUnavailableError):
+        store.delete_many([(root, 0)])
+    store.close()
+
+
+def test_four_threads_share_a_store(store: MetadataStore, root: str) -> None:
+    paths = fill(store, root, 800)
+    asked = [(path, 0) for path in paths]
+
+    def work(_: int) -> list[DeleteResult]:
+        assert len(store.get_many(paths)) == 800
+        return store.delete_many(asked)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(4)))
+    for of_one_node in zip(*results, strict=True):
+        assert sorted(result.name for result in of_one_node) == ["ABSENT", "ABSENT", "ABSENT", "DELETED"]
+    assert store.get_many(paths) == [None] * 800
