@@ -1,0 +1,1 @@
+"""Adapters to the clusters that ledgers live in."""

@@ -1,0 +1,1 @@
+"""BookKeeper: where ledger metadata lies and how it is read and deleted."""

@@ -1,0 +1,100 @@
+"""BookKeeper's catalog of ledgers, as its metadata store keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path, parse_layout
+from bookwarden.errors import FormatError, StoreError
+from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+
+DEFAULT_LEDGERS_ROOT: Final = "/ledgers"
+
+
+class BookKeeperCatalog:
+    """Reads and deletes ledger metadata below one ledgers root.
+
+    Pulsar's own ledger manager uses the hybrid layout whatever the LAYOUT node says, so a ledger is looked for
+    where either puts it.
+    """
+
+    def __init__(self, store: MetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
+        self._store = store
+        self._root = ledgers_root.rstrip("/")
+        self._layouts: tuple[LedgerLayout, ...] | None = None
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; never older than this call."""
+        if not ledger_ids:
+            return []
+        self._store.sync()
+        layouts = self._known_layouts()
+        readings: dict[int, LedgerReading] = {}
+        places: dict[int, tuple[str, ...]] = {}
+        for ledger_id in dict.fromkeys(ledger_ids):
+            try:
+                places[ledger_id] = self._places(ledger_id, layouts)
+            except FormatError as error:
+                readings[ledger_id] = UnreadableLedger(ledger_id, str(error))
+        paths = [path for candidates in places.values() for path in candidates]
+        values = iter(self._get_below_root(paths))
+        for ledger_id, candidates in places.items():
+            found = [(path, value) for path, value in ((path, next(values)) for path in candidates) if value]
+            readings[ledger_id] = _reading(ledger_id, found)
+        return [readings[ledger_id] for ledger_id in ledger_ids]
+
+    def delete_many(self, ledgers: Sequence[StoredLedger]) -> list[DeleteResult]:
+        """Delete the metadata of each ledger if it still has the version that was read, in the order asked.
+
+        Parent directories stay, as Pulsar's ledger manager leaves them.
+        """
+        if not ledgers:
+            return []
+        return self._store.delete_many(
+            [(ledger.path, ledger.version) for ledger in ledgers],
+            created_ms=[ledger.created_ms for ledger in ledgers],
+        )
+
+    def layout(self) -> LedgerLayout:
+        """Tell the layout that the LAYOUT node names; the hybrid if there is none."""
+        return self._known_layouts()[-1]
+
+    def _known_layouts(self) -> tuple[LedgerLayout, ...]:
+        if self._layouts is None:
+            (node,) = self._get_below_root([f"{self._root}/LAYOUT"])
+            layout = LedgerLayout.HIERARCHICAL if node is None else parse_layout(node.value)
+            self._layouts = tuple(dict.fromkeys((LedgerLayout.HIERARCHICAL, layout)))
+        return self._layouts
+
+    def _places(self, ledger_id: int, layouts: Sequence[LedgerLayout]) -> tuple[str, ...]:
+        hybrid, *others = layouts
+        paths = [ledger_path(self._root, ledger_id, hybrid)]
+        for layout in others:
+            if layout is LedgerLayout.LEGACY_HIERARCHICAL:
+                # It holds no id that the hybrid would put elsewhere, save a few beyond Java's int that never were.
+                continue
+            paths.append(ledger_path(self._root, ledger_id, layout))
+        return tuple(dict.fromkeys(paths))
+
+    def _get_below_root(self, paths: Sequence[str]) -> list[Versioned | None]:
+        # Below a root that does not exist every ledger would look as if it were gone already.
+        *values, root = self._store.get_many([*paths, self._root or "/"])
+        if root is None:
+            raise StoreError(f"the metadata store has no ledgers root {self._root}: check the setting ledgers_root")
+        return values
+
+
+def _reading(ledger_id: int, found: Sequence[tuple[str, Versioned]]) -> LedgerReading:
+    if not found:
+        return AbsentLedger(ledger_id)
+    if len(found) > 1:
+        return UnreadableLedger(ledger_id, f"it has two metadata nodes, {found[0][0]} and {found[1][0]}")
+    path, node = found[0]
+    try:
+        metadata = decode_ledger_metadata(node.value)
+    except FormatError as error:
+        return UnreadableLedger(ledger_id, f"{path}: {error}")
+    return StoredLedger(ledger_id, path, node.version, node.created_ms, node.value, metadata)

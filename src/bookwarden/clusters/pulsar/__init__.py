@@ -1,0 +1,1 @@
+"""Pulsar: topics, live references, admin REST and clients."""

@@ -1,0 +1,96 @@
+"""How to reach a Pulsar cluster: addresses, credentials, TLS, and the clients made from them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+from bookwarden.errors import ConfigError
+
+AUTH_KINDS = ("none", "token", "tls", "oauth2")
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarConnection:
+    """Addresses and credentials of a Pulsar cluster; picklable, so that it can travel to executors.
+
+    ``auth`` is one of AUTH_KINDS. ``token`` is the text, ``token_file`` a path that is read at each use, so that
+    a rotated token is picked up. ``oauth2`` holds ``issuer_url``, ``private_key`` (path), ``audience``,
+    ``scope``. ``client_options`` go to pulsar.Client by keyword (io_threads, operation_timeout_seconds, ...).
+    """
+
+    service_url: str
+    admin_url: str
+    auth: str = "none"
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_private_key_file: str | None = None
+    tls_trust_certs_file: str | None = None
+    tls_allow_insecure: bool = False
+    tls_validate_hostname: bool = True
+    oauth2: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def current_token(self) -> str:
+        """Return the token's text, from the file if one is set; raise ConfigError if there is none."""
+        if self.token_file:
+            try:
+                text = Path(self.token_file).read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise ConfigError(f"token file {self.token_file} cannot be read: {error.strerror}") from error
+            if not text:
+                raise ConfigError(f"token file {self.token_file} is empty")
+            return text
+        if self.token:
+            return self.token
+        raise ConfigError("pulsar.auth is 'token', but neither pulsar.token_file nor pulsar.token is set")
+
+    def client(self, **overrides: Any) -> pulsar.Client:
+        """Open a client; the caller closes it. Never call this before a process forks: a client does not survive."""
+        options: dict[str, Any] = {"logger": _client_logger()}
+        options.update(self.client_options)
+        options.update(overrides)
+        if self.service_url.startswith("pulsar+ssl://"):
+            options["tls_trust_certs_file_path"] = self.tls_trust_certs_file
+            options["tls_allow_insecure_connection"] = self.tls_allow_insecure
+            options["tls_validate_hostname"] = self.tls_validate_hostname and not self.tls_allow_insecure
+        authentication = self._authentication()
+        if authentication is not None:
+            options["authentication"] = authentication
+        try:
+            return pulsar.Client(self.service_url, **options)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"pulsar.service_url {self.service_url} or pulsar.client: {error}") from error
+
+    def _authentication(self) -> pulsar.Authentication | None:
+        if self.auth == "none":
+            return None
+        if self.auth == "token":
+            return pulsar.AuthenticationToken(self.current_token)
+        if self.auth == "tls":
+            self._require_file("tls_certificate_file", self.tls_certificate_file)
+            self._require_file("tls_private_key_file", self.tls_private_key_file)
+            return pulsar.AuthenticationTLS(self.tls_certificate_file, self.tls_private_key_file)
+        if self.auth == "oauth2":
+            return pulsar.AuthenticationOauth2(json.dumps({"type": "client_credentials", **self.oauth2}))
+        raise ConfigError(f"pulsar.auth is {self.auth!r}; expected one of {', '.join(AUTH_KINDS)}")
+
+    @staticmethod
+    def _require_file(name: str, path: str | None) -> None:
+        if not path or not os.path.isfile(path):
+            raise ConfigError(f"pulsar.{name} is {path!r}: there is no such file")
+
+
+def _client_logger() -> Any:
+    # The client writes to the standard output, past Python's logging: who silences the logger "pulsar" means it too.
+    if logging.getLogger("pulsar").isEnabledFor(logging.ERROR):
+        return pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    return pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)

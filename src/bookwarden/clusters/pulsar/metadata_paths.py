@@ -1,0 +1,26 @@
+"""Where Pulsar keeps its nodes below a metadata root.
+
+Source: mledger.impl.MetaStoreImpl and BookkeeperSchemaStorage of Pulsar 4.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MANAGED_LEDGERS_ROOT: Final = "/managed-ledgers"
+SCHEMAS_ROOT: Final = "/schemas"
+
+
+def managed_ledger_path(name: str) -> str:
+    """Name the node of a managed ledger."""
+    return f"{MANAGED_LEDGERS_ROOT}/{name}"
+
+
+def cursor_path(managed_ledger: str, cursor: str) -> str:
+    """Name the node of a cursor, whose name is encoded."""
+    return f"{MANAGED_LEDGERS_ROOT}/{managed_ledger}/{cursor}"
+
+
+def schema_path(schema_id: str) -> str:
+    """Name the node of a schema."""
+    return f"{SCHEMAS_ROOT}/{schema_id}"

@@ -1,0 +1,94 @@
+"""Who owns topics, read from the metadata store: asking a broker would make one load the topic.
+
+A topic counts as owned as soon as a broker owns its bundle, whether or not it is loaded: that broker may load it at
+any moment. Formats of Pulsar 4.0: ephemeral nodes ``/loadbalance/brokers/<broker>`` and
+``/namespace/<tenant>/<namespace>/<lower>_<upper>`` (ServiceUnitUtils), the bundle being that of the CRC32 of the
+topic's name (NamespaceBundleFactory).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+
+from bookwarden.errors import NotFoundError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.metastore.interface import MetadataStore
+
+_BROKERS = "/loadbalance/brokers"
+_LAST = 0xFFFFFFFF
+_BUNDLE = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
+
+
+class BundleOwnership:
+    """The owners of bundles, as the brokers announce them in the metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def owner(self, topic: str) -> str | None:
+        """Name the broker that has the topic, or could have it, loaded; None if certainly none does.
+
+        While a broker lives whose load manager keeps ownership in a topic (PIP-192), or that says nothing we
+        understand, each topic counts as owned by it.
+        """
+        self._store.sync()
+        name = TopicName.parse(topic)
+        return self._bundle_owner(name) or self._broker_that_hides_its_bundles()
+
+    def _bundle_owner(self, name: TopicName) -> str | None:
+        root = f"/namespace/{name.tenant}/{name.namespace}"
+        if name.cluster is not None:
+            root = f"/namespace/{name.tenant}/{name.cluster}/{name.namespace}"
+        covering = [f"{root}/{bundle}" for bundle in self._children(root) if _covers(bundle, str(name))]
+        for path, node in zip(covering, self._store.get_many(covering), strict=True):
+            if node is not None:
+                return _url(node.value) or path
+        return None
+
+    def _broker_that_hides_its_bundles(self) -> str | None:
+        brokers = self._children(_BROKERS)
+        nodes = self._store.get_many([f"{_BROKERS}/{broker}" for broker in brokers])
+        for broker, node in zip(brokers, nodes, strict=True):
+            if node is not None and not _announces_bundles(node.value):
+                return broker
+        return None
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._store.list_children(path)
+        except NotFoundError:
+            return []
+
+
+def bundle_hash(topic: str) -> int:
+    """Hash a full topic name as NamespaceBundleFactory does."""
+    return zlib.crc32(topic.encode())
+
+
+def _covers(bundle: str, topic: str) -> bool:
+    match = _BUNDLE.fullmatch(bundle)
+    if match is None:
+        # Not a bundle as we know it: it may cover anything.
+        return True
+    lower, upper = int(match[1], 16), int(match[2], 16)
+    hashed = bundle_hash(topic)
+    return lower <= hashed < upper or hashed == upper == _LAST
+
+
+def _url(value: bytes) -> str | None:
+    try:
+        owner = json.loads(value)
+    except ValueError:
+        return None
+    return str(owner["nativeUrl"]) if isinstance(owner, dict) and owner.get("nativeUrl") else None
+
+
+def _announces_bundles(value: bytes) -> bool:
+    try:
+        broker = json.loads(value)
+    except ValueError:
+        return False
+    manager = broker.get("loadManagerClassName") if isinstance(broker, dict) else None
+    return isinstance(manager, str) and ".extensions." not in manager

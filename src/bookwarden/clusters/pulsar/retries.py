@@ -1,0 +1,106 @@
+"""Sends marks on to the retry topic and the DLQ, with the properties of the Java client (RetryMessageUtil)."""
+
+from __future__ import annotations
+
+import logging
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
+from bookwarden.errors import NotFoundError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.received import (
+    ATTEMPTS,
+    DELAY_TIME,
+    FIRST_PUBLISHED,
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_MESSAGE_ID_MISSPELT,
+    OUTCOME,
+    REAL_SUBSCRIPTION,
+    REAL_TOPIC,
+    REASON,
+    RECONSUME_TIMES,
+    ReceivedMark,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class RetrySender:
+    """The outbox of the sweep: payload, key, event time and properties stay as they came. Opens at the first send.
+
+    A payload keeps its writer's schema: the message is sent by a producer of that schema, so the retry topic's and
+    the DLQ's own registries know it and each copy carries a version that its topic can resolve.
+    """
+
+    def __init__(
+        self,
+        connection: PulsarConnection,
+        retry_topic: str,
+        dlq_topic: str,
+        subscription: str,
+        *,
+        registry: SchemaRegistry | None = None,
+    ) -> None:
+        self._retry_topic = retry_topic
+        self._dlq_topic = dlq_topic
+        self._subscription = subscription
+        self._registry = registry or SchemaRegistry(PulsarAdmin(connection))
+        # As in Java: a delayed message is an entry of its own in any case.
+        self._producers = ConfirmedProducers(connection, batching_enabled=False)
+
+    def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay."""
+        properties = self._origin(received)
+        properties[RECONSUME_TIMES] = str(received.attempts + 1)
+        properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
+        properties[REASON] = reason
+        self._send(self._retry_topic, received, properties, delay_s)
+
+    def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
+        """Send to the DLQ with the reason, the outcome and the number of retries."""
+        properties = self._origin(received)
+        properties[REASON] = reason
+        properties[OUTCOME] = outcome.value
+        properties[ATTEMPTS] = str(received.attempts)
+        self._send(self._dlq_topic, received, properties, 0.0)
+
+    def flush(self) -> None:
+        """Wait until each message is confirmed; raises PulsarError when one is not."""
+        self._producers.flush()
+
+    def close(self) -> None:
+        """Close the connection; call `flush` before."""
+        self._producers.close()
+
+    def _origin(self, received: ReceivedMark) -> dict[str, str]:
+        """The first hop's values stay, as Java's putIfAbsent does."""
+        properties = dict(received.properties)
+        properties.setdefault(REAL_TOPIC, str(TopicName.parse(received.topic).base))
+        properties.setdefault(REAL_SUBSCRIPTION, self._subscription)
+        properties.setdefault(ORIGIN_MESSAGE_ID, received.message_id)
+        properties.setdefault(ORIGIN_MESSAGE_ID_MISSPELT, received.message_id)
+        properties.setdefault(FIRST_PUBLISHED, str(received.published_at))
+        return properties
+
+    def _send(self, topic: str, received: ReceivedMark, properties: dict[str, str], delay_s: float) -> None:
+        self._producers.send(
+            topic,
+            received.payload,
+            schema=self._schema(received),
+            key=received.key,
+            properties=properties,
+            event_time=received.event_time,
+            delay_s=delay_s,
+        )
+
+    def _schema(self, received: ReceivedMark) -> WriterSchema | None:
+        if not received.schema_version:
+            return None
+        try:
+            return self._registry.written_with(received.topic, received.schema_version)
+        except NotFoundError as error:
+            logger.warning("message %s of %s goes on without a schema: %s", received.message_id, received.topic, error)
+            return None

@@ -1,0 +1,132 @@
+"""What a broker does with topics when asked over its admin REST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.topic_positions import list_partitions, read_positions, subscription_path, topic_path
+from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.ledgers.names import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQuota:
+    """What a broker does with a backlog beyond these limits; a limit that is not set is None."""
+
+    kind: str
+    policy: str
+    limit_bytes: int | None
+    limit_seconds: int | None
+
+    @property
+    def drops_messages(self) -> bool:
+        """Whether messages are dropped that no subscription has acknowledged."""
+        return self.policy == "consumer_backlog_eviction"
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """The policies of a namespace that decide how long messages stay; None where the brokers' defaults hold.
+
+    Retention is in minutes and MB; -1 means for ever.
+    """
+
+    ttl_seconds: int | None
+    backlog_quotas: tuple[BacklogQuota, ...]
+    retention_minutes: int | None
+    retention_mb: int | None
+    schema_compatibility: str = "UNDEFINED"
+    replication_clusters: tuple[str, ...] = field(default=())
+
+
+class Topics:
+    """The topics of a cluster, by their full names."""
+
+    def __init__(self, admin: PulsarAdmin) -> None:
+        self._admin = admin
+        self._schemas = SchemaRegistry(admin)
+
+    def partitions(self, topic: str) -> list[str]:
+        """Name the partitions in order; a topic without partitions is its own only one. NotFoundError if absent."""
+        return list_partitions(self._admin, topic)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions the topic was created with; 0 for one that has none."""
+        return int(self._admin.get_json(f"{topic_path(topic)}/partitions")["partitions"])
+
+    def create(self, topic: str, partitions: int = 0) -> None:
+        """Create a topic, partitioned unless `partitions` is 0; PulsarConflictError if it exists."""
+        if partitions > 0:
+            self._admin.put(f"{topic_path(topic)}/partitions", partitions)
+        else:
+            self._admin.put(topic_path(topic))
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """Name the subscriptions; this loads the topic."""
+        return [str(name) for name in self._admin.get_json(f"{topic_path(topic)}/subscriptions")]
+
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        """Return ManagedLedgerInternalStats of one partition; this loads the topic."""
+        answer: Mapping[str, Any] = self._admin.get_json(f"{topic_path(topic)}/internalStats")
+        return answer
+
+    def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
+        """Return how far each subscription of one partition has acknowledged; this loads the topic."""
+        cursors = read_positions(self._admin, topic).cursors
+        return {name: Position(found.ledger_id, found.entry_id) for name, found in cursors.items()}
+
+    def unload(self, topic: str) -> None:
+        """Let the owner close the topic; the next client loads it again."""
+        self._admin.put(f"{topic_path(topic)}/unload")
+
+    def trim(self, topic: str) -> None:
+        """Remove the consumed ledgers that retention no longer holds, on all partitions."""
+        self._admin.post(f"{topic_path(topic)}/trim")
+
+    def terminate(self, topic: str) -> None:
+        """Accept no more messages on this topic, which has no partitions."""
+        self._admin.post(f"{topic_path(topic)}/terminate")
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        """Delete the topic with all its partitions; `force` disconnects clients and drops subscriptions."""
+        partitioned = TopicName.parse(topic).partition is None and self.partition_count(topic) > 0
+        path = f"{topic_path(topic)}/partitions" if partitioned else topic_path(topic)
+        self._admin.delete(path, params={"force": force})
+
+    def delete_subscription(self, topic: str, subscription: str, *, force: bool) -> None:
+        """Delete the subscription on all partitions; `force` disconnects its consumers."""
+        self._admin.delete(subscription_path(topic, subscription), params={"force": force})
+
+    def delete_schema(self, topic: str) -> None:
+        """Delete all versions of the topic's schema, with their ledgers."""
+        self._schemas.delete(topic)
+
+    def namespace_policies(self, tenant: str, namespace: str) -> NamespacePolicies:
+        """Read the policies; NotFoundError if there is no such namespace."""
+        policies = self._admin.get_json(f"/namespaces/{quote(tenant)}/{quote(namespace)}")
+        retention = policies.get("retention_policies") or {}
+        return NamespacePolicies(
+            ttl_seconds=policies.get("message_ttl_in_seconds"),
+            backlog_quotas=tuple(
+                _quota(kind, quota) for kind, quota in sorted(policies.get("backlog_quota_map", {}).items())
+            ),
+            retention_minutes=retention.get("retentionTimeInMinutes"),
+            retention_mb=retention.get("retentionSizeInMB"),
+            schema_compatibility=str(policies.get("schema_compatibility_strategy", "UNDEFINED")),
+            replication_clusters=tuple(policies.get("replication_clusters", ())),
+        )
+
+
+def _quota(kind: str, quota: Mapping[str, Any]) -> BacklogQuota:
+    limit_bytes, limit_seconds = quota.get("limitSize", quota.get("limit", -1)), quota.get("limitTime", -1)
+    return BacklogQuota(
+        kind,
+        str(quota.get("policy", "")),
+        int(limit_bytes) if limit_bytes is not None and limit_bytes >= 0 else None,
+        int(limit_seconds) if limit_seconds is not None and limit_seconds > 0 else None,
+    )
