@@ -1,0 +1,263 @@
+"""Builds the adapters from the settings; the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.producers import PendingDeletionSender
+from bookwarden.clusters.pulsar.readers import DeadLetterTopic
+from bookwarden.clusters.pulsar.references import MetadataReferences
+from bookwarden.clusters.pulsar.retries import RetrySender
+from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
+from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.waiting_messages import WaitingMessages
+from bookwarden.config import Settings
+from bookwarden.deletion.dead_letters import DeadLetters
+from bookwarden.deletion.decide import DeletionPolicy
+from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
+from bookwarden.deletion.journal import FileJournal
+from bookwarden.deletion.mark import Marker
+from bookwarden.deletion.removal import Removal
+from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
+from bookwarden.errors import MalformedMarkError, NotFoundError
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
+
+
+def connection_of(settings: Settings) -> PulsarConnection:
+    """Say how to reach the Pulsar cluster."""
+    pulsar = settings.pulsar
+    return PulsarConnection(
+        service_url=pulsar.service_url,
+        admin_url=pulsar.admin_url,
+        auth=pulsar.auth,
+        token=pulsar.token.get_secret_value() if pulsar.token else None,
+        token_file=pulsar.token_file,
+        tls_certificate_file=pulsar.tls_certificate_file,
+        tls_private_key_file=pulsar.tls_private_key_file,
+        tls_trust_certs_file=pulsar.tls_trust_certs_file,
+        tls_allow_insecure=pulsar.tls_allow_insecure,
+        tls_validate_hostname=pulsar.tls_validate_hostname,
+        oauth2={name: value for name, value in pulsar.oauth2.model_dump().items() if value},
+        client_options=dict(pulsar.client),
+    )
+
+
+def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
+    """Make the metadata store of this URL; it connects at its first call."""
+    store = settings.metadata_store
+    if not url.startswith("zk:"):
+        return open_store(url)
+    options: dict[str, Any] = {
+        "session_timeout_s": store.session_timeout_seconds,
+        "operation_timeout_s": store.operation_timeout_seconds,
+        "use_ssl": store.tls,
+        "ca": store.tls_trust_certs_file,
+        "certfile": store.tls_certificate_file,
+        "keyfile": store.tls_private_key_file,
+        "batch_size": store.batch_size,
+        "in_flight": store.batches_in_flight,
+        "max_request_bytes": store.jute_maxbuffer,
+    }
+    if store.digest_user and store.digest_password:
+        options["digest"] = (store.digest_user, store.digest_password.get_secret_value())
+    return open_store(url, **options)
+
+
+def policy_of(settings: Settings) -> DeletionPolicy:
+    """Give the limits of phase two."""
+    deletion = settings.deletion
+    return DeletionPolicy(
+        retry_delay=deletion.two_phase_deletion_reconsume_later_in_seconds,
+        max_retries=deletion.two_phase_deletion_max_retry_delete_count,
+        still_referenced_grace=deletion.still_referenced_grace,
+        unlisted_grace=deletion.unlisted_grace_seconds,
+    )
+
+
+def backlog_of(settings: Settings) -> dict[str, int]:
+    """Count the broker entries behind the sweep's subscription, by partition of both topics."""
+    admin = PulsarAdmin(connection_of(settings))
+    backlog, deletion = SubscriptionBacklog(admin), settings.deletion
+    try:
+        return {
+            partition: backlog.entries(partition, deletion.subscription)
+            for topic in (deletion.topic, deletion.retry_topic)
+            for partition in backlog.partitions(topic)
+        }
+    finally:
+        admin.close()
+
+
+def deletion_topics_of(settings: Settings) -> DeletionTopics:
+    """Say which topics two-phase deletion runs on."""
+    deletion = settings.deletion
+    return DeletionTopics(
+        topic=deletion.topic,
+        retry_topic=deletion.retry_topic,
+        dlq_topic=deletion.dlq_topic,
+        subscription=deletion.subscription,
+        partitions=deletion.two_phase_deletion_ledger_deletion_parallelism,
+        schema=registry_schema(),
+    )
+
+
+def in_flight_of(settings: Settings, max_entries: int = DEFAULT_MAX_ENTRIES) -> InFlight:
+    """Count the messages in flight on the deletion topic and its retry topic."""
+    deletion = settings.deletion
+    reader = SubscriptionBacklog(PulsarAdmin(connection_of(settings)))
+    return count_in_flight(reader, (deletion.topic, deletion.retry_topic), deletion.subscription, max_entries)
+
+
+def dead_letters_of(settings: Settings) -> DeadLetters:
+    """Give access to the DLQ."""
+    deletion, connection = settings.deletion, connection_of(settings)
+    box = DeadLetterTopic(
+        connection, PulsarAdmin(connection), deletion.dlq_topic, deletion.topic, deletion.subscription
+    )
+    return DeadLetters(box)
+
+
+def decoder_of(settings: Settings) -> MarkDecoder:
+    """Make the decoder of messages on the deletion topics."""
+    return MarkDecoder(SchemaRegistry(PulsarAdmin(connection_of(settings))))
+
+
+def waiting_messages_of(settings: Settings) -> Iterator[ReceivedMark]:
+    """Read what is in flight now, on both topics, without taking it from the subscription; not decoded."""
+    deletion, connection = settings.deletion, connection_of(settings)
+    backlog = WaitingMessages(connection, PulsarAdmin(connection), deletion.subscription)
+    return backlog.read((deletion.topic, deletion.retry_topic))
+
+
+class MarkDecoder:
+    """Decodes messages of the deletion topics by the schema that their writer registered."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+        self._codec = PendingDeletionCodec()
+        self._parsed: dict[WriterSchema, ParsedSchema] = {}
+
+    def decode(self, topic: str, payload: bytes, schema_version: bytes | None) -> PendingDeletion:
+        """Return the pending deletion; MalformedMarkError when the message is none."""
+        return self._codec.decode(payload, self._writer_schema(topic, schema_version))
+
+    def _writer_schema(self, topic: str, version: bytes | None) -> ParsedSchema | None:
+        if not version:
+            return None
+        try:
+            schema = self._registry.written_with(topic, version)
+        except NotFoundError as error:
+            raise MalformedMarkError(f"schema version {version.hex()} is not in the registry of {topic}") from error
+        if schema.kind != "AVRO":
+            return None
+        if schema not in self._parsed:
+            self._parsed[schema] = parse_writer_schema(schema.definition)
+        return self._parsed[schema]
+
+
+class MetadataContext:
+    """The metadata stores, and what is read through them; close it, or use it in a with statement."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._resources = ExitStack()
+        urls = settings.metadata_store.urls
+        self.stores = {url: self._open(settings, url) for url in dict.fromkeys(urls)}
+        bookkeeper_url = settings.metadata_store.bookkeeper_url or urls[0]
+        bookkeeper = self.stores.get(bookkeeper_url) or self._open(settings, bookkeeper_url)
+        self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
+        self.references = MetadataReferences(list(self.stores.values()))
+
+    def _open(self, settings: Settings, url: str) -> MetadataStore:
+        store = open_metadata_store(settings, url)
+        self._resources.callback(store.close)
+        return store
+
+    @property
+    def store(self) -> MetadataStore:
+        """The first metadata root: the one of the cluster that the settings name."""
+        return next(iter(self.stores.values()))
+
+    def close(self) -> None:
+        """End the sessions."""
+        self._resources.close()
+
+    def __enter__(self) -> MetadataContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class PhaseOneContext:
+    """Everything that phase one needs; close it, or use it in a with statement."""
+
+    def __init__(self, settings: Settings) -> None:
+        connection = connection_of(settings)
+        self.metadata = MetadataContext(settings)
+        self._sender = PendingDeletionSender(connection, settings.deletion.topic, PendingDeletionCodec())
+        self.marker = Marker(self._sender, enabled=settings.deletion.topic_two_phase_deletion_enabled)
+        store, topics = ManagedLedgers(self.metadata.store), Topics(PulsarAdmin(connection))
+        self.removal = Removal(self.marker, store, topics)
+        self.broker_trim = BrokerTrim(self.marker, store, topics)
+        self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
+
+    def close(self) -> None:
+        """Close the producer and the sessions."""
+        self._sender.close()
+        self.metadata.close()
+
+    def __enter__(self) -> PhaseOneContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SweepContext:
+    """Everything that phase two needs in one process; its sessions and clients do not survive a fork."""
+
+    def __init__(self, settings: Settings) -> None:
+        deletion = settings.deletion
+        connection = connection_of(settings)
+        registry = SchemaRegistry(PulsarAdmin(connection))
+        self._metadata = MetadataContext(settings)
+        self._outbox = RetrySender(
+            connection, deletion.retry_topic, deletion.dlq_topic, deletion.subscription, registry=registry
+        )
+        self._journal = FileJournal(Path(settings.sweep.journal))
+        self.decode = MarkDecoder(registry).decode
+        self.sweep = Sweep(
+            self._metadata.catalog,
+            self._metadata.references,
+            self._journal,
+            self._outbox,
+            policy_of(settings),
+            SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
+            dry_run=settings.sweep.dry_run,
+        )
+
+    def close(self) -> None:
+        """Close sessions, clients and files."""
+        self._outbox.close()
+        self._journal.close()
+        self._metadata.close()

@@ -1,0 +1,1 @@
+"""Two-phase deletion: marking ledgers, and deciding what becomes of each mark."""

@@ -1,0 +1,124 @@
+"""Decide what becomes of a pending deletion: a pure function of what was just read."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
+from bookwarden.ledgers.holders import References, UnknownReferences
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+
+
+class Action(enum.Enum):
+    """What is to be done next about a pending deletion."""
+
+    DELETE = "delete"
+    FINISH = "finish"
+    RETRY = "retry"
+    GIVE_UP = "give up"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The action, the outcome it leads to if nothing intervenes, and the reason for people."""
+
+    action: Action
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionPolicy:
+    """The limits of phase two; all times in seconds.
+
+    ``still_referenced_grace``: how long a mark waits for the metadata update that follows it.
+    ``unlisted_grace``: a ledger younger than this may be one that is just being created and not listed yet.
+    """
+
+    retry_delay: float = 600.0
+    max_retries: int = 10
+    still_referenced_grace: float = 600.0
+    unlisted_grace: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """How often and since when a pending deletion has been waiting; ``age`` is in seconds."""
+
+    attempts: int
+    age: float
+    now_ms: int
+
+
+def decide(
+    mark: PendingDeletion,
+    reading: LedgerReading,
+    references: References,
+    circumstances: Circumstances,
+    policy: DeletionPolicy,
+) -> Decision:
+    """Decide about one pending deletion; doubt never leads to a delete."""
+    decision = _judge(mark, reading, references, circumstances, policy)
+    return limit_retries(decision, circumstances.attempts, policy)
+
+
+def limit_retries(decision: Decision, attempts: int, policy: DeletionPolicy) -> Decision:
+    """Turn a retry beyond the maximum into giving up."""
+    if decision.action is not Action.RETRY or attempts < policy.max_retries:
+        return decision
+    return Decision(Action.GIVE_UP, Outcome.GAVE_UP, f"after {attempts} retries: {decision.reason}")
+
+
+def _judge(
+    mark: PendingDeletion,
+    reading: LedgerReading,
+    references: References,
+    circumstances: Circumstances,
+    policy: DeletionPolicy,
+) -> Decision:
+    if mark.ledger_type is LedgerType.OFFLOAD_LEDGER:
+        return _retry(_no_driver(mark))
+    if isinstance(reading, AbsentLedger):
+        return _finish(Outcome.ALREADY_GONE, "BookKeeper has no metadata of this ledger")
+    if isinstance(reading, UnreadableLedger):
+        return _retry(f"ledger metadata: {reading.reason}")
+    difference = custom_metadata_mismatch(mark.holder(), reading.metadata.custom)
+    if difference is not None:
+        return _finish(Outcome.MISMATCH, difference)
+    if isinstance(references, UnknownReferences):
+        return _retry(f"references of {mark.holder()}: {references.reason}")
+    if mark.ledger_id in references.ledger_ids:
+        return _judge_referenced(mark, circumstances, policy)
+    return _judge_unreferenced(reading, circumstances, policy)
+
+
+def _judge_referenced(mark: PendingDeletion, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
+    text = f"{mark.holder()} still names the ledger {circumstances.age:.0f} s after it was marked"
+    if circumstances.age < policy.still_referenced_grace:
+        return _retry(text)
+    return _finish(Outcome.STILL_REFERENCED, text)
+
+
+def _judge_unreferenced(reading: StoredLedger, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
+    # The creator's clock may be wrong; the store's own creation time is a second witness, and the younger one counts.
+    created_ms = max(reading.metadata.ctime_ms or 0, reading.created_ms)
+    age = (circumstances.now_ms - created_ms) / 1000
+    if age < policy.unlisted_grace:
+        return _retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
+    return Decision(Action.DELETE, Outcome.DELETED, "")
+
+
+def _no_driver(mark: PendingDeletion) -> str:
+    driver = mark.offload_context.driver_name if mark.offload_context else "unknown"
+    return f"no driver for offloaded copies on {driver!r} is set up; the copy is kept"
+
+
+def _finish(outcome: Outcome, reason: str) -> Decision:
+    return Decision(Action.FINISH, outcome, reason)
+
+
+def _retry(reason: str) -> Decision:
+    return Decision(Action.RETRY, Outcome.RETRY, reason)

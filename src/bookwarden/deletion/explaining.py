@@ -1,0 +1,81 @@
+"""What is known of one ledger: what it is, who refers to it, and what the sweep would do with a mark of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookwarden.deletion.decide import Circumstances, Decision, DeletionPolicy, decide
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.holders import Holder, LiveReferences, References
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
+from bookwarden.ledgers.outcomes import Outcome
+
+_VERDICTS = {
+    Outcome.DELETED: "it would be deleted: nothing in its holder's metadata names it",
+    Outcome.STILL_REFERENCED: "it would be kept: its holder names it",
+    Outcome.ALREADY_GONE: "nothing: it is gone already",
+    Outcome.MISMATCH: "it would be kept: its custom metadata does not fit its holder",
+    Outcome.RETRY: "nothing yet: the mark would be retried",
+    Outcome.GAVE_UP: "nothing: the mark would go to the DLQ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A ledger with its holder, if its custom metadata names one, and that holder's references.
+
+    ``outcome`` is None when no mark of it can be made; ``verdict`` says what the sweep would do, ``reason`` why.
+    """
+
+    reading: LedgerReading
+    holder: Holder | None
+    references: References | None
+    outcome: Outcome | None
+    verdict: str
+    reason: str
+
+    @property
+    def referenced(self) -> bool | None:
+        """Whether the holder names the ledger; None when that is not known."""
+        if not isinstance(self.references, LiveReferences):
+            return None
+        return self.reading.ledger_id in self.references.ledger_ids
+
+
+def explain_ledger(
+    ledger_id: int, catalog: LedgerCatalog, references: ReferenceReader, policy: DeletionPolicy, now_ms: int
+) -> Explanation:
+    """Read what there is to know of a ledger, and decide as the sweep would about a mark that has waited its grace."""
+    (reading,) = catalog.read_many([ledger_id])
+    if isinstance(reading, AbsentLedger):
+        return _without_mark(reading, _VERDICTS[Outcome.ALREADY_GONE], "BookKeeper has no metadata of this ledger")
+    if isinstance(reading, UnreadableLedger):
+        return _without_mark(reading, _VERDICTS[Outcome.RETRY], reading.reason)
+    holder = identify_holder(reading.metadata.custom)
+    if holder is None:
+        text = "its custom metadata names no topic, cursor or schema of Pulsar's"
+        return _without_mark(reading, "it would be kept, whatever a mark of it says", text)
+    try:
+        mark = mark_of_holder(ledger_id, holder, "")
+        mark.validate()
+    except FormatError as error:
+        return _without_mark(reading, "it would be kept, whatever a mark of it says", str(error), holder)
+    found = references.read([holder])[holder]
+    circumstances = Circumstances(attempts=0, age=policy.still_referenced_grace, now_ms=now_ms)
+    decision = decide(mark, reading, found, circumstances, policy)
+    return Explanation(reading, holder, found, decision.outcome, _VERDICTS[decision.outcome], _reason(decision, found))
+
+
+def _reason(decision: Decision, references: References) -> str:
+    if decision.outcome is Outcome.STILL_REFERENCED:
+        return "a ledger that is referenced is never deleted"
+    if decision.outcome is Outcome.DELETED and isinstance(references, LiveReferences) and not references.exists:
+        return "the holder does not exist any more"
+    return decision.reason
+
+
+def _without_mark(reading: LedgerReading, verdict: str, reason: str, holder: Holder | None = None) -> Explanation:
+    return Explanation(reading, holder, None, None, verdict, reason)

@@ -1,0 +1,56 @@
+"""What is in flight: pending deletions that are marked and not yet done, read off the backlog of the subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bookwarden.ledgers.backlog import PartitionBacklog
+
+DEFAULT_MAX_ENTRIES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The backlog of all partitions of the deletion topic and its retry topic."""
+
+    partitions: tuple[PartitionBacklog, ...]
+
+    @property
+    def entries(self) -> int:
+        """The entries of all partitions."""
+        return sum(partition.entries for partition in self.partitions)
+
+    @property
+    def messages(self) -> int:
+        """The messages of all partitions."""
+        return sum(partition.messages for partition in self.partitions)
+
+    @property
+    def exact(self) -> bool:
+        """Whether each message was counted."""
+        return all(partition.exact for partition in self.partitions)
+
+
+class BacklogReader(Protocol):
+    """Reads the backlog of a subscription; each call may raise PulsarError or NotFoundError."""
+
+    def partitions(self, topic: str) -> list[str]:
+        """Name the partitions in order; a topic without partitions is its own only one."""
+
+    def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
+        """Count the messages behind the subscription's position, looking into at most so many entries."""
+
+
+def count_in_flight(
+    reader: BacklogReader, topics: Sequence[str], subscription: str, max_entries: int = DEFAULT_MAX_ENTRIES
+) -> InFlight:
+    """Count the messages in flight on each partition of the topics; ``max_entries`` bounds the work for each."""
+    return InFlight(
+        tuple(
+            reader.backlog(partition, subscription, max_entries)
+            for topic in topics
+            for partition in reader.partitions(topic)
+        )
+    )

@@ -1,0 +1,73 @@
+"""The pending deletions for what a topic, a cursor or a schema holds: pure, from values that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bookwarden.deletion.ports import ReadCursor, ReadSchema
+from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo
+from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+
+
+def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: str) -> list[PendingDeletion]:
+    """Mark each copy of each ledger: the bookies' unless it is gone, and the offloaded one if there may be one."""
+    marks = []
+    for ledger in ledgers:
+        if ledger.offload is None or not ledger.offload.bookkeeper_deleted:
+            marks.append(_mark(topic, LedgerType.LEDGER, ledger.ledger_id, reason))
+        context = _context(ledger.offload)
+        if context is not None:
+            marks.append(_mark(topic, LedgerType.OFFLOAD_LEDGER, ledger.ledger_id, reason, context))
+    return marks
+
+
+def marks_of_cursors(topic: TopicName, cursors: Mapping[str, ReadCursor], reason: str) -> list[PendingDeletion]:
+    """Mark the ledger of each cursor that has one; the cursors' names are encoded."""
+    return [
+        PendingDeletion(
+            topic_name=str(topic),
+            component=LedgerComponent.MANAGED_CURSOR,
+            ledger_type=LedgerType.LEDGER,
+            ledger_id=ledger_id,
+            cursor_name=decode_local_name(name),
+            reason=reason,
+        )
+        for name, ledger_id in sorted((name, cursor.info.cursors_ledger_id) for name, cursor in cursors.items())
+        if ledger_id is not None and ledger_id >= 0
+    ]
+
+
+def marks_of_schema(topic: TopicName, schema: ReadSchema | None, reason: str) -> list[PendingDeletion]:
+    """Mark the ledgers of all versions of the topic's schema."""
+    return [
+        PendingDeletion(
+            topic_name=str(topic.base),
+            component=LedgerComponent.SCHEMA_STORAGE,
+            ledger_type=LedgerType.LEDGER,
+            ledger_id=ledger_id,
+            schema_id=topic.schema_id,
+            reason=reason,
+        )
+        for ledger_id in sorted(schema.locator.ledger_ids if schema else ())
+    ]
+
+
+def _mark(
+    topic: TopicName, kind: LedgerType, ledger_id: int, reason: str, context: OffloadContext | None = None
+) -> PendingDeletion:
+    return PendingDeletion(
+        topic_name=str(topic),
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=kind,
+        ledger_id=ledger_id,
+        offload_context=context,
+        reason=reason,
+    )
+
+
+def _context(offload: OffloadInfo | None) -> OffloadContext | None:
+    # An attempt that is not complete has a UUID too, and may have left objects; without a UUID nothing was begun.
+    if offload is None or (offload.uid_msb == 0 and offload.uid_lsb == 0):
+        return None
+    return OffloadContext(offload.uid_msb, offload.uid_lsb, offload.driver_name, dict(offload.driver_metadata))

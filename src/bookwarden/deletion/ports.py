@@ -1,0 +1,125 @@
+"""What two-phase deletion needs of the world; context.py hands in the adapters that provide it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from bookwarden.ledgers.holders import Holder, References
+from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position, SchemaLocator
+from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+
+
+class LedgerCatalog(Protocol):
+    """BookKeeper's list of ledgers."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; never older than this call.
+
+        A ledger whose metadata cannot be understood comes back as UnreadableLedger; StoreError is raised when
+        the store as a whole does not answer.
+        """
+
+    def delete_many(self, ledgers: Sequence[StoredLedger]) -> list[DeleteResult]:
+        """Delete the metadata of each ledger if it still has the version that was read, in the order asked.
+
+        Never raises for a single ledger. A connection that breaks under the write is resolved by reading back;
+        what stays unresolved is DeleteResult.UNKNOWN.
+        """
+
+
+class ReferenceReader(Protocol):
+    """Pulsar's metadata, over all configured metadata roots."""
+
+    def read(self, holders: Sequence[Holder]) -> Mapping[Holder, References]:
+        """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
+
+        Raises StoreError when a metadata root as a whole does not answer.
+        """
+
+
+class MarkSender(Protocol):
+    """The way to the deletion topic."""
+
+    def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
+        """Send each and wait for the broker; None where it confirmed, else the reason, in the order given.
+
+        Raises PulsarError only when nothing could be sent at all.
+        """
+
+
+class ReadManagedLedger(Protocol):
+    """A managed ledger's node as it was read; what else it carries is the store's own, such as the version."""
+
+    @property
+    def info(self) -> ManagedLedgerInfo:
+        """The decoded value."""
+
+
+class ReadCursor(Protocol):
+    """A cursor's node as it was read."""
+
+    @property
+    def info(self) -> CursorInfo:
+        """The decoded value."""
+
+
+class ReadSchema(Protocol):
+    """A schema's node as it was read."""
+
+    @property
+    def locator(self) -> SchemaLocator:
+        """The decoded value."""
+
+
+ReadT = TypeVar("ReadT", bound=ReadManagedLedger)
+
+
+class ManagedLedgerStore(Protocol[ReadT]):
+    """The nodes of managed ledgers, cursors and schemas; reads are never older than the call.
+
+    Names are those of the holders. Every call may raise StoreError, and FormatError for a node that cannot be
+    understood.
+    """
+
+    def read(self, name: str) -> ReadT | None:
+        """Read a managed ledger's node; None if there is none."""
+
+    def remove_ledgers(self, managed_ledger: ReadT, ids: Collection[int]) -> None:
+        """Take the ledgers off the list in one update, if the node still is as it was read, else LostRaceError."""
+
+    def cursors(self, name: str) -> Mapping[str, ReadCursor]:
+        """Read all cursors of a managed ledger, by encoded name."""
+
+    def schema(self, schema_id: str) -> ReadSchema | None:
+        """Read a schema's node; None if there is none."""
+
+
+class TopicOwnership(Protocol):
+    """Who has topics loaded."""
+
+    def owner(self, topic: str) -> str | None:
+        """Name the broker that has the topic, or could have it, loaded; None if certainly none does."""
+
+
+class TopicAdmin(Protocol):
+    """What a broker does with topics when asked; every call may raise PulsarError or NotFoundError."""
+
+    def partitions(self, topic: str) -> list[str]:
+        """Name the partitions in order; a topic without partitions is its own only one."""
+
+    def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
+        """Return how far each subscription of one partition has acknowledged; this loads the topic."""
+
+    def trim(self, topic: str) -> None:
+        """Remove the consumed ledgers that retention no longer holds."""
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        """Delete the topic, with all its partitions; `force` disconnects clients and drops subscriptions."""
+
+    def delete_subscription(self, topic: str, subscription: str, *, force: bool) -> None:
+        """Delete the subscription on all partitions; `force` disconnects its consumers."""
+
+    def delete_schema(self, topic: str) -> None:
+        """Delete all versions of the topic's schema."""

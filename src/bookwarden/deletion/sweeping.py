@@ -1,0 +1,272 @@
+"""Phase two for one share of a batch: verify, decide, journal, delete, send on, and account for each mark.
+
+Every step may run twice: a replayed mark finds its ledger gone, and a retry sent twice is swept twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
+from bookwarden.deletion.journal import JournalEntry
+from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
+from bookwarden.errors import MalformedMarkError, StoreUnavailableError
+from bookwarden.ledgers.holders import Holder, References
+from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import ReceivedMark
+
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_AFTER_DELETE = {
+    DeleteResult.DELETED: Decision(Action.FINISH, Outcome.DELETED, ""),
+    DeleteResult.ABSENT: Decision(Action.FINISH, Outcome.ALREADY_GONE, "gone between check and delete"),
+    DeleteResult.LOST_RACE: Decision(Action.RETRY, Outcome.RETRY, "the metadata changed between check and delete"),
+    DeleteResult.UNKNOWN: Decision(Action.RETRY, Outcome.RETRY, "the connection broke under the delete"),
+}
+
+
+class Outbox(Protocol):
+    """Where marks go that are not finished; nothing counts as sent before `flush` returns."""
+
+    def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay."""
+
+    def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
+        """Send to the DLQ with the reason."""
+
+    def flush(self) -> None:
+        """Wait until each message is confirmed; raises PulsarError when one is not."""
+
+
+class Journal(Protocol):
+    """What undo needs, durable when `append` returns."""
+
+    def append(self, entries: Sequence[JournalEntry]) -> None:
+        """Write the entries and wait until they are durable; raises StoreUnavailableError when they are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLimits:
+    """How much one step takes, and how long (seconds) a step waits for a store that does not answer."""
+
+    ledgers_per_step: int = 1000
+    max_unreachable: float = 120.0
+
+
+class Sweep:
+    """Verify and delete what marks ask for; one object per process."""
+
+    def __init__(
+        self,
+        catalog: LedgerCatalog,
+        references: ReferenceReader,
+        journal: Journal,
+        outbox: Outbox,
+        policy: DeletionPolicy,
+        limits: SweepLimits,
+        *,
+        dry_run: bool = False,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._catalog = catalog
+        self._references = references
+        self._journal = journal
+        self._outbox = outbox
+        self._policy = policy
+        self._limits = limits
+        self._dry_run = dry_run
+        self._pause = pause
+        self._clock = clock
+
+    def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
+        """Carry the marks out, step by step, each holder's together; yield the outcomes of each step.
+
+        Retry and DLQ messages of a step are confirmed before its rows are yielded. Raises StoreUnavailableError
+        or PulsarError when the stores or the broker stay away: then the batch is not done, and is replayed.
+        """
+        groups: dict[Holder | None, list[ReceivedMark]] = {}
+        for message in received:
+            groups.setdefault(_holder(message), []).append(message)
+        for step in _steps(groups, self._limits.ledgers_per_step):
+            yield self._step(step, run)
+
+    def _step(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> list[OutcomeRow]:
+        # Waiting begins the step anew, so that a delete never rests on what was read before an outage.
+        decided, readings, now_ms = self._patiently(lambda: self._attempt(step, run))
+        self._send_on(decided)
+        return [_row(message, decision, readings, now_ms) for message, decision in decided]
+
+    def _attempt(
+        self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str
+    ) -> tuple[list[tuple[ReceivedMark, Decision]], dict[int, LedgerReading], int]:
+        sound = [(holder, message) for holder, message in step if holder is not None]
+        readings = self._read(sound)
+        references = self._references.read(list(dict.fromkeys(holder for holder, _ in sound)))
+        now_ms = int(self._clock() * 1000)
+        decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
+        return self._delete(decided, readings, run), readings, now_ms
+
+    def _read(self, sound: Sequence[tuple[Holder, ReceivedMark]]) -> dict[int, LedgerReading]:
+        ledger_ids = list(dict.fromkeys(_mark(message).ledger_id for _, message in sound))
+        return dict(zip(ledger_ids, self._catalog.read_many(ledger_ids), strict=True))
+
+    def _decide(
+        self,
+        holder: Holder | None,
+        message: ReceivedMark,
+        readings: Mapping[int, LedgerReading],
+        references: Mapping[Holder, References],
+        now_ms: int,
+    ) -> Decision:
+        if holder is None:
+            return Decision(Action.GIVE_UP, Outcome.MALFORMED, message.problem or "no pending deletion")
+        mark = _mark(message)
+        circumstances = Circumstances(message.attempts, message.age(now_ms), now_ms)
+        decision = decide(mark, readings[mark.ledger_id], references[holder], circumstances, self._policy)
+        if decision.outcome is Outcome.MISMATCH:
+            logger.warning("ledger %d of %s is kept: %s", mark.ledger_id, holder, decision.reason)
+        return decision
+
+    def _delete(
+        self,
+        decided: Sequence[tuple[ReceivedMark, Decision]],
+        readings: Mapping[int, LedgerReading],
+        run: str,
+    ) -> list[tuple[ReceivedMark, Decision]]:
+        doomed: dict[int, StoredLedger] = {}
+        entries: list[JournalEntry] = []
+        for message, decision in decided:
+            reading = readings.get(_mark(message).ledger_id) if decision.action is Action.DELETE else None
+            if isinstance(reading, StoredLedger) and reading.ledger_id not in doomed:
+                doomed[reading.ledger_id] = reading
+                entries.append(_journal_entry(reading, message, run, int(self._clock() * 1000)))
+        if not doomed:
+            return list(decided)
+        if self._dry_run:
+            would = Decision(Action.FINISH, Outcome.WOULD_DELETE, "dry run")
+            return [(m, would if d.action is Action.DELETE else d) for m, d in decided]
+        self._journal.append(entries)
+        results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values())), strict=True))
+        return [self._after_delete(message, decision, results) for message, decision in decided]
+
+    def _after_delete(
+        self, message: ReceivedMark, decision: Decision, results: dict[int, DeleteResult]
+    ) -> tuple[ReceivedMark, Decision]:
+        if decision.action is not Action.DELETE:
+            return message, decision
+        ledger_id = _mark(message).ledger_id
+        result = results[ledger_id]
+        if result is DeleteResult.DELETED:
+            # A second mark of the same ledger in this step finds it gone.
+            results[ledger_id] = DeleteResult.ABSENT
+        return message, limit_retries(_AFTER_DELETE[result], message.attempts, self._policy)
+
+    def _send_on(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> None:
+        if self._dry_run:
+            return
+        sent = False
+        for message, decision in decided:
+            if decision.action is Action.RETRY:
+                self._outbox.retry(message, self._policy.retry_delay, decision.reason)
+                sent = True
+            elif decision.action is Action.GIVE_UP:
+                self._outbox.give_up(message, decision.outcome, decision.reason)
+                sent = True
+        if sent:
+            self._outbox.flush()
+
+    def _patiently(self, call: Callable[[], _T]) -> _T:
+        """Call again while the store does not answer, up to the limit; an outage is no fault of a ledger's."""
+        deadline = time.monotonic() + self._limits.max_unreachable
+        delay = 0.1
+        while True:
+            try:
+                return call()
+            except StoreUnavailableError as error:
+                if time.monotonic() + delay > deadline:
+                    raise
+                logger.warning("waiting for the store: %s", error)
+                self._pause(delay)
+                delay = min(delay * 2, 5.0)
+
+
+def _holder(message: ReceivedMark) -> Holder | None:
+    if message.mark is None:
+        return None
+    try:
+        return message.mark.holder()
+    except MalformedMarkError:
+        return None
+
+
+def _mark(message: ReceivedMark) -> PendingDeletion:
+    if message.mark is None:
+        raise MalformedMarkError(message.problem or "no pending deletion")
+    return message.mark
+
+
+def _steps(
+    groups: Mapping[Holder | None, Sequence[ReceivedMark]], size: int
+) -> Iterator[list[tuple[Holder | None, ReceivedMark]]]:
+    """Cut the groups into steps of at most `size` marks; a holder is split only when it alone is larger."""
+    step: list[tuple[Holder | None, ReceivedMark]] = []
+    for holder, messages in groups.items():
+        if step and len(step) + len(messages) > size:
+            yield step
+            step = []
+        for part in _slices(messages, size):
+            step.extend((holder, message) for message in part)
+            if len(step) >= size:
+                yield step
+                step = []
+    if step:
+        yield step
+
+
+def _slices(messages: Sequence[ReceivedMark], size: int) -> Iterable[Sequence[ReceivedMark]]:
+    return (messages[start : start + size] for start in range(0, len(messages), size))
+
+
+def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms: int) -> JournalEntry:
+    return JournalEntry(
+        ledger_id=ledger.ledger_id,
+        holder=str(_mark(message).holder()),
+        path=ledger.path,
+        version=ledger.version,
+        created_ms=ledger.created_ms,
+        raw=ledger.raw,
+        run=run,
+        journaled_at=now_ms,
+    )
+
+
+def _row(message: ReceivedMark, decision: Decision, readings: Mapping[int, LedgerReading], now_ms: int) -> OutcomeRow:
+    mark = message.mark
+    reading = readings.get(mark.ledger_id) if mark else None
+    stored = reading if isinstance(reading, StoredLedger) else None
+    holder = _holder(message)
+    return OutcomeRow(
+        ledger_id=mark.ledger_id if mark else None,
+        holder=str(holder) if holder else (message.key or ""),
+        component=mark.component.value if mark else "",
+        ledger_type=mark.ledger_type.value if mark else "",
+        outcome=decision.outcome,
+        reason=decision.reason,
+        attempts=message.attempts,
+        marked_at=(mark.marked_at or None) if mark else None,
+        published_at=message.published_at,
+        decided_at=now_ms,
+        ledger_created_at=(stored.metadata.ctime_ms or stored.created_ms) if stored else None,
+        ledger_bytes=stored.metadata.length if stored else None,
+        topic=message.topic,
+        message=message.message_id,
+        bookie_cluster=mark.bookie_cluster if mark else "",
+    )

@@ -1,0 +1,214 @@
+"""Trim consumed ledgers of a topic: mark them, then let the broker remove them, or do it in the metadata store.
+
+In broker mode the broker keeps what its retention still holds; such marks find their ledger referenced, and the
+sweep leaves it alone. Store mode is for topics that no broker owns, and asks neither retention nor brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Generic
+
+from bookwarden.deletion.inventory import marks_of_ledgers
+from bookwarden.deletion.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one import Mode, Operation, OperationResult, ask_broker, refuse_shadow
+from bookwarden.deletion.ports import ManagedLedgerStore, ReadCursor, ReadT, TopicAdmin, TopicOwnership
+from bookwarden.errors import (
+    LostRaceError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RefusedError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
+from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
+from bookwarden.ledgers.names import TopicName, decode_local_name
+
+_REASON = "trimmed"
+
+
+class BrokerTrim(Generic[ReadT]):
+    """Trims through the broker: the consumed ledgers are marked, and the broker decides which of them go."""
+
+    def __init__(self, marker: Marker, store: ManagedLedgerStore[ReadT], topics: TopicAdmin) -> None:
+        self._marker = marker
+        self._store = store
+        self._topics = topics
+
+    def trim(self, topic: str, *, dry_run: bool = False) -> list[OperationResult]:
+        """Trim each partition; NotFoundError if the topic does not exist, RefusedError for a shadow topic."""
+        return [self._trim(TopicName.parse(name), dry_run) for name in self._topics.partitions(topic)]
+
+    def _trim(self, topic: TopicName, dry_run: bool) -> OperationResult:
+        # The cursors in the store are those of their last switch; the broker knows where they are.
+        positions = self._topics.mark_delete_positions(str(topic))
+        read = self._store.read(topic.managed_ledger)
+        ledgers: tuple[LedgerInfo, ...] = ()
+        if read is not None:
+            refuse_shadow(topic, read.info)
+            ledgers = read.info.ledgers
+        consumed = consumed_ledgers(ledgers, positions.values())
+        marks = marks_of_ledgers(topic, consumed, _REASON)
+        return ask_broker(
+            self._marker, Operation.TRIM, str(topic), marks, lambda: self._topics.trim(str(topic)), dry_run=dry_run
+        )
+
+
+class StoreTrim(Generic[ReadT]):
+    """Trims in the metadata store, in one versioned update per topic, while no broker owns it."""
+
+    def __init__(self, marker: Marker, store: ManagedLedgerStore[ReadT], ownership: TopicOwnership) -> None:
+        self._marker = marker
+        self._store = store
+        self._ownership = ownership
+
+    def trim(
+        self,
+        topic: str,
+        ledger_ids: Collection[int] | None = None,
+        *,
+        before_ms: int | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> OperationResult:
+        """Trim the given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
+
+        Raises RefusedError while a broker owns the topic, for the last ledger, and, unless ``force``, for a ledger
+        that a subscription still needs or may need; NotFoundError for a topic or ledger that is not there. A
+        partitioned topic is trimmed partition by partition. After the sends a failure is told by the result.
+        """
+        name = TopicName.parse(topic)
+        if not self._marker.enabled:
+            raise RefusedError(
+                f"{name} is not trimmed: with topic_two_phase_deletion_enabled=false nobody would delete its ledgers"
+            )
+        self._refuse_owned(name)
+        read = self._store.read(name.managed_ledger)
+        if read is None:
+            raise NotFoundError(f"{name} has no managed ledger; of a partitioned topic name one -partition-N")
+        refuse_shadow(name, read.info)
+        cursors = self._store.cursors(name.managed_ledger)
+        chosen = _choose(name, read.info, cursors, ledger_ids, before_ms, force=force)
+        marks = tuple(marks_of_ledgers(name, chosen, _REASON))
+        if dry_run or not marks:
+            done = not dry_run
+            return OperationResult(Operation.TRIM, Mode.STORE, str(name), marks, done=done, dry_run=dry_run)
+        report = self._marker.mark(marks)
+        removed = sorted(report.confirmed_ids())
+        problem = self._remove(name, read, removed) if removed else "no mark was confirmed"
+        return self._result(name, report, () if problem else tuple(removed), problem)
+
+    def _result(self, name: TopicName, report: MarkReport, removed: tuple[int, ...], problem: str) -> OperationResult:
+        if not problem and report.failed:
+            first = report.failed[0]
+            problem = f"{len(report.failed)} marks failed and their ledgers stay; "
+            problem += f"the first, ledger {first.mark.ledger_id}: {first.failure}"
+        return OperationResult(
+            Operation.TRIM,
+            Mode.STORE,
+            str(name),
+            tuple(ledger.mark for ledger in report.ledgers),
+            report,
+            done=not problem,
+            problem=problem,
+            removed=removed,
+        )
+
+    def _refuse_owned(self, name: TopicName) -> None:
+        owner = self._ownership.owner(str(name))
+        if owner is not None:
+            raise RefusedError(
+                f"{name} is, or may be, loaded by {owner}, which an update from outside would fence: "
+                "trim through the broker, or stop it first"
+            )
+
+    def _remove(self, name: TopicName, read: ReadT, ids: Collection[int]) -> str:
+        """Update the node; return why the ledgers are still listed, or nothing."""
+        try:
+            # The sends took time in which a broker may have come; one that comes later finds a new version.
+            self._refuse_owned(name)
+            self._store.remove_ledgers(read, ids)
+        except RefusedError as error:
+            return f"marked, but not removed: {error}"
+        except LostRaceError:
+            return f"marked, but not removed: {name} changed meanwhile; its ledgers stay readable, try again"
+        except (StoreUnavailableError, StoreAccessError) as error:
+            return f"marked, but not removed; the ledgers stay readable: {error}"
+        except OutcomeUnknownError as error:
+            return self._read_back(name, ids, error)
+        return ""
+
+    def _read_back(self, name: TopicName, ids: Collection[int], error: OutcomeUnknownError) -> str:
+        try:
+            read = self._store.read(name.managed_ledger)
+        except (StoreUnavailableError, OutcomeUnknownError):
+            return f"marked, and perhaps removed, perhaps not: {error}"
+        listed = read.info.ledger_ids if read is not None else frozenset()
+        return "marked, but not removed: the connection broke; try again" if listed & set(ids) else ""
+
+
+def consumed_ledgers(ledgers: Iterable[LedgerInfo], mark_deletes: Iterable[Position]) -> list[LedgerInfo]:
+    """Pick the ledgers that every subscription has acknowledged; never the last one, which is open or may be.
+
+    Without a subscription all but the last are consumed, as for ManagedLedgerImpl.internalTrimLedgers.
+    """
+    slowest = min(mark_deletes, default=None)
+    return [ledger for ledger in tuple(ledgers)[:-1] if slowest is None or _is_consumed(ledger, slowest)]
+
+
+def _is_consumed(ledger: LedgerInfo, slowest: Position) -> bool:
+    if ledger.ledger_id == slowest.ledger_id:
+        return slowest.entry_id >= ledger.entries - 1
+    return ledger.ledger_id < slowest.ledger_id
+
+
+def _choose(
+    name: TopicName,
+    info: ManagedLedgerInfo,
+    cursors: Mapping[str, ReadCursor],
+    ledger_ids: Collection[int] | None,
+    before_ms: int | None,
+    *,
+    force: bool,
+) -> list[LedgerInfo]:
+    asked = _asked(name, info, ledger_ids)
+    if before_ms is not None:
+        asked = [ledger for ledger in asked if 0 < ledger.timestamp_ms < before_ms]
+    if force:
+        return asked
+    consumed = {ledger.ledger_id for ledger in consumed_ledgers(info.ledgers, _settled_positions(name, cursors))}
+    needed = [ledger.ledger_id for ledger in asked if ledger.ledger_id not in consumed]
+    if needed and ledger_ids is not None:
+        raise RefusedError(
+            f"ledger {needed[0]} of {name} holds messages that a subscription has not acknowledged; "
+            "only force removes it"
+        )
+    return [ledger for ledger in asked if ledger.ledger_id in consumed]
+
+
+def _asked(name: TopicName, info: ManagedLedgerInfo, ledger_ids: Collection[int] | None) -> list[LedgerInfo]:
+    if ledger_ids is None:
+        return list(info.ledgers[:-1])
+    absent = set(ledger_ids) - info.ledger_ids
+    if absent:
+        raise NotFoundError(f"ledger {min(absent)} is not on the list of {name}")
+    if ledger_ids and info.ledgers[-1].ledger_id in ledger_ids:
+        raise RefusedError(f"ledger {info.ledgers[-1].ledger_id} is the last of {name} and is never removed")
+    return [ledger for ledger in info.ledgers if ledger.ledger_id in set(ledger_ids)]
+
+
+def _settled_positions(name: TopicName, cursors: Mapping[str, ReadCursor]) -> list[Position]:
+    """The positions of all cursors; RefusedError where the node may be outdated or says nothing.
+
+    With a ledger of its own the position is in that ledger's last entry, and a seek may have moved it back.
+    """
+    positions = []
+    for cursor, read in cursors.items():
+        info = read.info
+        if info.mark_delete is None or (info.cursors_ledger_id is not None and info.cursors_ledger_id >= 0):
+            raise RefusedError(
+                f"subscription {decode_local_name(cursor)!r} of {name} was not closed cleanly, so how far it is "
+                "cannot be told: let a broker load and unload the topic, or use force"
+            )
+        positions.append(info.mark_delete)
+    return positions
