@@ -1,0 +1,145 @@
+"""The sweep as a Structured Streaming query: deletion topics in, ledgers gone, outcome rows out.
+
+A batch is one Spark job. Each task takes what the source read of one topic partition, which holds all marks of a
+holder because the holder is the message key, and carries it out in its Python worker; the outcome rows come back
+to the driver, which writes them as one file. Only then is the batch finished, and the subscription acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bookwarden.config import Settings
+from bookwarden.context import SweepContext, connection_of
+from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.metrics import SweepMetrics
+from bookwarden.pipelines.outcome_table import SPARK_SCHEMA, OutcomeTable, outcome_batch
+from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
+from bookwarden.pipelines.received_rows import received_marks
+from bookwarden.pipelines.supervisor import Pulse
+
+logger = logging.getLogger(__name__)
+_QUERY_ID = "sql.streaming.queryId"
+
+# Clients and sessions of this worker process. They do not survive a fork, so each belongs to one process id.
+_contexts: dict[tuple[int, str], SweepContext] = {}
+
+
+@dataclass(frozen=True)
+class SweepTask:
+    """What an executor runs on its share of a batch; picklable."""
+
+    settings: Settings
+    run: str
+    batch: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Carry out all marks of the share, and yield their outcome rows."""
+        context: SweepContext | None = None
+        received: list[ReceivedMark] = []
+        for batch in batches:
+            if batch.num_rows:
+                context = context or _context(self.settings)
+                received.extend(received_marks(batch, context.decode))
+        if context is None:
+            return
+        for rows in context.sweep.process(received, self.run):
+            yield outcome_batch(rows, self.batch)
+
+
+def _context(settings: Settings) -> SweepContext:
+    key = (os.getpid(), settings.model_dump_json())
+    if key not in _contexts:
+        _contexts[key] = SweepContext(settings)
+        collect_seldom()
+    return _contexts[key]
+
+
+def outcomes_location(settings: Settings) -> str:
+    """Say where the outcome table is; a dry run has one of its own."""
+    return settings.sweep.outcomes + ("-dry-run" if settings.sweep.dry_run else "")
+
+
+class LedgerDeletion:
+    """Assembles and starts the query; `pulse` is the gate that each batch passes.
+
+    ``totals`` counts the outcomes of all batches that were finished, by outcome.
+    """
+
+    def __init__(
+        self, spark: SparkSession, settings: Settings, pulse: Pulse, metrics: SweepMetrics | None = None
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._pulse = pulse
+        self._metrics = metrics
+        self._table = OutcomeTable(outcomes_location(settings))
+        self.totals: Counter[str] = Counter()
+        spark.dataSource.register(PulsarDataSource)
+
+    def start(self, *, once: bool = False) -> StreamingQuery:
+        """Start the query; with `once` it ends when everything that was due at its start is done."""
+        sweep = self._settings.sweep
+        writer = self._pending_deletions().writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
+        if not sweep.dry_run:
+            # A dry run has none that lasts: the next real run must not take its batches for finished.
+            writer = writer.option("checkpointLocation", sweep.checkpoint)
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{sweep.trigger_seconds} seconds").start()
+
+    def _pending_deletions(self) -> DataFrame:
+        deletion, sweep = self._settings.deletion, self._settings.sweep
+        options = {
+            **options_of(connection_of(self._settings)),
+            "topics": f"{deletion.topic},{deletion.retry_topic}",
+            "delayedTopics": deletion.retry_topic,
+            "subscription": deletion.subscription,
+            "acknowledge": str(not sweep.dry_run).lower(),
+            "startingOffsets": "subscription",
+            # No pending deletion is that large; one such message must not stop the others.
+            "chunkedMessages": "skip",
+            "maxEntriesPerTrigger": str(sweep.max_entries_per_batch),
+            "maxRowsPerTrigger": str(sweep.max_rows_per_batch),
+            "minPollMs": str(sweep.min_poll_milliseconds),
+            "maxUnreachableSeconds": str(sweep.max_unreachable_seconds),
+        }
+        return self._spark.readStream.format("pulsar").options(**options).load()
+
+    def _batch(self, batch: DataFrame, number: int) -> None:
+        self._pulse.enter(number)
+        finished = False
+        try:
+            started = time.monotonic()
+            query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or "query"
+            task = SweepTask(self._settings, f"{query}/{number}", number)
+            outcomes = batch.mapInArrow(task, SPARK_SCHEMA).toArrow()
+            self._table.write(outcomes, query, number)
+            self._account(outcomes, time.monotonic() - started)
+            finished = True
+        finally:
+            self._pulse.leave(number, finished=finished)
+
+    def _account(self, outcomes: pa.Table, seconds: float) -> None:
+        grouped = outcomes.group_by(["outcome", "ledger_type"]).aggregate([([], "count_all"), ("ledger_bytes", "sum")])
+        counts = [
+            (row["outcome"], row["ledger_type"], row["count_all"], row["ledger_bytes_sum"] or 0)
+            for row in grouped.to_pylist()
+        ]
+        for outcome, _, number, _ in counts:
+            self.totals[outcome] += number
+        if counts:
+            totals = ", ".join(f"{number} {outcome}" for outcome, _, number, _ in sorted(counts))
+            logger.info("swept %d pending deletions in %.2f s: %s", outcomes.num_rows, seconds, totals)
+        if self._metrics is not None:
+            self._metrics.count_batch(counts, seconds, dry_run=self._settings.sweep.dry_run)

@@ -1,0 +1,162 @@
+"""Prometheus metrics of both phases: PIP-186's list, and what an operator needs beside it (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+
+from bookwarden.deletion.mark import MarkReport
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import LedgerType
+
+logger = logging.getLogger(__name__)
+_KINDS = tuple(kind.value for kind in LedgerType)
+# The ledger type of what could not be decoded.
+_UNKNOWN = "unknown"
+_SENT = "bookwarden_pending_deletions_sent", "Confirmed by the broker: marks, retries and dead letters."
+_DESTINATION = {Outcome.RETRY.value: "retry", Outcome.GAVE_UP.value: "dlq", Outcome.MALFORMED.value: "dlq"}
+_FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value)
+
+
+class MarkMetrics:
+    """Counters of phase one, for the registry of the process that marks; hand `count` to a Marker as ``on_report``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._sent = Counter(*_SENT, ["ledger_type", "destination"], registry=registry)
+        self._failed = Counter(
+            "bookwarden_marks_failed",
+            "Marks that were not confirmed; their ledgers stay.",
+            ["ledger_type"],
+            registry=registry,
+        )
+        for kind in _KINDS:
+            self._sent.labels(kind, "deletion")
+            self._failed.labels(kind)
+
+    def count(self, report: MarkReport) -> None:
+        """Add what became of the marks of one call."""
+        tally = Tally((ledger.mark.ledger_type.value, ledger.sent) for ledger in report.ledgers)
+        for (kind, sent), number in tally.items():
+            (self._sent.labels(kind, "deletion") if sent else self._failed.labels(kind)).inc(number)
+
+
+class SweepMetrics:
+    """Counters over finished batches, so that a replayed batch counts once; every series is there from the start.
+
+    ``ledger_type`` is LEDGER or OFFLOAD_LEDGER, and unknown for what could not be decoded.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._sent = Counter(*_SENT, ["ledger_type", "destination"], registry=self.registry)
+        self._received = self._by_kind("pending_deletions_received", "Taken from the deletion topics.")
+        self._deleted = self._by_kind("ledgers_deleted", "Deleted by the sweep.")
+        self._failed = self._by_kind("ledger_deletions_failed", "Tried without success, to be retried or given up.")
+        self._acked = self._by_kind("pending_deletions_acked", "Finished, so that the subscription may pass them.")
+        self._max_retry = self._by_kind("pending_deletions_max_retry", "Given up at the highest retry count.")
+        self._outcomes = Counter(
+            "bookwarden_outcomes", "Pending deletions by outcome.", ["outcome", "ledger_type"], registry=self.registry
+        )
+        self._bytes = Counter(
+            "bookwarden_ledger_bytes_deleted", "Length of the deleted ledgers, in bytes.", registry=self.registry
+        )
+        self._batch = Histogram(
+            "bookwarden_batch_seconds",
+            "Time from the start of a batch to its outcome rows.",
+            registry=self.registry,
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
+        )
+        self._last_batch = Gauge(
+            "bookwarden_last_batch_timestamp_seconds",
+            "When the last batch was finished; 0 before the first.",
+            registry=self.registry,
+        )
+        self._inflight = Gauge(
+            "bookwarden_inflight_entries",
+            "Backlog of the sweep's subscription, in broker entries; 0 means that nothing is in flight.",
+            ["topic"],
+            registry=self.registry,
+        )
+        self._show_zeros()
+
+    def _by_kind(self, name: str, text: str) -> Counter:
+        return Counter(f"bookwarden_{name}", text, ["ledger_type"], registry=self.registry)
+
+    def _show_zeros(self) -> None:
+        # A rate over a series that begins with its first count misses that count.
+        for counter in (self._received, self._acked):
+            counter.labels(_UNKNOWN)
+        for kind in _KINDS:
+            for counter in (self._received, self._deleted, self._failed, self._acked, self._max_retry):
+                counter.labels(kind)
+            for outcome in Outcome:
+                if outcome is not Outcome.MALFORMED:
+                    self._outcomes.labels(outcome.value, kind)
+            for destination in ("retry", "dlq"):
+                self._sent.labels(kind, destination)
+        self._outcomes.labels(Outcome.MALFORMED.value, _UNKNOWN)
+        self._sent.labels(_UNKNOWN, "dlq")
+
+    def count_batch(
+        self, counts: Iterable[tuple[str, str, int, int]], seconds: float, *, dry_run: bool = False
+    ) -> None:
+        """Add a finished batch: (outcome, ledger type, number, bytes) rows and the time it took.
+
+        A dry run receives and judges, and that is all it counts.
+        """
+        for outcome, ledger_type, number, size in counts:
+            kind = ledger_type or _UNKNOWN
+            self._received.labels(kind).inc(number)
+            self._outcomes.labels(outcome, kind).inc(number)
+            if not dry_run:
+                self._count_done(outcome, kind, number, size)
+        self._batch.observe(seconds)
+        self._last_batch.set_to_current_time()
+
+    def _count_done(self, outcome: str, kind: str, number: int, size: int) -> None:
+        self._acked.labels(kind).inc(number)
+        if outcome == Outcome.DELETED.value:
+            self._deleted.labels(kind).inc(number)
+            self._bytes.inc(size)
+        if outcome in _FAILED:
+            self._failed.labels(kind).inc(number)
+        if outcome == Outcome.GAVE_UP.value:
+            self._max_retry.labels(kind).inc(number)
+        if outcome in _DESTINATION:
+            self._sent.labels(kind, _DESTINATION[outcome]).inc(number)
+
+    def set_inflight(self, topic: str, entries: int) -> None:
+        """Publish the backlog of one partition."""
+        self._inflight.labels(topic).set(entries)
+
+    @contextmanager
+    def serving(self, host: str, port: int) -> Iterator[None]:
+        """Keep the endpoint open for the body; raises ConfigError when the address is not to be had."""
+        try:
+            server, thread = start_http_server(port, addr=host, registry=self.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics endpoint {host}:{port} cannot be opened ({error.strerror}): set metrics.host and metrics.port"
+            ) from error
+        logger.info("metrics at http://%s:%d/metrics", host, port)
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()

@@ -1,0 +1,168 @@
+"""The outcome table: Parquet files partitioned by day, one file a batch, so that a replay replaces its own.
+
+The columns are those of schemas/ledger_outcome.avsc. A file is named ``<query>-<first batch>-<last batch>.parquet``,
+where ``query`` is the id that a checkpoint keeps; many small files of finished batches are merged into one, whose
+name covers their batches, so that an interrupted merge shows in the names and is cleaned up at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from bookwarden.ledgers.outcomes import OutcomeRow
+
+MERGE_AFTER = 64
+# A file with more rows is worth opening by itself; merging such would need memory for nothing.
+_SMALL_ROWS = 2_000
+_NAME = re.compile(r"^(?P<query>[0-9a-f-]+)-(?P<first>\d{12})-(?P<last>\d{12})\.parquet$")
+
+
+def _columns() -> Iterator[tuple[str, pa.DataType, str, bool]]:
+    """Yield name, Arrow type, Spark type and nullability of each column, from the Avro schema."""
+    schema = json.loads(resources.files("bookwarden.schemas").joinpath("ledger_outcome.avsc").read_text())
+    for column in schema["fields"]:
+        kind: Any = column["type"]
+        nullable = isinstance(kind, list)
+        if nullable:
+            kind = kind[1]
+        if isinstance(kind, dict):
+            yield column["name"], pa.timestamp("us", tz="UTC"), "TIMESTAMP", nullable
+        elif kind == "long":
+            yield column["name"], pa.int64(), "BIGINT", nullable
+        else:
+            yield column["name"], pa.string(), "STRING", nullable
+
+
+ARROW_SCHEMA = pa.schema([pa.field(name, kind, nullable) for name, kind, _, nullable in _columns()])
+SPARK_SCHEMA = ", ".join(f"{name} {kind}{'' if nullable else ' NOT NULL'}" for name, _, kind, nullable in _columns())
+
+
+def outcome_batch(rows: Sequence[OutcomeRow], batch: int) -> pa.RecordBatch:
+    """Turn outcome rows into one Arrow batch of the table's schema."""
+    arrays = []
+    for column in ARROW_SCHEMA:
+        if column.name == "batch":
+            values: list[Any] = [batch] * len(rows)
+        elif column.name == "outcome":
+            values = [row.outcome.value for row in rows]
+        else:
+            values = [getattr(row, column.name) for row in rows]
+        if pa.types.is_timestamp(column.type):
+            milliseconds = pa.array(values, pa.timestamp("ms", tz="UTC"))
+            arrays.append(milliseconds.cast(column.type))
+        else:
+            arrays.append(pa.array(values, column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _File:
+    query: str
+    first: int
+    last: int
+    path: str
+
+    def covers(self, other: _File) -> bool:
+        """Say whether the other file's batches are all in this one."""
+        return self != other and self.query == other.query and self.first <= other.first and other.last <= self.last
+
+
+def read_outcomes(location: str) -> list[dict[str, Any]]:
+    """Read all rows of a local table, oldest first; none if there is no table yet."""
+    rows: list[dict[str, Any]] = []
+    for path in Path(location).glob("day=*/[!_]*.parquet"):
+        try:
+            rows += pq.ParquetFile(path).read().to_pylist()
+        except FileNotFoundError:
+            # Merged meanwhile: its rows stand in a file that a later call finds.
+            continue
+    return sorted(rows, key=lambda row: (row["batch"], row["decided_at"]))
+
+
+class OutcomeTable:
+    """Writer of the table at `location`, a path or a URI that pyarrow opens (file, s3, gs, hdfs)."""
+
+    def __init__(self, location: str, merge_after: int = MERGE_AFTER) -> None:
+        if "://" in location:
+            self._fs, self._root = fs.FileSystem.from_uri(location)
+        else:
+            self._fs, self._root = fs.LocalFileSystem(), location
+        self._merge_after = merge_after
+        self._recovered: set[str] = set()
+        self._small: list[_File] = []
+
+    def write(self, table: pa.Table, query: str, batch: int, now: datetime | None = None) -> None:
+        """Write the outcomes of a batch; a second write of the same batch replaces the first."""
+        if query not in self._recovered:
+            self._recover(query, batch)
+            self._recovered.add(query)
+        if table.num_rows == 0:
+            return
+        # Only batches before this one are known to be finished; a merge must not take in one that may be replayed.
+        if len(self._small) >= self._merge_after:
+            self._merge()
+        day = (now or datetime.now(timezone.utc)).strftime("%Y-%m-%d")
+        written = self._publish(table.cast(ARROW_SCHEMA), f"day={day}", query, batch, batch)
+        if table.num_rows < _SMALL_ROWS:
+            self._small.append(written)
+
+    def _recover(self, query: str, batch: int) -> None:
+        """Remove what an earlier attempt left of this batch and later ones, or of a merge cut short."""
+        files = [file for file in self._files() if file.query == query]
+        for file in files:
+            if file.first >= batch or any(other.covers(file) for other in files):
+                self._fs.delete_file(file.path)
+            elif file.first == file.last and self._is_small(file):
+                self._small.append(file)
+        self._small.sort()
+
+    def _is_small(self, file: _File) -> bool:
+        with self._fs.open_input_file(file.path) as source:
+            rows: int = pq.ParquetFile(source).metadata.num_rows
+        return rows < _SMALL_ROWS
+
+    def _merge(self) -> None:
+        small, self._small = self._small, []
+        for day in sorted({file.path.rsplit("/", 2)[-2] for file in small}):
+            parts = sorted(file for file in small if file.path.rsplit("/", 2)[-2] == day)
+            if len(parts) < 2:
+                continue
+            rows = pa.concat_tables(self._read(part) for part in parts)
+            self._publish(rows, day, parts[0].query, parts[0].first, parts[-1].last)
+            for part in parts:
+                self._fs.delete_file(part.path)
+
+    def _read(self, file: _File) -> pa.Table:
+        with self._fs.open_input_file(file.path) as source:
+            return pq.ParquetFile(source).read()
+
+    def _publish(self, table: pa.Table, day: str, query: str, first: int, last: int) -> _File:
+        folder = f"{self._root}/{day}"
+        self._fs.create_dir(folder, recursive=True)
+        path = f"{folder}/{query}-{first:012d}-{last:012d}.parquet"
+        # Readers leave out names that begin with an underscore, so nobody sees half a file.
+        hidden = f"{folder}/_{query}-{first:012d}-{last:012d}.parquet"
+        with self._fs.open_output_stream(hidden) as sink:
+            pq.write_table(table, sink, compression="zstd")
+        self._fs.move(hidden, path)
+        return _File(query, first, last, path)
+
+    def _files(self) -> list[_File]:
+        selector = fs.FileSelector(self._root, allow_not_found=True, recursive=True)
+        found = []
+        for info in self._fs.get_file_info(selector):
+            match = _NAME.match(info.base_name)
+            if match:
+                found.append(_File(match["query"], int(match["first"]), int(match["last"]), info.path))
+        return found

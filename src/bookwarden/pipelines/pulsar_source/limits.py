@@ -1,0 +1,81 @@
+"""How much a batch takes: limits of entries or rows, shared fairly over the partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.topic_positions import Position, TopicPositions, read_entry_header
+from bookwarden.errors import NotFoundError, PulsarUnavailableError
+from bookwarden.pipelines.pulsar_source.offsets import Offsets
+from bookwarden.pipelines.pulsar_source.ranges import advance, count_between, fair_shares, ranges_between
+
+_SIZE_HOLDS_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """The most a batch may take, over all partitions; None is no limit.
+
+    Rows are approximate: an entry is never split, and its rows are estimated from entries at both ends of the range.
+    """
+
+    rows: int | None = None
+    entries: int | None = None
+
+
+class EntrySizes:
+    """Estimates of the rows in an entry of each partition, from the headers of two entries now and then."""
+
+    def __init__(self, admin: PulsarAdmin) -> None:
+        self._admin = admin
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def rows_per_entry(self, positions: TopicPositions, start: Position, end: Position) -> float:
+        """Estimate the rows per entry behind `start` up to `end`."""
+        size, at = self._known.get(positions.topic, (1.0, 0.0))
+        now = time.monotonic()
+        if at and now - at < _SIZE_HOLDS_S:
+            return size
+        ranges = ranges_between(positions, start, end)
+        if not ranges:
+            return size
+        samples = {Position(ranges[0].ledger_id, ranges[0].first), Position(ranges[-1].ledger_id, ranges[-1].last)}
+        try:
+            rows = [read_entry_header(self._admin, positions.topic, sample).batch_size for sample in samples]
+        except (PulsarUnavailableError, NotFoundError):
+            # An estimate is not worth failing for.
+            return size
+        self._known[positions.topic] = (sum(rows) / len(rows), now)
+        return sum(rows) / len(rows)
+
+
+def capped_ends(
+    positions: Mapping[str, TopicPositions], start: Offsets, ends: Offsets, cap: Cap, sizes: EntrySizes, turn: int
+) -> Offsets:
+    """Bring the ends of the partitions nearer, so that a batch stays within its cap."""
+    capped = dict(ends)
+    if cap.entries is not None:
+        available = {topic: count_between(found, start[topic], capped[topic]) for topic, found in positions.items()}
+        shares = fair_shares(available, cap.entries, turn)
+        capped = {
+            topic: _nearer(found, start[topic], capped[topic], shares[topic]) for topic, found in positions.items()
+        }
+    if cap.rows is not None:
+        rows = {topic: sizes.rows_per_entry(found, start[topic], capped[topic]) for topic, found in positions.items()}
+        available = {
+            topic: round(count_between(found, start[topic], capped[topic]) * rows[topic])
+            for topic, found in positions.items()
+        }
+        shares = fair_shares(available, cap.rows, turn)
+        entries = {topic: max(1, round(share / rows[topic])) if share else 0 for topic, share in shares.items()}
+        capped = {
+            topic: _nearer(found, start[topic], capped[topic], entries[topic]) for topic, found in positions.items()
+        }
+    return capped
+
+
+def _nearer(positions: TopicPositions, start: Position, end: Position, entries: int) -> Position:
+    return end if count_between(positions, start, end) <= entries else advance(positions, start, end, entries)

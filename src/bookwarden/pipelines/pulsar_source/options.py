@@ -1,0 +1,244 @@
+"""The options of the source: names, defaults, units, and their one validation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bookwarden.clusters.pulsar.connection import AUTH_KINDS, PulsarConnection
+from bookwarden.errors import ConfigError, FormatError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.pipelines.pulsar_source.offsets import EARLIEST, LATEST, SUBSCRIPTION, Boundary, parse_boundary
+
+_T = TypeVar("_T")
+
+_OAUTH2 = "oauth2."
+_CLIENT = "pulsar.client."
+_TEXTS_OF_CONNECTION = {
+    "authKind": "auth",
+    "authToken": "token",
+    "authTokenFile": "token_file",
+    "tlsTrustCertsFile": "tls_trust_certs_file",
+    "tlsCertificateFile": "tls_certificate_file",
+    "tlsPrivateKeyFile": "tls_private_key_file",
+}
+_FLAGS_OF_CONNECTION = {"tlsAllowInsecure": "tls_allow_insecure", "tlsValidateHostname": "tls_validate_hostname"}
+_OF_READING = (
+    "topic",
+    "topics",
+    "topicsPattern",
+    "subscription",
+    "acknowledge",
+    "startingOffsets",
+    "endingOffsets",
+    "maxRowsPerTrigger",
+    "maxEntriesPerTrigger",
+    "failOnDataLoss",
+    "chunkedMessages",
+    "partitionDiscoverySeconds",
+    "minPollMs",
+    "maxUnreachableSeconds",
+    "delayedTopics",
+    "rowsPerArrowBatch",
+)
+_KNOWN = ("serviceUrl", "adminUrl", *_TEXTS_OF_CONNECTION, *_FLAGS_OF_CONNECTION, *_OF_READING)
+# Spark puts these there itself.
+_OF_SPARK = frozenset({"path", "paths", "header", "__paths__"})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Validated options; picklable, because executors get them with their part of a batch.
+
+    Exactly one of ``topics`` (full names) and ``pattern`` (with its ``namespace``, tenant/namespace) is set.
+    ``starting`` is None where none was asked for: see starting_stream and starting_batch.
+    """
+
+    connection: PulsarConnection
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    namespace: str | None = None
+    subscription: str | None = None
+    acknowledge: bool = True
+    starting: Boundary | None = None
+    ending: Boundary = field(default_factory=lambda: Boundary(name=LATEST))
+    max_rows: int | None = None
+    max_entries: int | None = None
+    fail_on_data_loss: bool = True
+    skip_chunked: bool = False
+    discovery_s: float = 30.0
+    min_poll_s: float = 0.02
+    max_unreachable_s: float = 120.0
+    delayed_topics: tuple[str, ...] = ()
+    rows_per_arrow_batch: int = 10_000
+
+    @property
+    def starting_stream(self) -> Boundary:
+        """Where a stream without a checkpoint starts: at its subscription, or with the latest if it has none."""
+        return self.starting or Boundary(name=SUBSCRIPTION if self.subscription else LATEST)
+
+    @property
+    def starting_batch(self) -> Boundary:
+        """Where a batch read starts: with the earliest entry unless an option says otherwise."""
+        return self.starting or Boundary(name=EARLIEST)
+
+    def is_delayed(self, topic: str) -> bool:
+        """Say whether a partition belongs to a topic whose messages wait for their deliver-at time."""
+        name = TopicName.parse(topic)
+        return str(name) in self.delayed_topics or str(name.base) in self.delayed_topics
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Read the options of a query, whose names Spark may have lowered; raise ConfigError that names the option."""
+    options = {name.lower(): value for name, value in given.items()}
+    _refuse_unknown(options)
+    subscription = options.get("subscription")
+    starting = options.get("startingoffsets")
+    boundary = parse_boundary("startingOffsets", starting) if starting is not None else None
+    if boundary is not None and boundary.name == SUBSCRIPTION and not subscription:
+        raise ConfigError("option startingOffsets is 'subscription', but option subscription is not set")
+    ending = parse_boundary("endingOffsets", options.get("endingoffsets", LATEST))
+    if ending.name in (EARLIEST, SUBSCRIPTION):
+        raise ConfigError(f"option endingOffsets cannot be {ending.name!r}; expected latest, milliseconds or JSON")
+    topics, pattern, namespace = _topics(options)
+    return SourceOptions(
+        connection=_connection(options),
+        topics=topics,
+        pattern=pattern,
+        namespace=namespace,
+        subscription=subscription or None,
+        acknowledge=_read(options, "acknowledge", True, _flag),
+        starting=boundary,
+        ending=ending,
+        max_rows=_read(options, "maxRowsPerTrigger", None, _positive),
+        max_entries=_read(options, "maxEntriesPerTrigger", None, _positive),
+        fail_on_data_loss=_read(options, "failOnDataLoss", True, _flag),
+        skip_chunked=_read(options, "chunkedMessages", False, _is_skip),
+        discovery_s=_read(options, "partitionDiscoverySeconds", 30.0, _seconds),
+        min_poll_s=_read(options, "minPollMs", 20.0, _seconds) / 1000,
+        max_unreachable_s=_read(options, "maxUnreachableSeconds", 120.0, _seconds),
+        delayed_topics=_names("delayedTopics", options.get("delayedtopics", "")),
+        rows_per_arrow_batch=_read(options, "rowsPerArrowBatch", 10_000, _positive),
+    )
+
+
+def options_of(connection: PulsarConnection) -> dict[str, str]:
+    """Write a connection as options of the source; Spark redacts those whose names tell a secret."""
+    options = {"serviceUrl": connection.service_url, "adminUrl": connection.admin_url}
+    for option, name in _TEXTS_OF_CONNECTION.items():
+        if getattr(connection, name):
+            options[option] = getattr(connection, name)
+    for option, name in _FLAGS_OF_CONNECTION.items():
+        options[option] = str(getattr(connection, name)).lower()
+    options.update({_OAUTH2 + name: value for name, value in connection.oauth2.items()})
+    options.update({_CLIENT + name: _text(value) for name, value in connection.client_options.items()})
+    return options
+
+
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    known = {name.lower() for name in _KNOWN} | _OF_SPARK
+    for name in options:
+        if name not in known and not name.startswith((_OAUTH2, _CLIENT)):
+            raise ConfigError(f"option {name} is unknown to the pulsar source; it knows {', '.join(_KNOWN)}")
+    for name in ("serviceUrl", "adminUrl"):
+        if not options.get(name.lower()):
+            raise ConfigError(f"option {name} is missing; set it to the address of the Pulsar cluster")
+
+
+def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, str | None]:
+    chosen = [name for name in ("topic", "topics", "topicsPattern") if options.get(name.lower())]
+    if len(chosen) != 1:
+        raise ConfigError(f"set exactly one of the options topic, topics and topicsPattern; set: {chosen or 'none'}")
+    value = options[chosen[0].lower()]
+    if chosen[0] != "topicsPattern":
+        return _names(chosen[0], value), None, None
+    head = re.match(r"^(?:persistent://)?([^/]+)/([^/]+)/(.+)$", value)
+    if head is None:
+        raise ConfigError(f"option topicsPattern {value!r} must look like persistent://tenant/namespace/REGEX")
+    try:
+        re.compile(head[3])
+    except re.error as error:
+        raise ConfigError(f"option topicsPattern {value!r} is no regular expression: {error}") from error
+    return (), head[3], f"{head[1]}/{head[2]}"
+
+
+def _names(option: str, value: str) -> tuple[str, ...]:
+    try:
+        names = [TopicName.parse(part.strip()) for part in value.split(",") if part.strip()]
+    except FormatError as error:
+        raise ConfigError(f"option {option}: {error}") from error
+    for name in names:
+        if name.domain != "persistent":
+            raise ConfigError(f"option {option}: {name} is not persistent; only stored messages can be read")
+    return tuple(dict.fromkeys(str(name) for name in names))
+
+
+def _connection(options: Mapping[str, str]) -> PulsarConnection:
+    fields: dict[str, Any] = {"service_url": options["serviceurl"], "admin_url": options["adminurl"]}
+    for option, name in _TEXTS_OF_CONNECTION.items():
+        if options.get(option.lower()):
+            fields[name] = options[option.lower()]
+    for option, name in _FLAGS_OF_CONNECTION.items():
+        if option.lower() in options:
+            fields[name] = _read(options, option, False, _flag)
+    fields.setdefault("auth", "token" if {"token", "token_file"} & fields.keys() else "none")
+    if fields["auth"] not in AUTH_KINDS:
+        raise ConfigError(f"option authKind is {fields['auth']!r}; expected one of {', '.join(AUTH_KINDS)}")
+    fields["oauth2"] = {name[len(_OAUTH2) :]: text for name, text in options.items() if name.startswith(_OAUTH2)}
+    fields["client_options"] = {
+        name[len(_CLIENT) :]: _typed(text) for name, text in options.items() if name.startswith(_CLIENT)
+    }
+    return PulsarConnection(**fields)
+
+
+def _typed(text: str) -> int | float | bool | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(options: Mapping[str, str], option: str, default: _T, kind: Callable[[str], _T]) -> _T:
+    text = options.get(option.lower())
+    if text is None:
+        return default
+    try:
+        return kind(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"option {option} is {text!r}: {error}") from error
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("it must be at least 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise ValueError("it must be a number that is not negative")
+    return number
+
+
+def _is_skip(text: str) -> bool:
+    if text.lower() not in ("fail", "skip"):
+        raise ValueError("expected fail or skip")
+    return text.lower() == "skip"
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"

@@ -1,0 +1,195 @@
+"""The driver's side: how far each partition may be read, and what a batch consists of.
+
+Only admin REST is used, so that nothing of a client can block or fail a query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.topic_positions import Position, TopicPositions
+from bookwarden.errors import DataGoneError
+from bookwarden.pipelines.pulsar_source.acknowledging import Acknowledger
+from bookwarden.pipelines.pulsar_source.delays import DelayWatch
+from bookwarden.pipelines.pulsar_source.discovery import Discovery
+from bookwarden.pipelines.pulsar_source.limits import Cap, EntrySizes, capped_ends
+from bookwarden.pipelines.pulsar_source.offsets import LATEST, Offsets
+from bookwarden.pipelines.pulsar_source.options import SourceOptions
+from bookwarden.pipelines.pulsar_source.polling import PositionPolls
+from bookwarden.pipelines.pulsar_source.ranges import EntryRange, check_end, check_start, ranges_between
+from bookwarden.pipelines.pulsar_source.starting import Starter, check_named, resolve
+
+_LOG = logging.getLogger(__name__)
+
+_ADMIN_TIMEOUT_S = 5.0
+_CONFIRMATION_S = 10.0
+_CONFIRMATION_POLL_S = 0.05
+
+
+class Planner:
+    """Plans the batches of one query; it lives as long as the query's planning process."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._admin = PulsarAdmin(options.connection, timeout_s=_ADMIN_TIMEOUT_S)
+        self._discovery = Discovery(options, self._admin)
+        self._polls = PositionPolls(options, self._admin, self._discovery)
+        self._starter = Starter(options, self._admin)
+        self._sizes = EntrySizes(self._admin)
+        self._delays = DelayWatch(self._admin, options.max_unreachable_s)
+        self._acknowledger = (
+            Acknowledger(options.connection, options.subscription)
+            if options.subscription is not None and options.acknowledge
+            else None
+        )
+        self._snapshot: dict[str, TopicPositions] = {}
+        self._targets: Offsets | None = None
+        self._frozen_at_ms: int | None = None
+        self._idle_since: float | None = None
+        self._turn = 0
+        self._standing: dict[str, tuple[Position, Position]] = {}
+        self._warned: set[tuple[str, Position]] = set()
+
+    def initial(self) -> Offsets:
+        """Find where a query without a checkpoint starts, and create the subscription where it is absent."""
+        positions = self._polls.poll_all(self._discovery.partitions())
+        return self._starter.start_all(positions, self._options.starting_stream)
+
+    def freeze(self) -> None:
+        """Fix the ends for a query that stops when it has read what is there now."""
+        positions = self._polls.poll_all(self._discovery.partitions())
+        self._targets = {topic: found.latest for topic, found in positions.items()}
+        self._frozen_at_ms = int(time.time() * 1000)
+
+    def latest(self, start: Offsets, cap: Cap) -> Offsets:
+        """Acknowledge what is finished, and find the end of the next batch; `start` itself if there is nothing new."""
+        self._pace()
+        topics = set(self._targets if self._targets is not None else self._discovery.partitions())
+        asked = topics | {topic for topic in start if self._discovery.asks_for(topic)}
+        # A query that stops at its targets must not take a partition that gives no answer for a finished one.
+        poll = self._polls.poll if self._targets is None else self._polls.poll_all
+        previous, self._snapshot = self._snapshot, poll(sorted(asked))
+        positions = self._snapshot
+        self._acknowledge(start, positions)
+        ends: Offsets = dict(start)
+        known = {topic: found for topic, found in positions.items() if topic in start}
+        for topic, found in known.items():
+            self._check_start(found, start[topic], self._options.subscription, previous.get(topic))
+        self._turn += 1
+        ends.update(capped_ends(known, start, self._open_ends(known, start), cap, self._sizes, self._turn))
+        for topic in positions.keys() - start.keys():
+            # Its first place goes into the checkpoint before anything of it is read, so that a replay is exact.
+            ends[topic] = self._starter.start_new(positions[topic])
+        self._idle_since = time.monotonic() if ends == start else None
+        if self._targets is not None and ends == start:
+            self._await_confirmation(start)
+        return ends
+
+    def partitions(self, start: Offsets, end: Offsets) -> dict[str, tuple[EntryRange, ...]]:
+        """Turn a batch into the entries to read of each partition."""
+        changed = {topic for topic, position in end.items() if topic in start and start[topic] != position}
+        known = {topic: found for topic, found in self._snapshot.items() if topic in changed}
+        # The snapshot that the end was taken from does; a replayed batch needs one first, and must find its end.
+        if any(found.latest < end[topic] for topic, found in known.items()):
+            known = {}
+        positions = known | self._polls.poll_all(changed - known.keys())
+        plan = {}
+        for topic in sorted(changed):
+            if topic not in self._standing or self._standing[topic][0] != start[topic]:
+                self._check_start(positions[topic], start[topic], self._options.subscription)
+            self._check_end(positions[topic], end[topic])
+            ranges = ranges_between(positions[topic], start[topic], end[topic])
+            if ranges:
+                plan[topic] = tuple(ranges)
+        return plan
+
+    def plan_batch(self) -> dict[str, tuple[EntryRange, ...]]:
+        """Plan a batch query: the entries between its two boundaries."""
+        positions = self._polls.poll_all(self._discovery.partitions())
+        first, last = self._options.starting_batch, self._options.ending
+        check_named(first, positions, "startingOffsets")
+        check_named(last, positions, "endingOffsets")
+        plan = {}
+        for topic, found in sorted(positions.items()):
+            start = resolve(self._admin, found, first, self._options.subscription)
+            end = resolve(self._admin, found, last, absent=LATEST)
+            if first.positions:
+                self._check_start(found, start, None)
+            if last.positions:
+                self._check_end(found, end)
+            if self._options.is_delayed(topic):
+                end = self._delays.due_end(found, start, end, int(time.time() * 1000))
+            ranges = ranges_between(found, start, end)
+            if ranges:
+                plan[topic] = tuple(ranges)
+        return plan
+
+    def _pace(self) -> None:
+        if self._idle_since is not None:
+            time.sleep(max(0.0, self._idle_since + self._options.min_poll_s - time.monotonic()))
+
+    def _open_ends(self, positions: Mapping[str, TopicPositions], start: Offsets) -> Offsets:
+        ends = {}
+        for topic, found in positions.items():
+            end = self._targets.get(topic, start[topic]) if self._targets is not None else found.latest
+            if self._options.is_delayed(topic):
+                end = self._delays.due_end(found, start[topic], end, self._frozen_at_ms)
+            ends[topic] = max(end, start[topic])
+        return ends
+
+    def _acknowledge(self, finished: Mapping[str, Position], positions: Mapping[str, TopicPositions]) -> None:
+        subscription = self._options.subscription
+        if self._acknowledger is None or subscription is None:
+            return
+        marked = {}
+        for topic, found in positions.items():
+            if subscription in found.cursors:
+                marked[topic] = found.cursors[subscription]
+            elif topic in finished:
+                self._starter.restore(found, finished[topic])
+        self._acknowledger.want({topic: finished[topic] for topic in marked if topic in finished}, marked)
+
+    def _await_confirmation(self, finished: Offsets) -> None:
+        if self._acknowledger is None:
+            return
+        deadline = time.monotonic() + _CONFIRMATION_S
+        while unconfirmed := self._acknowledger.unconfirmed:
+            if time.monotonic() > deadline:
+                _LOG.warning("acknowledgements not confirmed: %s; the next run sends them", sorted(unconfirmed))
+                return
+            time.sleep(_CONFIRMATION_POLL_S)
+            self._acknowledge(finished, self._polls.poll(sorted(unconfirmed)))
+
+    def _check_start(
+        self,
+        positions: TopicPositions,
+        start: Position,
+        subscription: str | None,
+        previous: TopicPositions | None = None,
+    ) -> None:
+        topic = positions.topic
+        asked, standing = self._standing.get(topic, (start, start))
+        if asked != start:
+            standing = start
+        try:
+            check_start(positions, standing, subscription, previous)
+        except DataGoneError as error:
+            self._tolerate(topic, start, error)
+        # From here on the trimmed ledgers are known to be done with; what is behind them is still watched.
+        self._standing[topic] = (start, max(standing, positions.earliest))
+
+    def _check_end(self, positions: TopicPositions, end: Position) -> None:
+        try:
+            check_end(positions, end)
+        except DataGoneError as error:
+            self._tolerate(positions.topic, end, error)
+
+    def _tolerate(self, topic: str, position: Position, error: DataGoneError) -> None:
+        if self._options.fail_on_data_loss:
+            raise error
+        if (topic, position) not in self._warned:
+            self._warned.add((topic, position))
+            _LOG.warning("%s; going on with what is left", error)

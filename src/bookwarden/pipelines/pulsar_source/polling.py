@@ -1,0 +1,91 @@
+"""Snapshots of many partitions at once, with patience for those that give no answer for a while."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.topic_positions import TopicPositions, read_positions
+from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarConflictError, PulsarUnavailableError
+from bookwarden.pipelines.pulsar_source.discovery import Discovery
+from bookwarden.pipelines.pulsar_source.options import SourceOptions
+
+_LOG = logging.getLogger(__name__)
+
+_POLLS_AT_ONCE = 8
+_RETRY_PAUSE_S = 0.2
+# What a broker answers while a topic moves or is loaded.
+_PASSING = (PulsarUnavailableError, NotFoundError, FormatError, PulsarConflictError)
+
+
+class PositionPolls:
+    """Reads the positions of partitions; one that stays unreachable too long raises PulsarUnavailableError."""
+
+    def __init__(self, options: SourceOptions, admin: PulsarAdmin, discovery: Discovery) -> None:
+        self._options = options
+        self._admin = admin
+        self._discovery = discovery
+        self._gone_since: dict[str, float] = {}
+        self._failing_since: dict[str, float] = {}
+        self._pool = ThreadPoolExecutor(_POLLS_AT_ONCE, thread_name_prefix="pulsar-poll")
+
+    def poll(self, topics: Iterable[str]) -> dict[str, TopicPositions]:
+        """Read the positions of the partitions that answer."""
+        asked = [topic for topic in topics if not self._is_known_gone(topic)]
+        found: dict[str, TopicPositions] = {}
+        for topic, answer in zip(asked, self._pool.map(self._ask, asked), strict=True):
+            if isinstance(answer, TopicPositions):
+                self._failing_since.pop(topic, None)
+                found[topic] = answer
+            else:
+                self._note_failure(topic, answer)
+        return found
+
+    def poll_all(self, topics: Iterable[str]) -> dict[str, TopicPositions]:
+        """Read the positions of all these partitions, waiting for those that do not answer yet."""
+        found: dict[str, TopicPositions] = {}
+        wanted = set(topics)
+        while True:
+            found.update(self.poll(sorted(wanted - found.keys())))
+            wanted = {topic for topic in wanted if not self._is_known_gone(topic)}
+            if wanted <= found.keys():
+                return found
+            time.sleep(_RETRY_PAUSE_S)
+
+    def _ask(self, topic: str) -> TopicPositions | Exception:
+        try:
+            return read_positions(self._admin, topic)
+        except _PASSING as error:
+            return error
+
+    def _note_failure(self, topic: str, error: Exception) -> None:
+        now = time.monotonic()
+        since = self._failing_since.get(topic)
+        if since is None:
+            since = self._failing_since[topic] = now
+            _LOG.warning("%s gives no positions, trying on: %s", topic, error)
+            if isinstance(error, NotFoundError) and self._discovery.is_gone(topic):
+                self._note_gone(topic, error)
+                return
+        if now - since >= self._options.max_unreachable_s:
+            raise PulsarUnavailableError(
+                f"{topic} gave no positions for {now - since:.0f} s ({error}); "
+                "check the brokers, or raise maxUnreachableSeconds"
+            ) from error
+
+    def _note_gone(self, topic: str, error: NotFoundError) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataGoneError(
+                f"{topic} does not exist any more, and what was not read of it is gone; leave it out of the topics "
+                "and start with a new checkpoint, or set failOnDataLoss to false"
+            ) from error
+        _LOG.warning("%s does not exist any more; going on without it", topic)
+        self._failing_since.pop(topic, None)
+        self._gone_since[topic] = time.monotonic()
+
+    def _is_known_gone(self, topic: str) -> bool:
+        since = self._gone_since.get(topic)
+        return since is not None and time.monotonic() - since < self._options.discovery_s

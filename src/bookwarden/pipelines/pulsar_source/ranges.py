@@ -1,0 +1,136 @@
+"""Exact ranges of entries between two positions of a topic: counting, capping, sharing. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bookwarden.clusters.pulsar.topic_positions import LedgerSpan, Position, TopicPositions
+from bookwarden.errors import DataGoneError
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """The entries `first` to `last` of one ledger, both included."""
+
+    ledger_id: int
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        return self.last - self.first + 1
+
+
+def ranges_between(positions: TopicPositions, start: Position, end: Position) -> list[EntryRange]:
+    """List the entries behind `start` up to and with `end`, as far as their ledgers still exist."""
+    found = []
+    for ledger in positions.ledgers:
+        if start.ledger_id <= ledger.ledger_id <= end.ledger_id:
+            first = start.entry_id + 1 if ledger.ledger_id == start.ledger_id else 0
+            last = min(ledger.entries - 1, end.entry_id) if ledger.ledger_id == end.ledger_id else ledger.entries - 1
+            if first <= last:
+                found.append(EntryRange(ledger.ledger_id, first, last))
+    return found
+
+
+def count_between(positions: TopicPositions, start: Position, end: Position) -> int:
+    """Count the entries behind `start` up to and with `end`, as far as their ledgers still exist."""
+    return sum(entries.count for entries in ranges_between(positions, start, end))
+
+
+def advance(positions: TopicPositions, start: Position, end: Position, entries: int) -> Position:
+    """Return the position `entries` entries behind `start`, but never behind `end`."""
+    reached, left = start, entries
+    for entry_range in ranges_between(positions, start, end):
+        if left <= 0:
+            return reached
+        taken = min(left, entry_range.count)
+        reached = Position(entry_range.ledger_id, entry_range.first + taken - 1)
+        left -= taken
+    return reached
+
+
+def fair_shares(available: Mapping[str, int], limit: int, turn: int = 0) -> dict[str, int]:
+    """Share a limit over topics so that none gets less than its fair part unless it has less.
+
+    What cannot be divided goes to topics in rotation by `turn`, so that a limit below their number starves none.
+    """
+    shares = dict.fromkeys(available, 0)
+    left = limit
+    open_topics = sorted(topic for topic, count in available.items() if count > 0)
+    while left > 0 and open_topics:
+        part = left // len(open_topics)
+        if part == 0:
+            for offset in range(left):
+                shares[open_topics[(turn + offset) % len(open_topics)]] += 1
+            return shares
+        for topic in open_topics:
+            taken = min(part, available[topic] - shares[topic])
+            shares[topic] += taken
+            left -= taken
+        open_topics = [topic for topic in open_topics if shares[topic] < available[topic]]
+    return shares
+
+
+def check_start(
+    positions: TopicPositions, start: Position, subscription: str | None, previous: TopicPositions | None = None
+) -> None:
+    """Raise DataGoneError if entries behind `start` can no longer be had, or were skipped on the subscription.
+
+    A start whose ledger is gone is innocent if a durable cursor guarded it: a broker trims a ledger when the cursor
+    is at its end, and then puts the cursor before the first entry of the next ledger. Without a cursor it is
+    innocent only if the `previous` snapshot shows that everything in it was read.
+    """
+    topic = positions.topic
+    span = _span_of(positions, start)
+    if span is not None and start.entry_id >= span.entries:
+        raise DataGoneError(
+            f"{topic}: offset {start} is behind the last entry {positions.latest}; "
+            "was the topic made anew? Start with a new checkpoint"
+        )
+    # Ledgers are trimmed from the oldest on, so one that is missing among others was empty, or never the topic's.
+    if span is None and start.ledger_id > positions.earliest.ledger_id and start.entry_id >= 0:
+        raise DataGoneError(
+            f"{topic}: the ledger of offset {start} is not among the topic's; was the topic made anew? "
+            "Start with a new checkpoint"
+        )
+    cursor = positions.cursors.get(subscription) if subscription is not None else None
+    if cursor is not None and subscription is not None:
+        _check_cursor(positions, start if span else max(start, positions.earliest), cursor, subscription)
+    elif start.ledger_id < positions.earliest.ledger_id and not _was_read(previous, start):
+        raise DataGoneError(
+            f"{topic}: entries behind offset {start} may have been trimmed, the first that exists is behind "
+            f"{positions.earliest}; read with a subscription, or set failOnDataLoss to false"
+        )
+
+
+def _check_cursor(positions: TopicPositions, start: Position, cursor: Position, subscription: str) -> None:
+    skipped = count_between(positions, start, cursor)
+    if skipped > 0:
+        raise DataGoneError(
+            f"{positions.topic}: subscription {subscription} is at {cursor}, {skipped} existing entries past {start}; "
+            "something else acknowledged, skipped or expired them. Start with a new checkpoint to go on from the "
+            "subscription, or set failOnDataLoss to false"
+        )
+
+
+def _was_read(previous: TopicPositions | None, start: Position) -> bool:
+    if previous is None or _span_of(previous, start) is None:
+        return False
+    return count_between(previous, start, previous.latest) == 0
+
+
+def _span_of(positions: TopicPositions, position: Position) -> LedgerSpan | None:
+    return next((ledger for ledger in positions.ledgers if ledger.ledger_id == position.ledger_id), None)
+
+
+def check_end(positions: TopicPositions, end: Position) -> None:
+    """Raise DataGoneError if `end` is not an entry that exists."""
+    span = _span_of(positions, end)
+    if span is None or end.entry_id >= span.entries:
+        raise DataGoneError(
+            f"{positions.topic}: the planned end {end} does not exist, the topic has entries behind "
+            f"{positions.earliest} up to {positions.latest}; they were trimmed, or the topic was made anew"
+        )

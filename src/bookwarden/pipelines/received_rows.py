@@ -1,0 +1,57 @@
+"""From the columns of the Pulsar source to received marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from bookwarden.ledgers.received import Decode, ReceivedMark, decode_mark
+
+
+def received_marks(batch: pa.RecordBatch, decode: Decode) -> Iterator[ReceivedMark]:
+    """Yield a mark for each row; `decode` takes topic, payload and schema version.
+
+    A row that is no pending deletion keeps what is wrong with it in `problem`.
+    """
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    published = _milliseconds(columns["publish_time"])
+    happened = _milliseconds(columns["event_time"])
+    rows = zip(
+        columns["topic"].to_pylist(),
+        columns["partition"].to_pylist(),
+        _message_ids(columns["message_id"]),
+        columns["key"].to_pylist(),
+        columns["value"].to_pylist(),
+        columns["properties"].to_pylist(),
+        published,
+        happened,
+        columns["schema_version"].to_pylist(),
+        strict=True,
+    )
+    for topic, partition, (ledger, entry, index), key, value, properties, published_at, event_time, version in rows:
+        payload = value or b""
+        mark, problem = decode_mark(decode, topic, payload, version)
+        yield ReceivedMark(
+            topic=topic,
+            message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
+            key=key,
+            payload=payload,
+            properties=dict(properties or ()),
+            published_at=published_at,
+            event_time=event_time,
+            schema_version=version,
+            mark=mark,
+            problem=problem,
+        )
+
+
+def _message_ids(column: Any) -> Iterator[tuple[int, int, int]]:
+    names = ("ledger_id", "entry_id", "batch_index")
+    return zip(*(column.field(name).to_pylist() for name in names), strict=True)
+
+
+def _milliseconds(column: Any) -> list[Any]:
+    milliseconds: list[Any] = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+    return milliseconds

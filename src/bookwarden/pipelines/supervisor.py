@@ -1,0 +1,239 @@
+"""A supervisor around a streaming query: it watches progress, restarts what stalls or fails, and stops gently.
+
+``isActive`` says nothing while a task waits for ever, so signs of life are the query's own events: a finished batch,
+an idle poll, a batch of ours that began or ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from bookwarden.errors import SparkError
+
+logger = logging.getLogger(__name__)
+_WATCH_SECONDS = 0.25
+_ACKNOWLEDGE_SECONDS = 1.0
+# The last line of a Python traceback, such as bookwarden.errors.DataGoneError: ...
+_PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|scala\.)[A-Za-z_.]+(Error|Exception): ")
+
+
+class BatchRefusedError(SparkError):
+    """A batch was planned after a stop was asked for; it is replayed at the next start."""
+
+
+class Query(Protocol):
+    """What the supervisor needs of a StreamingQuery."""
+
+    @property
+    def isActive(self) -> bool:
+        """Whether the query runs."""
+
+    def stop(self) -> None:
+        """End the query."""
+
+    def exception(self) -> Exception | None:
+        """Say why it ended; None while it runs or when it was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When the supervisor steps in; all times in seconds."""
+
+    stall: float = 300.0
+    max_failures: int = 10
+    failure_window: float = 3600.0
+    backoff: float = 1.0
+    max_backoff: float = 60.0
+    stop_timeout: float = 60.0
+
+
+class Pulse(StreamingQueryListener):
+    """Signs of life of the query, and the gate that each batch passes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._last_sign = time.monotonic()
+        self._running: int | None = None
+        self._finished = -1
+        self._committed = -1
+        self._closed = False
+        self._refused = False
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Count the start as a sign of life."""
+        self.beat()
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Note which batch is committed."""
+        with self._changed:
+            self._committed = max(self._committed, event.progress.batchId)
+            self._beat()
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Count an idle poll as a sign of life."""
+        self.beat()
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Leave failures to the supervisor's loop."""
+
+    def beat(self) -> None:
+        """Give a sign of life."""
+        with self._changed:
+            self._beat()
+
+    def _beat(self) -> None:
+        self._last_sign = time.monotonic()
+        self._changed.notify_all()
+
+    def enter(self, batch: int) -> None:
+        """Let a batch begin; raises BatchRefusedError once the gate is closed."""
+        with self._changed:
+            if self._closed:
+                self._refused = True
+                self._beat()
+                raise BatchRefusedError(f"batch {batch} is left for the next start: a stop was asked for")
+            self._running = batch
+            self._beat()
+
+    def leave(self, batch: int, *, finished: bool) -> None:
+        """Note the end of a batch."""
+        with self._changed:
+            self._running = None
+            if finished:
+                self._finished = batch
+            self._beat()
+
+    def close(self) -> None:
+        """Let no further batch begin."""
+        with self._changed:
+            self._closed = True
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last sign of life."""
+        with self._changed:
+            return time.monotonic() - self._last_sign
+
+    @property
+    def committed(self) -> int:
+        """Number of the last committed batch; -1 before the first."""
+        with self._changed:
+            return self._committed
+
+    def wait_until_settled(self, timeout: float) -> bool:
+        """Wait until the running batch is finished and committed; say whether it was."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._refused or self._settled(), timeout):
+                return False
+            # The look for a next batch, which may find none, acknowledges this one.
+            self._changed.wait_for(lambda: self._refused, _ACKNOWLEDGE_SECONDS)
+            return True
+
+    def _settled(self) -> bool:
+        return self._running is None and self._committed >= self._finished
+
+
+class Supervisor:
+    """Keep one query running until `stop` is called or it fails too often; with `once`, until it is through."""
+
+    def __init__(self, start: Callable[[], Query], pulse: Pulse, patience: Patience, *, once: bool = False) -> None:
+        self._start = start
+        self._once = once
+        self._pulse = pulse
+        self._patience = patience
+        self._stopping = threading.Event()
+        self._failures: deque[float] = deque()
+        self._streak = 0
+
+    def stop(self) -> None:
+        """Ask for a gentle stop; safe to call from a signal handler or another thread."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Return after a gentle stop, or when a query of `once` is through.
+
+        Raises SparkError when the query failed more often than allowed.
+        """
+        while not self._stopping.is_set():
+            try:
+                query = self._start()
+            except Exception as error:  # noqa: BLE001 - Spark raises its own tree and py4j's; all count as failures
+                self._failed(f"the query does not start: {_first_line(error)}", error)
+                continue
+            self._pulse.beat()
+            before = self._pulse.committed
+            reason, cause = self._watch(query)
+            if reason is None:
+                return
+            if self._pulse.committed > before:
+                self._streak = 0
+            self._failed(reason, cause)
+
+    def _watch(self, query: Query) -> tuple[str | None, BaseException | None]:
+        while not self._stopping.wait(_WATCH_SECONDS):
+            if not query.isActive:
+                cause = query.exception()
+                if cause is None and self._once:
+                    return None, None
+                return f"the query ended: {_first_line(cause) if cause else 'without an error'}", cause
+            silence = self._pulse.silence
+            if silence > self._patience.stall:
+                self._end(query)
+                return f"the query gave no sign of life for {silence:.0f} s", None
+        self._pulse.close()
+        if not self._pulse.wait_until_settled(self._patience.stop_timeout):
+            logger.warning("the running batch did not end in %.0f s; it is replayed", self._patience.stop_timeout)
+        self._end(query)
+        return None, None
+
+    def _failed(self, reason: str, cause: BaseException | None) -> None:
+        now = time.monotonic()
+        self._failures.append(now)
+        while self._failures and self._failures[0] < now - self._patience.failure_window:
+            self._failures.popleft()
+        if len(self._failures) >= self._patience.max_failures:
+            raise SparkError(
+                f"{reason}; {len(self._failures)} failures within {self._patience.failure_window:.0f} s are too many"
+            ) from cause
+        delay = min(self._patience.backoff * 2**self._streak, self._patience.max_backoff)
+        self._streak += 1
+        logger.error("%s; failure %d, restarting in %.1f s", reason, len(self._failures), delay)
+        self._stopping.wait(delay)
+
+    def _end(self, query: Query) -> None:
+        # A stalled query may not stop at all; the process that replaces it must not wait for that.
+        thread = threading.Thread(target=_stop_quietly, args=(query,), name="stop-query", daemon=True)
+        thread.start()
+        thread.join(self._patience.stop_timeout)
+        if thread.is_alive():
+            raise SparkError(f"the query did not stop within {self._patience.stop_timeout:.0f} s")
+
+
+def _stop_quietly(query: Query) -> None:
+    try:
+        query.stop()
+    except Exception as error:  # noqa: BLE001 - the query is ending; what it says on the way out is only logged
+        logger.info("while stopping: %s", _first_line(error))
+
+
+def _first_line(error: BaseException) -> str:
+    """Give the line of a Spark error that says what happened; its text carries whole stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if _PYTHON_ERROR.match(line)]
+    chosen = telling[-1].removeprefix("bookwarden.errors.") if telling else (lines[0] if lines else repr(error))
+    return chosen[:500]
+
+
+def attach(spark: SparkSession, pulse: Pulse) -> None:
+    """Let the pulse hear the events of all queries of this session."""
+    spark.streams.addListener(pulse)

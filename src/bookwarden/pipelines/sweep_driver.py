@@ -1,0 +1,143 @@
+"""The sweep's driver process: session, metrics, supervisor, signals."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from bookwarden.config import Settings
+from bookwarden.context import backlog_of
+from bookwarden.errors import PulsarError, SparkError
+from bookwarden.pipelines.ledger_deletion import LedgerDeletion
+from bookwarden.pipelines.metrics import SweepMetrics
+from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
+
+logger = logging.getLogger(__name__)
+_INFLIGHT_SECONDS = 15.0
+
+# What the sweep needs of Spark, whoever starts it; an operator's own values win.
+SPARK_DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.worker.reuse": "true",
+    # Two attempts at the same task would race each other's deletes and send retries twice.
+    "spark.speculation": "false",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.shuffle.partitions": "4",
+}
+_LOCAL_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "WARN",
+}
+
+
+def session(settings: Settings, *, local: bool = False) -> SparkSession:
+    """Return the Spark session: spark-submit's own, or with `local` one that is started here.
+
+    Raises SparkError when Spark cannot be started.
+    """
+    builder = SparkSession.builder.appName("bookwarden-ledger-deletion")
+    defaults: Mapping[str, str] = {**SPARK_DEFAULTS, **(_LOCAL_DEFAULTS if local else {})}
+    for name, value in {**defaults, **settings.spark.conf}.items():
+        builder = builder.config(name, value)
+    if local:
+        builder = builder.master(settings.spark.master)
+        # The workers that Spark starts beside the driver must find this installation.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SparkError(f"Spark does not start ({text}); it needs Java 17 or newer: check java -version") from error
+
+
+def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) -> Counter[str]:
+    """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
+
+    Returns how many pending deletions had each outcome. Raises SparkError when the query failed more often than
+    the settings allow.
+    """
+    sweep = settings.sweep
+    pulse = Pulse()
+    attach(spark, pulse)
+    metrics = SweepMetrics()
+    query = LedgerDeletion(spark, settings, pulse, metrics)
+    patience = Patience(
+        stall=sweep.stall_seconds,
+        max_failures=sweep.max_failures,
+        failure_window=sweep.failure_window_seconds,
+        backoff=sweep.backoff_seconds,
+        max_backoff=sweep.max_backoff_seconds,
+        stop_timeout=sweep.stop_timeout_seconds,
+    )
+    supervisor = Supervisor(lambda: query.start(once=once), pulse, patience, once=once)
+    try:
+        with _stopped_by_signals(supervisor.stop), _published(settings, metrics):
+            supervisor.run()
+    finally:
+        spark.streams.removeListener(pulse)
+    return query.totals
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    def handle(number: int, _: FrameType | None) -> None:
+        logger.info("%s: finishing the running batch", signal.Signals(number).name)
+        stop()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _published(settings: Settings, metrics: SweepMetrics) -> Iterator[None]:
+    if not settings.metrics.port:
+        yield
+        return
+    with metrics.serving(settings.metrics.host, settings.metrics.port), _inflight_counted(settings, metrics):
+        yield
+
+
+@contextmanager
+def _inflight_counted(settings: Settings, metrics: SweepMetrics) -> Iterator[None]:
+    ended = threading.Event()
+
+    def publish() -> None:
+        while True:
+            try:
+                for topic, entries in backlog_of(settings).items():
+                    metrics.set_inflight(topic, entries)
+            except PulsarError as error:
+                logger.warning("in-flight gauge: %s", error)
+            if ended.wait(_INFLIGHT_SECONDS):
+                return
+
+    thread = threading.Thread(target=publish, name="inflight", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(5)
