@@ -1,0 +1,62 @@
+"""Which process a process id means: an id is reused, an id with its start time is not."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process id and a text that no later process with the same id shares (boot and start time)."""
+
+    pid: int
+    started: str
+
+    def is_alive(self) -> bool:
+        """Say whether exactly this process still runs; one that ended but was not reaped does not."""
+        return start_of(self.pid) == self.started
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal if exactly this process still runs; say whether it was sent."""
+        if not self.is_alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return the identity of a running process, None if there is none with this id."""
+    started = start_of(pid)
+    return None if started is None else ProcessIdentity(pid, started)
+
+
+def start_of(pid: int) -> str | None:
+    """Return when a running process started, as an opaque text; None if it ended."""
+    if Path("/proc/self/stat").exists():
+        try:
+            return parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace"), _boot())
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+    answer = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, started = answer.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()
+
+
+def parse_stat(text: str, boot: str) -> str | None:
+    """Read the start from a line of /proc/PID/stat (proc(5): state is field 3, start in ticks field 22)."""
+    fields = text.rpartition(")")[2].split()
+    state, ticks = fields[0], fields[19]
+    return None if state in "ZX" else f"{boot}:{ticks}"
+
+
+@functools.cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,0 +1,173 @@
+"""The servers of a development cluster as process specs: settings file, main class, heap, readiness."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bookwarden.devcluster import readiness, settings
+from bookwarden.devcluster.credentials import broker_credentials, zookeeper_credentials
+from bookwarden.devcluster.distribution import Progress, ensure_distribution
+from bookwarden.devcluster.java import Java, find_java
+from bookwarden.devcluster.ports import LOOPBACK
+from bookwarden.devcluster.process import ServerSpec
+from bookwarden.devcluster.settings import CLUSTER_NAME, ClusterOptions, ClusterPorts
+
+# Heap and direct memory in MB. Small, because tests run beside Spark.
+_ZOOKEEPER_MEMORY = (256, 64)
+_BOOKIE_MEMORY = (384, 256)
+_BROKER_MEMORY = (512, 256)
+_THROUGHPUT_MEMORY = (1024, 512)
+# ZooKeeper keeps all its nodes in memory; a benchmark has up to a million.
+_THROUGHPUT_ZOOKEEPER_MEMORY = (2048, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What runs the servers: a Java and an unpacked release of Pulsar."""
+
+    java: Java
+    distribution: Path
+
+
+def load_runtime(progress: Progress = lambda _line: None) -> Runtime:
+    """Find Java and get the release; raise ServerError, which says what to install, if that fails."""
+    return Runtime(find_java(), ensure_distribution(progress=progress))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFactory:
+    """Builds the specs of one cluster's servers; ``runtime`` is asked only when a server starts."""
+
+    home: Path
+    ports: ClusterPorts
+    options: ClusterOptions
+    runtime: Callable[[], Runtime]
+    detached: bool = False
+
+    def zookeeper(self) -> ServerSpec:
+        """Return the spec of the ZooKeeper."""
+
+        def command() -> Sequence[str]:
+            data = self._folder("zookeeper")
+            path = self._write("zookeeper", settings.zookeeper_settings(self.ports.zookeeper, data))
+            # An empty data folder is a new cluster, not a lost snapshot.
+            properties = [("zookeeper.snapshot.trust.empty", "true")]
+            if self.options.zookeeper_digest:
+                sasl = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+                login = zookeeper_credentials(self.credentials_folder).server_login
+                properties += [("zookeeper.authProvider.1", sasl), *_login_by(login)]
+            main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+            memory = _THROUGHPUT_ZOOKEEPER_MEMORY if self.options.throughput else _ZOOKEEPER_MEMORY
+            return self._java(main, [str(path)], memory, properties)
+
+        return self._spec("zookeeper", command, lambda _start: readiness.zookeeper_serves(self.ports.zookeeper))
+
+    def bookie(self) -> ServerSpec:
+        """Return the spec of the bookie."""
+
+        def command() -> Sequence[str]:
+            readiness.remove_registration(self.ports.zookeeper, self.ports.bookie, self._digest())
+            data = self._folder("bookie")
+            path = self._write(
+                "bookie", settings.bookie_settings(self.runtime().distribution, self.ports, data, self.options)
+            )
+            return self._java(
+                "org.apache.bookkeeper.server.Main", ["--conf", str(path)], self._memory(_BOOKIE_MEMORY), self._login()
+            )
+
+        def is_ready(started_at: float) -> bool:
+            return readiness.bookie_is_registered(self.ports.zookeeper, self.ports.bookie, started_at)
+
+        return self._spec("bookie", command, is_ready)
+
+    def broker(self, is_ready: Callable[[], bool]) -> ServerSpec:
+        """Return the spec of the broker."""
+
+        def command() -> Sequence[str]:
+            general = settings.broker_settings(self.runtime().distribution, self.ports, self.options)
+            access = self._access() if self.options.auth == "token" else {}
+            path = self._write("broker", {**general, **access, **self.options.broker_settings})
+            main = "org.apache.pulsar.PulsarBrokerStarter"
+            return self._java(main, ["--broker-conf", str(path)], self._memory(_BROKER_MEMORY), self._login())
+
+        return self._spec("broker", command, lambda _start: is_ready())
+
+    def metadata_setup(self, broker_url: str, web_url: str) -> ServerSpec:
+        """Return the spec of the program that writes the cluster's first metadata, then ends."""
+
+        def command() -> Sequence[str]:
+            store = f"zk:{LOOPBACK}:{self.ports.zookeeper}"
+            arguments = ["--cluster", CLUSTER_NAME, "--metadata-store", store, "--configuration-metadata-store", store]
+            arguments += ["--web-service-url", web_url, "--broker-service-url", broker_url]
+            if self.options.auth == "token":
+                arguments += ["--web-service-url-tls", web_url, "--broker-service-url-tls", broker_url]
+            return self._java(
+                "org.apache.pulsar.PulsarClusterMetadataSetup", arguments, _ZOOKEEPER_MEMORY, self._login()
+            )
+
+        return dataclasses.replace(self._spec("metadata-setup", command, lambda _start: False), detached=False)
+
+    @property
+    def credentials_folder(self) -> Path:
+        """Where the cluster's credentials are."""
+        return self.home / "credentials"
+
+    def _access(self) -> dict[str, str]:
+        return settings.access_settings(self.ports, broker_credentials(self.credentials_folder))
+
+    def _digest(self) -> str | None:
+        return zookeeper_credentials(self.credentials_folder).digest if self.options.zookeeper_digest else None
+
+    def _login(self) -> list[tuple[str, str]]:
+        if not self.options.zookeeper_digest:
+            return []
+        return _login_by(zookeeper_credentials(self.credentials_folder).client_login)
+
+    def _memory(self, small: tuple[int, int]) -> tuple[int, int]:
+        return _THROUGHPUT_MEMORY if self.options.throughput else small
+
+    def _java(
+        self,
+        main_class: str,
+        arguments: Sequence[str],
+        memory: tuple[int, int],
+        properties: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        runtime = self.runtime()
+        return runtime.java.command(
+            runtime.distribution,
+            main_class,
+            arguments,
+            heap_mb=memory[0],
+            direct_mb=memory[1],
+            properties=[*properties, ("bookwarden.log.level", self.options.log_level)],
+            full_compiler=self.options.throughput,
+        )
+
+    def _spec(self, name: str, command: Callable[[], Sequence[str]], is_ready: Callable[[float], bool]) -> ServerSpec:
+        return ServerSpec(
+            name=name,
+            command=command,
+            log_file=self.home / "logs" / f"{name}.log",
+            is_ready=is_ready,
+            working_folder=self.home,
+            detached=self.detached,
+        )
+
+    def _folder(self, name: str) -> Path:
+        folder = self.home / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _write(self, name: str, values: Mapping[str, str]) -> Path:
+        path = self.home / "conf" / f"{name}.conf"
+        settings.write_settings(path, values)
+        return path
+
+
+def _login_by(passwords: Path) -> list[tuple[str, str]]:
+    # DIGEST-MD5, the one SASL mechanism that needs no Kerberos, is off in FIPS mode, ZooKeeper's default.
+    return [("java.security.auth.login.config", str(passwords)), ("zookeeper.fips-mode", "false")]

@@ -1,0 +1,171 @@
+"""The settings of the development cluster's servers: the release's own files, with what one machine needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bookwarden.devcluster.credentials import SUPERUSER, BrokerCredentials
+from bookwarden.devcluster.ports import LOOPBACK
+from bookwarden.errors import ConfigError
+
+CLUSTER_NAME = "dev"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What may differ between development clusters.
+
+    ``max_entries_per_ledger`` makes ledgers roll early. ``session_seconds`` is the ZooKeeper session timeout of
+    the bookie and the broker. ``auth`` is "none", or "token" for tokens and TLS; ``zookeeper_digest`` makes
+    ZooKeeper know its users, see DevCluster.protect_metadata. ``throughput`` lets the bookie
+    and the broker take more memory and start more slowly, to serve faster: for benchmarks. ``*_settings`` override
+    any setting of the server; ``log_level`` is log4j's.
+    """
+
+    max_entries_per_ledger: int = 50_000
+    session_seconds: int = 10
+    auth: str = "none"
+    zookeeper_digest: bool = False
+    throughput: bool = False
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    bookie_settings: Mapping[str, str] = field(default_factory=dict)
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        if self.auth not in ("none", "token"):
+            raise ConfigError(f"auth of a development cluster is {self.auth!r}; expected none or token")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPorts:
+    """The TCP ports of the servers, all on 127.0.0.1; ``broker`` and ``web`` carry TLS when auth is on."""
+
+    zookeeper: int
+    bookie: int
+    broker: int
+    web: int
+
+
+def zookeeper_settings(port: int, data: Path) -> dict[str, str]:
+    """Return the settings of the one ZooKeeper."""
+    return {
+        "tickTime": "1000",
+        "dataDir": str(data),
+        "clientPort": str(port),
+        "clientPortAddress": LOOPBACK,
+        "maxClientCnxns": "0",
+        "maxSessionTimeout": "60000",
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+        "forceSync": "yes",
+    }
+
+
+def bookie_settings(distribution: Path, ports: ClusterPorts, data: Path, options: ClusterOptions) -> dict[str, str]:
+    """Return the settings of the one bookie."""
+    return {
+        **read_settings(distribution / "conf" / "bookkeeper.conf"),
+        "bookiePort": str(ports.bookie),
+        "advertisedAddress": LOOPBACK,
+        "allowLoopback": "true",
+        "metadataServiceUri": f"metadata-store:zk:{LOOPBACK}:{ports.zookeeper}",
+        "zkTimeout": str(options.session_seconds * 1000),
+        "journalDirectory": str(data / "journal"),
+        "ledgerDirectories": str(data / "ledgers"),
+        "journalMaxSizeMB": "64",
+        "journalPreAllocSizeMB": "4",
+        # A developer's disk may be nearly full: only a disk without any space makes the bookie read-only.
+        "diskUsageThreshold": "0.999",
+        "diskUsageWarnThreshold": "0.998",
+        "diskUsageLwmThreshold": "0.998",
+        "minUsableSizeForIndexFileCreation": "1048576",
+        "minUsableSizeForEntryLogCreation": "1048576",
+        "logSizeLimit": "67108864",
+        "dbStorage_writeCacheMaxSizeMb": "32",
+        "dbStorage_readAheadCacheMaxSizeMb": "16",
+        "dbStorage_rocksDB_blockCacheSize": "16777216",
+        "dbStorage_rocksDB_writeBufferSizeMB": "8",
+        "numReadWorkerThreads": "2",
+        "numHighPriorityWorkerThreads": "2",
+        "numJournalCallbackThreads": "2",
+        # With one bookie there is nobody to replicate to.
+        "autoRecoveryDaemonEnabled": "false",
+        "httpServerEnabled": "false",
+        "statsProviderClass": "org.apache.bookkeeper.stats.NullStatsProvider",
+        **options.bookie_settings,
+    }
+
+
+def broker_settings(distribution: Path, ports: ClusterPorts, options: ClusterOptions) -> dict[str, str]:
+    """Return the settings of the one broker, without those of authentication."""
+    metadata = f"zk:{LOOPBACK}:{ports.zookeeper}"
+    return {
+        **read_settings(distribution / "conf" / "broker.conf"),
+        "clusterName": CLUSTER_NAME,
+        "metadataStoreUrl": metadata,
+        "configurationMetadataStoreUrl": metadata,
+        "metadataStoreSessionTimeoutMillis": str(options.session_seconds * 1000),
+        "bindAddress": LOOPBACK,
+        "advertisedAddress": LOOPBACK,
+        "brokerServicePort": str(ports.broker),
+        "webServicePort": str(ports.web),
+        "managedLedgerDefaultEnsembleSize": "1",
+        "managedLedgerDefaultWriteQuorum": "1",
+        "managedLedgerDefaultAckQuorum": "1",
+        "managedLedgerMaxEntriesPerLedger": str(options.max_entries_per_ledger),
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        "managedLedgerCacheSizeMB": "32",
+        "bookkeeperNumberOfChannelsPerBookie": "2",
+        "numIOThreads": "2",
+        "numHttpServerThreads": "8",
+        "numOrderedExecutorThreads": "2",
+        "defaultNumberOfNamespaceBundles": "4",
+        "brokerDeleteInactiveTopicsEnabled": "false",
+        "forceDeleteTenantAllowed": "true",
+        "forceDeleteNamespaceAllowed": "true",
+        "loadBalancerEnabled": "false",
+        "functionsWorkerEnabled": "false",
+        "webSocketServiceEnabled": "false",
+        "transactionCoordinatorEnabled": "false",
+        "brokerShutdownTimeoutMs": "10000",
+        "webServiceTlsProvider": "SunJSSE",
+        **options.broker_settings,
+    }
+
+
+def access_settings(ports: ClusterPorts, credentials: BrokerCredentials) -> dict[str, str]:
+    """Return the broker's settings of TLS, tokens and rights; files are named, secrets are not in here."""
+    return {
+        "brokerServicePort": "",
+        "webServicePort": "",
+        "brokerServicePortTls": str(ports.broker),
+        "webServicePortTls": str(ports.web),
+        "tlsCertificateFilePath": str(credentials.certificate),
+        "tlsKeyFilePath": str(credentials.private_key),
+        "tlsTrustCertsFilePath": str(credentials.certificate),
+        "authenticationEnabled": "true",
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": credentials.token_key.as_uri(),
+        "authorizationEnabled": "true",
+        "superUserRoles": SUPERUSER,
+        "brokerClientTlsEnabled": "true",
+        "brokerClientTrustCertsFilePath": str(credentials.certificate),
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": credentials.superuser_token.as_uri(),
+    }
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """Read a settings file of the release: name=value lines, # comments."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    """Write a settings file that only its owner reads: it may name credentials."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")

@@ -1,0 +1,78 @@
+"""What a development cluster leaves in its home, so that a later process finds it: cluster.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bookwarden.devcluster.identity import ProcessIdentity
+from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts
+from bookwarden.errors import ServerError
+
+FILE_NAME = "cluster.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StartedServer:
+    """A process that was started for a server, and when (seconds since the epoch)."""
+
+    identity: ProcessIdentity
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Ports and options of a cluster, and the processes that were started last, by server name."""
+
+    ports: ClusterPorts
+    options: ClusterOptions
+    initialised: bool
+    servers: Mapping[str, StartedServer]
+
+
+def write_state(home: Path, state: ClusterState) -> None:
+    """Replace the state file, all at once."""
+    document = {
+        "version": _VERSION,
+        "ports": dataclasses.asdict(state.ports),
+        "options": dataclasses.asdict(state.options),
+        "initialised": state.initialised,
+        "servers": {name: _render(server) for name, server in state.servers.items()},
+    }
+    temporary = home / f"{FILE_NAME}.new"
+    temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, home / FILE_NAME)
+
+
+def read_state(home: Path) -> ClusterState | None:
+    """Read the state file, None if there is none; raise ServerError if it cannot be read."""
+    path = home / FILE_NAME
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["version"] != _VERSION:
+            raise ServerError(f"{path} is of version {document['version']}: remove the folder {home} and start anew")
+        return ClusterState(
+            ports=ClusterPorts(**document["ports"]),
+            options=ClusterOptions(**document["options"]),
+            initialised=bool(document["initialised"]),
+            servers={name: _parse(server) for name, server in document["servers"].items()},
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ServerError(f"{path} cannot be read ({error}): remove the folder {home} and start anew") from error
+
+
+def _render(server: StartedServer) -> dict[str, Any]:
+    return {"pid": server.identity.pid, "started": server.identity.started, "started_at": server.started_at}
+
+
+def _parse(server: Mapping[str, Any]) -> StartedServer:
+    identity = ProcessIdentity(int(server["pid"]), str(server["started"]))
+    return StartedServer(identity, float(server["started_at"]))

@@ -1,0 +1,112 @@
+"""The real servers that tests share, and those that a test may break."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import urllib3
+
+from bookwarden.devcluster import ClusterOptions, DevCluster
+from servers.lone_zookeeper import LoneZooKeeper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ClusterFactory = Callable[..., DevCluster]
+
+# Few enough that a handful of messages fills several ledgers.
+ENTRIES_PER_LEDGER = 10
+
+
+@pytest.fixture(scope="session")
+def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """A running Pulsar that all tests share: use a namespace of your own, break nothing."""
+    options = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER)
+    with DevCluster(tmp_path_factory.mktemp("pulsar"), options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
+    """Make running clusters that the test may break; they are stopped after it."""
+    made: list[DevCluster] = []
+
+    def make(options: ClusterOptions | None = None, home: Path | None = None) -> DevCluster:
+        chosen = options or ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER)
+        cluster = DevCluster(home or tmp_path_factory.mktemp("pulsar"), chosen)
+        made.append(cluster)
+        cluster.up()
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.kill()
+
+
+@pytest.fixture
+def make_namespace() -> Callable[[DevCluster], str]:
+    """Make a fresh tenant and namespace on a cluster; the result is "tenant/namespace"."""
+    return _create_namespace
+
+
+@pytest.fixture
+def namespace(pulsar_cluster: DevCluster) -> str:
+    """A fresh tenant and namespace on the shared cluster, as "tenant/namespace"."""
+    return _create_namespace(pulsar_cluster)
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
+    """A running ZooKeeper without a Pulsar, shared by all tests: use a root of your own."""
+    server = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark session for all tests; its workers run in this interpreter's installation."""
+    # Unit tests must not pay for these imports.
+    from pyspark.sql import SparkSession
+
+    from bookwarden.pipelines.pulsar_source import register
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("bookwarden tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "768m")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.stopTimeout", "60s")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    yield session
+    session.stop()
+
+
+def _create_namespace(cluster: DevCluster) -> str:
+    tenant = f"t-{secrets.token_hex(4)}"
+    connection = cluster.connection()
+    headers = {"Authorization": f"Bearer {connection.current_token()}"} if connection.auth == "token" else {}
+    with urllib3.PoolManager(ca_certs=connection.tls_trust_certs_file) as http:
+        for path, body in ((f"tenants/{tenant}", {"allowedClusters": ["dev"]}), (f"namespaces/{tenant}/n", None)):
+            answer = http.request("PUT", f"{cluster.admin_url}/admin/v2/{path}", json=body or {}, headers=headers)
+            assert answer.status == 204, f"{path}: {answer.status} {answer.data!r}"
+    return f"{tenant}/n"

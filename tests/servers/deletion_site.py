@@ -1,0 +1,113 @@
+"""A place of a test's own for two-phase deletion on a shared cluster: topics, settings, sweeps, outcomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.producers import PendingDeletionSender
+from bookwarden.config import Settings, load_settings
+from bookwarden.context import connection_of
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.pipelines.ledger_deletion import LedgerDeletion, outcomes_location
+from bookwarden.pipelines.outcome_table import read_outcomes
+from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.wire.avro import PendingDeletionCodec
+
+PARTITIONS = 4
+
+
+@dataclass
+class DeletionSite:
+    """Deletion topics in a namespace, and the settings to sweep them; ``folder`` holds checkpoint and outcomes."""
+
+    service_url: str
+    admin_url: str
+    store_url: str
+    namespace: str
+    folder: Path
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that commands and queries of this site use."""
+        topic = f"persistent://{self.namespace}/deletion"
+        values = {
+            "pulsar.service_url": self.service_url,
+            "pulsar.admin_url": self.admin_url,
+            "metadata_store.urls": f"['{self.store_url}']",
+            "deletion.topic": topic,
+            "deletion.retry_topic": f"{topic}-RETRY",
+            "deletion.dlq_topic": f"{topic}-DLQ",
+            "deletion.unlisted_grace_seconds": "0",
+            "deletion.two_phase_deletion_reconsume_later_in_seconds": "2",
+            "sweep.checkpoint": str(self.folder / "checkpoint"),
+            "sweep.outcomes": str(self.folder / "outcomes"),
+            "sweep.journal": str(self.folder / "journal"),
+            **self.overrides,
+        }
+        return load_settings(overrides=values)
+
+    def create_topics(self) -> None:
+        """Make the topics and the subscription as `bookwarden init` does."""
+        admin = PulsarAdmin(connection_of(self.settings), timeout_s=60)
+        subscription = self.settings.deletion.subscription
+        for name in ("deletion", "deletion-RETRY"):
+            admin.put(f"/persistent/{self.namespace}/{name}/partitions", PARTITIONS)
+            admin.put(f"/persistent/{self.namespace}/{name}/subscription/{subscription}")
+        admin.put(f"/persistent/{self.namespace}/deletion-DLQ")
+        admin.put(f"/persistent/{self.namespace}/deletion-DLQ/subscription/{subscription}")
+
+    def mark(self, *marks: PendingDeletion) -> None:
+        """Send marks as phase one does; each must be confirmed."""
+        with PendingDeletionSender(
+            connection_of(self.settings), self.settings.deletion.topic, PendingDeletionCodec()
+        ) as sender:
+            assert sender.send_all(marks) == [None] * len(marks)
+
+    def sweep_once(self, spark: SparkSession) -> None:
+        """Drain what is due."""
+        pulse = Pulse()
+        attach(spark, pulse)
+        query = LedgerDeletion(spark, self.settings, pulse)
+        try:
+            Supervisor(lambda: query.start(once=True), pulse, Patience(max_failures=1), once=True).run()
+        finally:
+            spark.streams.removeListener(pulse)
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Read the outcome table, oldest first."""
+        return read_outcomes(outcomes_location(self.settings))
+
+    def counts(self) -> Counter[str]:
+        """Count the outcomes."""
+        return Counter(row["outcome"] for row in self.outcomes())
+
+    def outcome_of(self, ledger_id: int) -> list[str]:
+        """Give the outcomes of one ledger, oldest first."""
+        return [row["outcome"] for row in self.outcomes() if row["ledger_id"] == ledger_id]
+
+    def backlog_of_dlq(self) -> int:
+        """Count the entries in the DLQ."""
+        stats = PulsarAdmin(connection_of(self.settings), timeout_s=60).get_json(
+            f"/persistent/{self.namespace}/deletion-DLQ/stats"
+        )
+        backlog: int = stats["subscriptions"][self.settings.deletion.subscription]["msgBacklog"]
+        return backlog
+
+    def backlog(self) -> int:
+        """Count the entries that the sweep's subscription has not passed."""
+        admin = PulsarAdmin(connection_of(self.settings), timeout_s=60)
+        total = 0
+        for topic in ("deletion", "deletion-RETRY"):
+            stats = admin.get_json(
+                f"/persistent/{self.namespace}/{topic}/partitioned-stats", params={"getPreciseBacklog": True}
+            )
+            total += stats["subscriptions"][self.settings.deletion.subscription]["msgBacklog"]
+        return total

@@ -1,0 +1,62 @@
+"""A TCP proxy that can lose a server's answers while the server goes on doing what it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class LossyProxy:
+    """Passes bytes between clients and one server on this machine; `lose_answers` drops what comes back."""
+
+    def __init__(self, server_port: int) -> None:
+        self._server_port = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._losing = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_answers(self) -> None:
+        """Drop the server's answers from now on."""
+        self._losing.set()
+
+    def break_connections(self) -> None:
+        """Close all connections, and pass both directions on later ones."""
+        with self._lock:
+            broken, self._sockets = self._sockets, []
+        for end in broken:
+            _shut(end)
+        self._losing.clear()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.break_connections()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._server_port))
+            with self._lock:
+                self._sockets += [client, server]
+            threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
+            threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(65536):
+                if not (is_answer and self._losing.is_set()):
+                    target.sendall(block)
+        _shut(source)
+        _shut(target)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

@@ -1,0 +1,79 @@
+"""Puts managed ledgers and ledgers into a metadata store, in the bytes that brokers and bookies write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
+
+ROOT = "/ledgers"
+OLD_MS = 1_600_000_000_000
+
+
+class Population:
+    """What a test puts into a store; `store` may be any implementation."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        for root in (ROOT, "/managed-ledgers", "/schemas"):
+            if store.get(root) is None:
+                store.create(root, b"")
+
+    def ledger(self, ledger_id: int, holder: Holder | None, *, ctime_ms: int | None = OLD_MS) -> str:
+        """Create the metadata of a closed ledger, tagged for the holder, or with no tags; return its path."""
+        tags = expected_custom_metadata(holder) if holder else {}
+        return self.tagged_ledger(ledger_id, {name: text.encode() for name, text in tags.items()}, ctime_ms=ctime_ms)
+
+    def tagged_ledger(self, ledger_id: int, custom: dict[str, bytes], *, ctime_ms: int | None = OLD_MS) -> str:
+        """Create the metadata of a closed ledger with this custom metadata; return its path."""
+        metadata = LedgerMetadata(
+            format_version=3,
+            state=LedgerState.CLOSED,
+            ensemble_size=1,
+            write_quorum=1,
+            ack_quorum=1,
+            segments=(Segment(0, ("127.0.0.1:3181",)),),
+            length=1000,
+            last_entry_id=9,
+            digest_type="CRC32C",
+            ctime_ms=ctime_ms,
+            custom=custom,
+        )
+        path = ledger_path(ROOT, ledger_id)
+        self.store.create(path, encode_ledger_metadata(metadata), make_parents=True)
+        return path
+
+    def names(self, holder: Holder, ledger_ids: Iterable[int]) -> str:
+        """Let the holder name exactly these ledgers; return the path of its node."""
+        path, value = _node(holder, list(ledger_ids))
+        found = self.store.get(path)
+        if found is None:
+            self.store.create(path, value, make_parents=True)
+        else:
+            self.store.put(path, value, found.version)
+        return path
+
+
+def _node(holder: Holder, ledger_ids: list[int]) -> tuple[str, bytes]:
+    if isinstance(holder, ManagedLedgerHolder):
+        managed_ledger = managed_ledger_pb2.ManagedLedgerInfo()
+        for ledger_id in ledger_ids:
+            managed_ledger.ledgerInfo.add(ledgerId=ledger_id, entries=10, size=1000, timestamp=OLD_MS)
+        return f"/managed-ledgers/{holder.name}", managed_ledger.SerializeToString()
+    if isinstance(holder, CursorHolder):
+        (cursors_ledger,) = ledger_ids or [-1]
+        cursor = managed_ledger_pb2.ManagedCursorInfo(cursorsLedgerId=cursors_ledger)
+        return f"/managed-ledgers/{holder.managed_ledger}/{holder.cursor}", cursor.SerializeToString()
+    assert isinstance(holder, SchemaHolder)
+    locator = schema_locator_pb2.SchemaLocator()
+    for version, ledger_id in enumerate(ledger_ids):
+        entry = locator.index.add(version=version, hash=b"")
+        entry.position.ledgerId, entry.position.entryId = ledger_id, 0
+        locator.info.CopyFrom(entry)
+    return f"/schemas/{holder.schema_id}", locator.SerializeToString()

@@ -1,0 +1,90 @@
+"""A topic of a test: made, filled, unloaded, rolled, and its subscriptions read, all over a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pulsar
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.topic_positions import TopicPositions, read_positions, topic_path
+from servers.waiting import eventually
+
+
+class TopicUnderTest:
+    """A persistent topic in a test's namespace; ``partitions`` 0 makes an unpartitioned one.
+
+    Unless ``retained``, what no subscription holds is trimmed as soon as its ledger is closed.
+    """
+
+    def __init__(
+        self, connection: PulsarConnection, namespace: str, name: str, partitions: int = 1, *, retained: bool = True
+    ) -> None:
+        self.connection = connection
+        self.admin = PulsarAdmin(connection)
+        self.namespace = namespace
+        self.name = f"persistent://{namespace}/{name}"
+        self._partitions = partitions
+        retention = -1 if retained else 0
+        policy = {"retentionTimeInMinutes": retention, "retentionSizeInMB": retention}
+        self.admin.post(f"/namespaces/{namespace}/retention", policy)
+        path = topic_path(self.name)
+        self.admin.put(f"{path}/partitions", partitions) if partitions else self.admin.put(path)
+
+    @property
+    def partitions(self) -> list[str]:
+        return [f"{self.name}-partition-{index}" for index in range(self._partitions)] or [self.name]
+
+    def add_partitions(self, count: int) -> None:
+        self.admin.post(f"{topic_path(self.name)}/partitions", count)
+        self._partitions = count
+
+    @contextmanager
+    def producer(self, partition: int | None = None, **options: Any) -> Iterator[pulsar.Producer]:
+        client = self.connection.client()
+        options.setdefault("block_if_queue_full", True)
+        try:
+            yield client.create_producer(self.name if partition is None else self.partitions[partition], **options)
+        finally:
+            client.close()
+
+    def send(self, values: Iterable[bytes], partition: int | None = None, **options: Any) -> None:
+        """Send batched messages and wait for them; a failed one fails the test."""
+        failed: list[object] = []
+        options.setdefault("batching_enabled", True)
+        with self.producer(partition, **options) as producer:
+            for value in values:
+                producer.send_async(value, lambda result, _id: result == pulsar.Result.Ok or failed.append(result))
+            producer.flush()
+        assert not failed
+
+    def positions(self, partition: int = 0) -> TopicPositions:
+        return read_positions(self.admin, self.partitions[partition])
+
+    def unload(self) -> None:
+        for partition in self.partitions:
+            self.admin.put(f"{topic_path(partition)}/unload")
+
+    def backlog(self, subscription: str) -> int:
+        """Sum the entries that the subscription has not acknowledged."""
+        total = 0
+        for partition in self.partitions:
+            stats = self.admin.get_json(f"{topic_path(partition)}/stats")
+            total += int(stats["subscriptions"][subscription]["msgBacklog"])
+        return total
+
+    def roll_and_trim(self, partition: int = 0) -> None:
+        """Close the open ledger and let the broker delete all that no subscription and no retention holds."""
+        before = self.positions(partition).ledgers
+        self.unload()
+        self.send([b"rolls the ledger"], partition)
+        path = topic_path(self.partitions[partition])
+
+        def trimmed() -> bool:
+            self.admin.post(f"{path}/trim")
+            return self.positions(partition).ledgers[0].ledger_id > before[-1].ledger_id
+
+        eventually(trimmed)
