@@ -1,0 +1,135 @@
+"""Commands around the development cluster: a real Pulsar on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.output import Column, Document, Facts, Note, Table
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.config import CONFIG_VARIABLE
+from bookwarden.devcluster.cluster import DevCluster, ServerStatus
+
+DEFAULT_HOME = Path("~/.local/share/bookwarden/dev")
+_SETTINGS_FILE = "bookwarden.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """The development cluster as it stands."""
+
+    home: Path
+    settings_file: Path
+    service_url: str
+    admin_url: str
+    store_url: str
+    servers: tuple[ServerStatus, ...]
+
+
+@click.group(epilog="Every command takes the cluster's addresses from --config HOME/bookwarden.yaml.")
+def dev() -> None:
+    """Run a small real Pulsar on this machine.
+
+    One ZooKeeper, one bookie and one broker, each a process of its own on a free port of 127.0.0.1. They need Java
+    17 or newer; the servers themselves are fetched once through Maven.
+    """
+
+
+_home = click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=str(DEFAULT_HOME),
+    show_default=True,
+    help="Folder that keeps the cluster's data, ports and logs.",
+)
+
+
+@dev.command()
+@_home
+@pass_invocation
+def up(invocation: Invocation, home: Path) -> None:
+    """Start the cluster unless it runs, and wait until it serves."""
+    home = home.expanduser().absolute()
+    cluster = DevCluster(home, detached=True, progress=invocation.say)
+    running = [server for server in cluster.servers if server.is_running()]
+    if len(running) == len(cluster.servers):
+        for server in running:
+            server.wait_until_ready()
+    else:
+        # A cluster of which a part died is started as a whole: the parts wait for each other in this order.
+        if running:
+            cluster.down()
+        cluster.up()
+    _write_settings(cluster)
+    invocation.write(_describe(cluster))
+
+
+@dev.command()
+@_home
+@pass_invocation
+def down(invocation: Invocation, home: Path) -> None:
+    """Stop the cluster; its data stays."""
+    cluster = DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)
+    cluster.down()
+    invocation.write(Document({"home": cluster.home, "running": False}, (Note(f"stopped; data is in {cluster.home}"),)))
+
+
+@dev.command()
+@_home
+@pass_invocation
+def status(invocation: Invocation, home: Path) -> None:
+    """Show which servers run, where they listen, and how to use them."""
+    invocation.write(_describe(DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)))
+
+
+def settings_of(cluster: DevCluster) -> dict[str, Any]:
+    """Give the settings with which bookwarden works on this cluster; what it keeps lies in the cluster's home."""
+    state = cluster.home / "sweep"
+    return {
+        "pulsar": _pulsar_settings(cluster.connection()),
+        "metadata_store": {"urls": [cluster.store_url]},
+        "sweep": {name: str(state / name) for name in ("checkpoint", "outcomes", "journal")},
+    }
+
+
+def _pulsar_settings(connection: PulsarConnection) -> dict[str, Any]:
+    given = dataclasses.asdict(connection)
+    names = ("service_url", "admin_url", "auth", "token", "token_file", "tls_trust_certs_file")
+    return {name: given[name] for name in names if given[name] is not None}
+
+
+def _write_settings(cluster: DevCluster) -> None:
+    path = cluster.home / _SETTINGS_FILE
+    temporary = path.with_suffix(".new")
+    # It may hold a token.
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write("# Written by `bookwarden dev up`: the development cluster in this folder.\n")
+        yaml.safe_dump(settings_of(cluster), file, sort_keys=False)
+    os.replace(temporary, path)
+
+
+def _describe(cluster: DevCluster) -> Document:
+    servers = tuple(cluster.status())
+    file = cluster.home / _SETTINGS_FILE
+    report = ClusterReport(cluster.home, file, cluster.service_url, cluster.admin_url, cluster.store_url, servers)
+    table = Table(
+        (Column("server"), Column("state"), Column("pid", right=True), Column("address", whole=False)),
+        tuple((server.name, _state(server), str(server.pid or "-"), server.address) for server in servers),
+    )
+    facts = Facts((("home", str(cluster.home)), ("settings", str(file))))
+    if not all(server.ready for server in servers):
+        return Document(report, (table, facts, Note("`bookwarden dev up` starts what does not run.")))
+    return Document(report, (table, facts, Note(f"Use it:  export {CONFIG_VARIABLE}={file}")))
+
+
+def _state(server: ServerStatus) -> str:
+    if server.pid is None:
+        return "stopped"
+    return "ready" if server.ready else "starting"

@@ -1,0 +1,51 @@
+"""The command that counts what is marked and not yet swept."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.output import Column, Document, Note, Part, Table
+from bookwarden.cli.preflight import require_topics
+from bookwarden.context import in_flight_of
+from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
+
+
+@click.command(epilog="Example:  bookwarden -o json inflight")
+@click.option(
+    "--max-entries",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_ENTRIES,
+    show_default=True,
+    help="Entries to look into on each partition; what lies behind is estimated.",
+)
+@pass_invocation
+def inflight(invocation: Invocation, max_entries: int) -> None:
+    """Count the pending deletions that wait.
+
+    Counts messages on each partition of the deletion topic and of the retry topic. The broker's own backlog counts
+    entries, each of which may hold a batch of messages.
+    """
+    settings = invocation.settings
+    require_topics(settings, settings.deletion.topic, settings.deletion.retry_topic)
+    invocation.write(_describe(in_flight_of(settings, max_entries)))
+
+
+def _describe(found: InFlight) -> Document:
+    rows = [
+        (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact))
+        for backlog in found.partitions
+    ]
+    rows.append(("total", f"{found.entries:,}", _estimate(found.messages, found.exact)))
+    columns = (Column("partition", whole=False), Column("entries", right=True), Column("messages", right=True))
+    parts: list[Part] = [Table(columns, tuple(rows))]
+    if not found.exact:
+        parts.append(Note("~ is estimated; --max-entries looks into more."))
+    if not found.messages:
+        parts.append(Note("Nothing is in flight."))
+    data = {"total": found.messages, "entries": found.entries, "exact": found.exact, "partitions": found.partitions}
+    return Document(data, tuple(parts))
+
+
+def _estimate(messages: int, exact: bool) -> str:
+    return f"{messages:,}" if exact else f"~{messages:,}"

@@ -1,0 +1,47 @@
+"""The command that prepares a cluster for two-phase deletion."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.output import Column, Document, Note, Part, Table
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.deletion_topics import DeletionTopicsSetup, Provision, ProvisionReport
+from bookwarden.context import connection_of, deletion_topics_of
+
+_EPILOG = """\b
+Examples:
+  bookwarden init --dry-run    say what is missing
+  bookwarden init              create it"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--dry-run", is_flag=True, help="Only say what would be created.")
+@pass_invocation
+def init(invocation: Invocation, dry_run: bool) -> None:
+    """Create and check the deletion topics.
+
+    Makes the deletion topic, its retry topic, the DLQ, their subscriptions and their schema, and changes nothing
+    that is there already. Refuses to go on where a policy, such as a message TTL, could drop pending deletions.
+    """
+    settings = invocation.settings
+    admin = PulsarAdmin(connection_of(settings))
+    report = DeletionTopicsSetup(admin, deletion_topics_of(settings), dry_run=dry_run).run()
+    invocation.write(_describe(report))
+
+
+def _what_and_where(found: Provision) -> tuple[str, str]:
+    if found.kind in ("subscription", "schema"):
+        return found.kind, found.topic.removeprefix("persistent://")
+    what = f"{found.kind}, {found.detail}" if found.detail else found.kind
+    return what, found.name.removeprefix("persistent://")
+
+
+def _describe(report: ProvisionReport) -> Document:
+    columns = (Column("state"), Column("what"), Column("where", whole=False))
+    parts: list[Part] = [Table(columns, tuple((found.state, *_what_and_where(found)) for found in report.provisions))]
+    parts += [Note(f"Warning: {warning}.") for warning in report.warnings]
+    if report.dry_run:
+        parts.append(Note("Dry run: nothing was created."))
+    return Document(report, tuple(parts))

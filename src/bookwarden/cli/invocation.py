@@ -1,0 +1,60 @@
+"""What the global options say, handed to every command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import click
+
+from bookwarden.cli.output import Document, JsonWriter, TextWriter, Writer
+from bookwarden.config import Settings, load_settings
+
+# Libraries that tell at length what their errors tell as well.
+_CHATTY = ("kazoo", "pulsar", "urllib3")
+
+
+@dataclass
+class Invocation:
+    """One call of the program; the settings are read when a command first needs them."""
+
+    config: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    output: str = "text"
+    debug: bool = False
+    verbose: bool = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings; ConfigError when they are not usable."""
+        return load_settings(self.config, self.overrides)
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Where results and failures go."""
+        return (JsonWriter if self.output == "json" else TextWriter)(sys.stdout, sys.stderr)
+
+    def write(self, document: Document) -> None:
+        """Write a command's result."""
+        self.writer.write(document)
+
+    def say(self, line: str) -> None:
+        """Tell people how a long command is getting on; programs that read JSON are not told."""
+        if self.output != "json":
+            click.echo(line, err=True)
+
+    def set_up_logging(self, usual: int = logging.ERROR) -> None:
+        """Log to the standard error what a command usually tells, and more on demand."""
+        level = logging.DEBUG if self.debug else logging.INFO if self.verbose else usual
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.DEBUG if self.debug else logging.CRITICAL)
+        # It logs each call into Spark with its arguments, and some of those are secrets.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+pass_invocation = click.make_pass_decorator(Invocation)

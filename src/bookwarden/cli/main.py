@@ -1,0 +1,90 @@
+"""The command line's entry: the global options and the list of commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bookwarden.cli.demo import demo
+from bookwarden.cli.dev import dev
+from bookwarden.cli.dlq import dlq
+from bookwarden.cli.failures import TranslatingGroup
+from bookwarden.cli.inflight import inflight
+from bookwarden.cli.init import init
+from bookwarden.cli.invocation import Invocation
+from bookwarden.cli.ledger import ledger
+from bookwarden.cli.mark import mark
+from bookwarden.cli.sweep import sweep
+
+COMMANDS: tuple[click.Command, ...] = (dev, init, mark, sweep, inflight, dlq, ledger, demo)
+
+_EPILOG = """\b
+Try it on this machine:
+  bookwarden dev up                      start a small real Pulsar
+  export BOOKWARDEN_CONFIG=~/.local/share/bookwarden/dev/bookwarden.yaml
+  bookwarden init                        create the deletion topics
+  bookwarden mark topic TOPIC            delete a topic, its ledgers marked first
+  bookwarden sweep --once                verify the marks, delete the ledgers
+
+\b
+On your own cluster, looking only:
+  bookwarden --config bookwarden.yaml init --dry-run
+  bookwarden --config bookwarden.yaml ledger explain 4711
+  bookwarden --config bookwarden.yaml inflight
+
+Exit codes, every setting and shell completion: docs/cli.md."""
+
+
+@click.group(cls=TranslatingGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Settings file (YAML). Default: what BOOKWARDEN_CONFIG names.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Override one setting, such as sweep.dry_run=true. May be repeated.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How results are written.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what is being done.")
+@click.option("--debug", is_flag=True, help="Log everything, and show stack traces.")
+@click.version_option(package_name="bookwarden")
+@click.pass_context
+def cli(
+    ctx: click.Context, config: Path | None, assignments: tuple[str, ...], output: str, verbose: bool, debug: bool
+) -> None:
+    """Delete the ledgers that Apache Pulsar leaks, and no others.
+
+    Pulsar forgets ledgers: it updates its metadata first and deletes the bytes after, and a crash between the two
+    leaves a ledger in BookKeeper that nobody refers to. bookwarden closes the gap in two phases. First a ledger is
+    MARKED: a pending deletion is sent to a topic before the ledger leaves the metadata. Then the SWEEP checks each
+    mark against the live references and the ledger's own metadata, deletes what is proven dead, retries what is in
+    doubt, and hands what it cannot settle to a dead letter queue (DLQ).
+    """
+    invocation = Invocation(config, _parse(assignments), output, debug, verbose)
+    invocation.set_up_logging()
+    ctx.obj = invocation
+
+
+def _parse(assignments: tuple[str, ...]) -> dict[str, str]:
+    parsed = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{assignment!r} is not NAME=VALUE", param_hint="--set")
+        parsed[name.strip()] = value
+    return parsed
+
+
+for command in COMMANDS:
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; the console script."""
+    cli(prog_name="bookwarden")

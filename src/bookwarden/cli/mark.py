@@ -1,0 +1,239 @@
+"""Commands of phase one: mark ledgers, then have them removed from the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.output import Column, Document, Note, Part, Table, counted
+from bookwarden.cli.preflight import require_marking
+from bookwarden.cli.questions import confirm, yes_option
+from bookwarden.context import PhaseOneContext
+from bookwarden.deletion.mark import MarkedLedger
+from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.deletion.phase_one import OperationResult
+from bookwarden.errors import BookwardenError, RefusedError
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+
+_KINDS = {LedgerType.LEDGER: "ledger", LedgerType.OFFLOAD_LEDGER: "offloaded copy"}
+_COLUMNS = (
+    Column("ledger", right=True),
+    Column("kind"),
+    Column("state"),
+    Column("holder", whole=False),
+    Column("reason", whole=False),
+)
+Act = Callable[[PhaseOneContext, bool], list[OperationResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRow:
+    """One ledger of an operation; ``reason`` says why its mark failed."""
+
+    ledger_id: int
+    holder: str
+    kind: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReportView:
+    """An operation on one topic or partition, as programs read it."""
+
+    operation: str
+    mode: str
+    target: str
+    dry_run: bool
+    done: bool
+    problem: str
+    removed: tuple[int, ...]
+    ledgers: tuple[MarkRow, ...]
+
+
+_EPILOG = """\b
+Examples:
+  bookwarden mark trim persistent://public/default/orders --dry-run
+  bookwarden mark topic persistent://public/default/orders
+  bookwarden mark subscription persistent://public/default/orders billing
+  bookwarden mark ledger 4711 4712 --yes"""
+
+
+@click.group(epilog=_EPILOG)
+def mark() -> None:
+    """Phase one: mark ledgers, then have them removed.
+
+    A pending deletion is sent for every ledger first. Only when each is confirmed is the broker asked to trim or
+    delete; whatever it then fails to delete, the sweep deletes. Every command asks before it acts.
+    """
+
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Only show which ledgers would be marked.")
+_force = click.option("--force", is_flag=True, help="Disconnect clients that are still connected.")
+
+
+@mark.command()
+@click.argument("topic")
+@click.option("--broker", "mode", flag_value="broker", default=True, help="Ask the topic's broker.  [default]")
+@click.option("--store", "mode", flag_value="store", help="Update the metadata store; for topics no broker owns.")
+@click.option("--force", is_flag=True, help="With --store: also what a subscription has not acknowledged.")
+@_dry_run
+@yes_option
+@pass_invocation
+def trim(invocation: Invocation, topic: str, mode: str, force: bool, dry_run: bool, yes: bool) -> None:
+    """Remove the consumed ledgers of TOPIC.
+
+    The broker keeps those that its retention still holds; their marks then find them referenced, and they stay.
+    """
+    if force and mode == "broker":
+        raise click.UsageError("--force goes with --store; a broker removes only what is consumed")
+
+    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
+        if mode == "store":
+            return [context.store_trim.trim(topic, force=force, dry_run=dry)]
+        return context.broker_trim.trim(topic, dry_run=dry)
+
+    _run(invocation, act, f"Trim {topic}?", dry_run=dry_run, yes=yes)
+
+
+@mark.command("topic")
+@click.argument("topic")
+@_force
+@_dry_run
+@yes_option
+@pass_invocation
+def delete_topic(invocation: Invocation, topic: str, force: bool, dry_run: bool, yes: bool) -> None:
+    """Delete TOPIC and all it holds.
+
+    That is its partitions, their messages and subscriptions, and the schema.
+    """
+
+    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
+        return [context.removal.delete_topic(topic, force=force, dry_run=dry)]
+
+    _run(invocation, act, f"Delete {topic} and all its messages?", dry_run=dry_run, yes=yes)
+
+
+@mark.command("subscription")
+@click.argument("topic")
+@click.argument("subscription")
+@_force
+@_dry_run
+@yes_option
+@pass_invocation
+def delete_subscription(
+    invocation: Invocation, topic: str, subscription: str, force: bool, dry_run: bool, yes: bool
+) -> None:
+    """Delete SUBSCRIPTION of TOPIC, with its cursor's ledgers."""
+
+    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
+        return [context.removal.delete_subscription(topic, subscription, force=force, dry_run=dry)]
+
+    _run(invocation, act, f"Delete subscription {subscription} of {topic}?", dry_run=dry_run, yes=yes)
+
+
+@mark.command("schema")
+@click.argument("topic")
+@_dry_run
+@yes_option
+@pass_invocation
+def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) -> None:
+    """Delete all versions of TOPIC's schema."""
+
+    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
+        return [context.removal.delete_schema(topic, dry_run=dry)]
+
+    _run(invocation, act, f"Delete the schema of {topic}?", dry_run=dry_run, yes=yes)
+
+
+@mark.command("ledger")
+@click.argument("ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(min=0))
+@_dry_run
+@yes_option
+@pass_invocation
+def mark_ledger(invocation: Invocation, ledger_ids: tuple[int, ...], dry_run: bool, yes: bool) -> None:
+    """Mark ledgers by their ids, and remove nothing.
+
+    Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names.
+    """
+    with PhaseOneContext(invocation.settings) as context:
+        if not context.marker.enabled:
+            raise RefusedError("nothing is marked while deletion.topic_two_phase_deletion_enabled is false")
+        marks = marks_of_ids(context.metadata.catalog, ledger_ids)
+        if dry_run:
+            invocation.write(_ledgers_document(_rows(marks, ()), "Dry run: nothing was marked."))
+            return
+        require_marking(invocation.settings)
+        confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
+        report = context.marker.mark(marks)
+    invocation.write(_ledgers_document(_rows((), report.ledgers), "The sweep deletes what nobody refers to."))
+    if report.failed:
+        raise BookwardenError(f"{len(report.failed)} of {counted(len(marks), 'mark')} failed; run the command again")
+
+
+def _run(invocation: Invocation, act: Act, question: str, *, dry_run: bool, yes: bool) -> None:
+    with PhaseOneContext(invocation.settings) as context:
+        if dry_run:
+            invocation.write(_document(act(context, True)))
+            return
+        if context.marker.enabled:
+            require_marking(invocation.settings)
+        if not yes:
+            planned = sum(len(result.planned) for result in act(context, True))
+            confirm(f"{question} {counted(planned, 'ledger')} would be marked.", yes=False)
+        results = act(context, False)
+    invocation.write(_document(results))
+    problems = [result.problem for result in results if result.problem]
+    if problems:
+        raise BookwardenError(f"{results[0].operation.value} is not done: {'; '.join(problems)}")
+
+
+def _document(results: Sequence[OperationResult]) -> Document:
+    views = tuple(_view(result) for result in results)
+    rows = [row for view in views for row in view.ledgers]
+    table = Table(_COLUMNS, _cells(rows), empty="No ledger is to go.")
+    parts: list[Part] = [table, *(Note(_sentence(view)) for view in views)]
+    return Document(views, tuple(parts))
+
+
+def _ledgers_document(rows: Sequence[MarkRow], note: str) -> Document:
+    return Document({"ledgers": tuple(rows)}, (Table(_COLUMNS, _cells(rows)), Note(note)))
+
+
+def _view(result: OperationResult) -> MarkReportView:
+    return MarkReportView(
+        operation=result.operation.value,
+        mode=result.mode.value,
+        target=result.target,
+        dry_run=result.dry_run,
+        done=result.done,
+        problem=result.problem,
+        removed=result.removed,
+        ledgers=tuple(_rows(result.planned if result.dry_run else (), result.report.ledgers)),
+    )
+
+
+def _rows(planned: Iterable[PendingDeletion], marked: Iterable[MarkedLedger]) -> list[MarkRow]:
+    rows = [_row(found, "would mark", "") for found in planned]
+    rows += [_row(found.mark, "marked" if found.sent else "failed", found.failure or "") for found in marked]
+    return rows
+
+
+def _row(found: PendingDeletion, state: str, reason: str) -> MarkRow:
+    return MarkRow(found.ledger_id, str(found.holder()), _KINDS[found.ledger_type], state, reason)
+
+
+def _cells(rows: Iterable[MarkRow]) -> tuple[tuple[Any, ...], ...]:
+    return tuple((str(row.ledger_id), row.kind, row.state, row.holder, row.reason) for row in rows)
+
+
+def _sentence(view: MarkReportView) -> str:
+    if view.dry_run:
+        return f"Dry run: {view.operation} {view.target} would mark {counted(len(view.ledgers), 'ledger')}."
+    if view.problem:
+        return f"Not done: {view.operation} {view.target}."
+    return f"Done: {view.operation} {view.target} ({view.mode}); {counted(len(view.ledgers), 'ledger')} marked."

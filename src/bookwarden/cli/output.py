@@ -1,0 +1,231 @@
+"""How results reach people and programs: one document, written as text or as JSON.
+
+Text is laid out for the terminal it goes to; into a pipe it goes as plain columns, uncoloured and uncut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import PurePath
+from typing import Any, Protocol, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+_GAP = "  "
+_STYLES = {
+    **dict.fromkeys(("created", "deleted", "marked", "removed", "ready", "sent", "dropped", "closed", "yes"), "green"),
+    **dict.fromkeys(("failed", "stopped", "gave up", "malformed", "mismatch", "unreadable"), "red"),
+    **dict.fromkeys(("retry", "starting", "still referenced", "unknown"), "yellow"),
+    **dict.fromkeys(("would create", "would delete", "would mark", "would send", "would drop"), "cyan"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's heading; ``whole`` keeps its cells on one line, ``right`` aligns numbers."""
+
+    name: str
+    right: bool = False
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text; ``empty`` is what people read when there are none."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    empty: str = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values about one thing."""
+
+    pairs: tuple[tuple[str, str], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence for people; programs find what it says in the data."""
+
+    text: str
+
+
+Part = Table | Facts | Note
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a command has to say: ``data`` for programs, ``parts`` for people."""
+
+    data: object
+    parts: tuple[Part, ...]
+
+
+class Writer(Protocol):
+    """Writes documents and failures."""
+
+    def write(self, document: Document) -> None:
+        """Write a command's result to the standard output."""
+
+    def fail(self, text: str, exit_code: int) -> None:
+        """Write why a command ends with this exit code to the standard error."""
+
+
+class JsonWriter:
+    """Writes each document as one JSON value."""
+
+    def __init__(self, output: TextIO, errors: TextIO) -> None:
+        self._output = output
+        self._errors = errors
+
+    def write(self, document: Document) -> None:
+        """Write the document's data."""
+        self._output.write(json.dumps(plain(document.data), indent=2, ensure_ascii=False) + "\n")
+        self._output.flush()
+
+    def fail(self, text: str, exit_code: int) -> None:
+        """Write ``{"error": ..., "exit_code": ...}`` on one line."""
+        self._errors.write(json.dumps({"error": one_line(text), "exit_code": exit_code}, ensure_ascii=False) + "\n")
+
+
+class TextWriter:
+    """Writes tables for a terminal of any width, or plain columns into a pipe or file."""
+
+    def __init__(self, output: TextIO, errors: TextIO, *, width: int | None = None) -> None:
+        self._console = Console(file=output, highlight=False, markup=False, emoji=False, width=width)
+        self._errors = errors
+
+    def write(self, document: Document) -> None:
+        """Write the document's parts, an empty line between them."""
+        for index, part in enumerate(document.parts):
+            if index:
+                self._console.print()
+            self._show(part) if self._console.is_terminal else self._print_plain(part)
+
+    def fail(self, text: str, exit_code: int) -> None:
+        """Write one line that begins with the program's name."""
+        self._errors.write(f"bookwarden: {one_line(text)}\n")
+
+    def _show(self, part: Part) -> None:
+        if isinstance(part, Note):
+            self._console.print(Text(printable(part.text)))
+            return
+        if part.title:
+            self._console.print(Text(printable(part.title), style="bold"))
+        if isinstance(part, Facts):
+            self._console.print(_facts_grid(part))
+        elif part.rows:
+            self._console.print(_rich_table(part))
+        else:
+            self._console.print(Text(part.empty))
+
+    def _print_plain(self, part: Part) -> None:
+        lines = [printable(part.text)] if isinstance(part, Note) else _plain_lines(part)
+        self._console.file.write("".join(f"{line}\n" for line in lines))
+
+
+def plain(value: object) -> Any:
+    """Turn a value into what JSON knows: enums by value, bytes as text where they are text, sets in order."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, Set):
+        return [plain(item) for item in sorted(value)]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="backslashreplace")
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def one_line(text: str) -> str:
+    """Put text of any origin on one line without control characters."""
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """Escape control characters, which from a message or a name could command the terminal."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def moment(milliseconds: int | None) -> str:
+    """Render a time in milliseconds since the epoch as UTC; a dash for none."""
+    if not milliseconds or milliseconds < 0:
+        return "-"
+    try:
+        when = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+    return when.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """Say a number of things."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def _rich_table(table: Table) -> RichTable:
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    columns, rows = _filled(table)
+    for column in columns:
+        drawn.add_column(
+            column.name, justify="right" if column.right else "left", no_wrap=column.whole, overflow="fold"
+        )
+    for row in rows:
+        drawn.add_row(*(_styled(cell) for cell in row))
+    return drawn
+
+
+def _filled(table: Table) -> tuple[list[Column], list[tuple[str, ...]]]:
+    """Leave out the columns in which nothing stands."""
+    kept = [index for index in range(len(table.columns)) if any(row[index] for row in table.rows)]
+    return [table.columns[index] for index in kept], [tuple(row[index] for index in kept) for row in table.rows]
+
+
+def _facts_grid(facts: Facts) -> RichTable:
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in facts.pairs:
+        grid.add_row(Text(name), _styled(value))
+    return grid
+
+
+def _styled(cell: str) -> Text:
+    return Text(printable(cell), style=_STYLES.get(cell, ""))
+
+
+def _plain_lines(part: Table | Facts) -> Iterable[str]:
+    if part.title:
+        yield printable(part.title)
+    if isinstance(part, Facts):
+        yield from _aligned([tuple(map(printable, pair)) for pair in part.pairs], (str.ljust, str.ljust))
+    elif part.rows:
+        columns, rows = _filled(part)
+        align = tuple(str.rjust if column.right else str.ljust for column in columns)
+        heading = tuple(column.name for column in columns)
+        yield from _aligned([heading, *(tuple(map(printable, row)) for row in rows)], align)
+    else:
+        yield part.empty
+
+
+def _aligned(rows: list[tuple[str, ...]], align: tuple[Callable[[str, int], str], ...]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (place(cell, width) for place, cell, width in zip(align, row, widths, strict=True))
+        yield _GAP.join(cells).rstrip()

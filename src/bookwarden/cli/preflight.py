@@ -1,0 +1,68 @@
+"""Looked at before anything is begun: what would let it fail, told at once and in one line."""
+
+from __future__ import annotations
+
+import pulsar
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.client_errors import translate
+from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.config import Settings
+from bookwarden.context import MetadataContext, connection_of
+from bookwarden.devcluster.java import find_java
+from bookwarden.errors import NotFoundError, ServerError, SparkError
+
+_PATIENCE_S = 10
+
+
+def require_topics(settings: Settings, *topics: str) -> None:
+    """Raise NotFoundError unless the deletion topics exist and have their subscription.
+
+    A producer would let the broker create a topic that has none, and so keeps nothing.
+    """
+    found = Topics(PulsarAdmin(connection_of(settings)))
+    subscription = settings.deletion.subscription
+    for topic in topics:
+        try:
+            partitions = found.partitions(topic)
+        except NotFoundError as error:
+            raise NotFoundError(f"there is no topic {topic}: `bookwarden init` creates the deletion topics") from error
+        for partition in partitions:
+            if subscription not in found.subscriptions(partition):
+                raise NotFoundError(f"{partition} has no subscription {subscription!r}: `bookwarden init` creates it")
+
+
+def require_marking(settings: Settings) -> None:
+    """Raise PulsarError or NotFoundError where marks could not be sent, or would not be kept."""
+    require_topics(settings, settings.deletion.topic)
+    _require_service_url(settings)
+
+
+def require_sweeping(settings: Settings) -> None:
+    """Raise PulsarError, NotFoundError or StoreError where a broker, a topic or a metadata store is out of reach."""
+    deletion = settings.deletion
+    require_topics(settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
+    _require_service_url(settings)
+    with MetadataContext(settings) as metadata:
+        # Reads the ledgers root as well, which is where a wrong URL shows.
+        metadata.catalog.read_many([0])
+        for store in metadata.stores.values():
+            store.sync()
+
+
+def require_java() -> None:
+    """Raise SparkError unless Spark can be started here; Spark itself would say it in many lines."""
+    try:
+        find_java()
+    except ServerError as error:
+        raise SparkError(f"Spark cannot start: {error}") from error
+
+
+def _require_service_url(settings: Settings) -> None:
+    client = connection_of(settings).client(operation_timeout_seconds=_PATIENCE_S)
+    try:
+        client.get_topic_partitions(settings.deletion.topic)
+    except pulsar.PulsarException as error:
+        raise translate(error, f"looking up {settings.deletion.topic} at {settings.pulsar.service_url}") from error
+    finally:
+        client.close()

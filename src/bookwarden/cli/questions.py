@@ -1,0 +1,23 @@
+"""The question before anything is destroyed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from bookwarden.errors import RefusedError
+
+yes_option: Callable[[Any], Any] = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask unless `yes`; raise RefusedError when the answer is no or there is nobody to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise RefusedError(f"{question} Nobody is there to answer: add --yes to do it, or --dry-run to look only")
+    if not click.confirm(question, err=True):
+        raise RefusedError("not confirmed: nothing was done")

@@ -1,0 +1,112 @@
+"""The command of phase two."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import click
+
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.output import Column, Document, Note, Table, counted
+from bookwarden.cli.preflight import require_java, require_sweeping
+from bookwarden.config import Settings
+from bookwarden.context import SweepContext, waiting_messages_of
+from bookwarden.errors import SparkError
+from bookwarden.ledgers.outcomes import OutcomeRow
+from bookwarden.ledgers.received import ReceivedMark, decoded
+
+_CHUNK = 10_000
+_EPILOG = """\b
+Examples:
+  bookwarden sweep --dry-run    what would be done, one line for each mark
+  bookwarden sweep --once       drain what is due, and end
+  bookwarden sweep              go on until SIGTERM"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--once", is_flag=True, help="End when everything that was due at the start is done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done; needs no Spark.")
+@pass_invocation
+def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
+    """Phase two: verify the marks, delete the ledgers.
+
+    Starts Spark in this process; streaming/ledger_deletion.py is the same job for spark-submit. SIGTERM finishes
+    the running batch and ends it.
+    """
+    settings = invocation.settings
+    if not dry_run:
+        require_java()
+    require_sweeping(settings)
+    if dry_run:
+        invocation.write(_describe(list(_preview(settings))))
+        return
+    # From here on it may run for months: each batch is told of.
+    invocation.set_up_logging(logging.INFO)
+    counts = _sweep(settings, once)
+    summary = _summary(counts) or "nothing was due"
+    text = f"Everything that was due is done: {summary}." if once else f"Stopped: {summary}."
+    invocation.write(Document({"drained": once, "counts": dict(counts)}, (Note(text),)))
+
+
+def _sweep(settings: Settings, once: bool) -> Counter[str]:
+    try:
+        from bookwarden.pipelines.sweep_driver import run_sweep, session
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.startswith("bookwarden"):
+            raise
+        raise SparkError(f"the sweep needs the Python package {error.name}: pip install 'bookwarden[spark]'") from error
+    spark = session(settings, local=True)
+    try:
+        return run_sweep(spark, settings, once=once)
+    finally:
+        spark.stop()
+
+
+def _preview(settings: Settings) -> Iterator[OutcomeRow]:
+    dry = settings.model_copy(update={"sweep": settings.sweep.model_copy(update={"dry_run": True})})
+    context = SweepContext(dry)
+    try:
+        waiting = (decoded(received, context.decode) for received in waiting_messages_of(settings))
+        for chunk in _chunks(waiting):
+            for rows in context.sweep.process(chunk, "dry run"):
+                yield from rows
+    finally:
+        context.close()
+
+
+def _chunks(received: Iterable[ReceivedMark]) -> Iterator[list[ReceivedMark]]:
+    source = iter(received)
+    while chunk := list(itertools.islice(source, _CHUNK)):
+        yield chunk
+
+
+def _describe(rows: list[OutcomeRow]) -> Document:
+    columns = (
+        Column("ledger", right=True),
+        Column("outcome"),
+        Column("retries", right=True),
+        Column("holder", whole=False),
+        Column("reason", whole=False),
+    )
+    cells = tuple(
+        (
+            "-" if row.ledger_id is None else str(row.ledger_id),
+            row.outcome.value,
+            str(row.attempts),
+            row.holder or "-",
+            row.reason or "-",
+        )
+        for row in rows
+    )
+    counts = Counter(row.outcome.value for row in rows)
+    summary = _summary(counts)
+    note = f"Dry run over {counted(len(rows), 'mark')}{': ' + summary if summary else ''}. Nothing was changed."
+    data = {"counts": dict(counts), "outcomes": rows}
+    return Document(data, (Table(columns, cells, empty="Nothing is in flight."), Note(note)))
+
+
+def _summary(counts: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(counts.items()))

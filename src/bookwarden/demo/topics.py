@@ -1,0 +1,72 @@
+"""The topics of the demo: filled through a real producer, consumed, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pulsar
+from pulsar.schema import Integer, JsonSchema, Record, String
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+
+TENANT = "demo"
+# The topics that are trimmed in the store are in a namespace of their own, which is unloaded.
+NAMESPACES = {"orders": "demo/shop", "invoices": "demo/shop", "clicks": "demo/site", "audit": "demo/site"}
+ENTRIES_PER_LEDGER = 20
+SUBSCRIPTION = "billing"
+
+
+class Order(Record):  # type: ignore[misc]  # pulsar-client ships no types
+    """The messages' schema."""
+
+    number = Integer()
+    note = String()
+
+
+def topic_name(name: str) -> str:
+    """Give the full name of one of the demo's topics."""
+    return f"persistent://{NAMESPACES[name]}/{name}"
+
+
+def create_namespaces(admin: PulsarAdmin) -> None:
+    """Create tenant and namespaces; the broker itself is to keep everything, so that trimming is ours."""
+    clusters = [name for name in admin.get_json("/clusters") if name != "global"]
+    admin.put(f"/tenants/{TENANT}", {"allowedClusters": clusters})
+    for namespace in sorted(set(NAMESPACES.values())):
+        admin.put(f"/namespaces/{namespace}")
+        admin.post(f"/namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+
+
+@contextmanager
+def _client(connection: PulsarConnection) -> Iterator[pulsar.Client]:
+    client = connection.client()
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def fill(connection: PulsarConnection, name: str, count: int) -> None:
+    """Write orders one by one, so that each is an entry, and consume them all on the subscription."""
+    with _client(connection) as client:
+        schema = JsonSchema(Order)
+        consumer = client.subscribe(topic_name(name), SUBSCRIPTION, schema=schema)
+        producer = client.create_producer(topic_name(name), schema=schema, batching_enabled=False)
+        for number in range(count):
+            producer.send(Order(number=number, note=f"order {number} of {name}"))
+        last = None
+        for _ in range(count):
+            last = consumer.receive(timeout_millis=10_000)
+        consumer.acknowledge_cumulative(last)
+
+
+def read_all(connection: PulsarConnection, name: str) -> list[int]:
+    """Read the numbers of all orders that are still on a topic."""
+    with _client(connection) as client:
+        reader = client.create_reader(topic_name(name), pulsar.MessageId.earliest, schema=JsonSchema(Order))
+        numbers = []
+        while reader.has_message_available():
+            numbers.append(reader.read_next(timeout_millis=10_000).value().number)
+        return numbers
