@@ -1,0 +1,58 @@
+"""`bookwarden dev`, and the sweep as an operator starts it, each in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookwarden.config import load_settings
+from bookwarden.context import MetadataContext
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from servers.population import Population
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+LEDGER = 3_000_000_000
+
+
+def run(*arguments: str) -> Any:
+    program = [sys.executable, "-c", "from bookwarden.cli.main import main; main()", "-o", "json"]
+    ended = subprocess.run([*program, *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "dev"
+    run("dev", "down", "--home", str(tmp_path / "dev"))
+
+
+def test_a_cluster_comes_up_once_serves_all_commands_and_goes_down(home: Path) -> None:
+    up = run("dev", "up", "--home", str(home))
+    assert [server["ready"] for server in up["servers"]] == [True, True, True]
+    again = run("dev", "up", "--home", str(home))
+    assert [server["pid"] for server in again["servers"]] == [server["pid"] for server in up["servers"]]
+    assert run("dev", "status", "--home", str(home)) == again
+
+    # A ledger of this moment is one that may not be listed yet.
+    config = ("--config", up["settings_file"], "--set", "deletion.unlisted_grace_seconds=0")
+    run(*config, "init")
+    settings = load_settings(up["settings_file"])
+    with MetadataContext(settings) as metadata:
+        Population(metadata.store).ledger(LEDGER, ManagedLedgerHolder("public/default/persistent/gone"))
+    run(*config, "mark", "ledger", str(LEDGER), "--yes")
+    assert run(*config, "sweep", "--dry-run")["counts"] == {"would delete": 1}
+    assert run(*config, "sweep", "--once")["drained"] is True
+    assert run(*config, "ledger", "explain", str(LEDGER))["present"] is False
+    assert run(*config, "inflight")["total"] == 0
+    assert Path(settings.sweep.journal).is_relative_to(home)
+
+    run("dev", "down", "--home", str(home))
+    assert [server["pid"] for server in run("dev", "status", "--home", str(home))["servers"]] == [None] * 3

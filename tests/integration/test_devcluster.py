@@ -1,0 +1,160 @@
+"""The development cluster on real servers: start, faults, coming back, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pulsar
+import pytest
+from kazoo.client import KazooClient
+
+from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster.identity import ProcessIdentity, identify
+from bookwarden.errors import NotFoundError, ServerError
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+ClusterFactory = Callable[..., DevCluster]
+# Longer than any restart: what a killed server left in ZooKeeper is still there when it comes back.
+LONG_SESSIONS = ClusterOptions(max_entries_per_ledger=10, session_seconds=60)
+
+STARTS_A_CLUSTER = """
+import pathlib, sys, threading
+from bookwarden.devcluster import DevCluster
+cluster = DevCluster(pathlib.Path(sys.argv[1]))
+# From a thread that ends: servers belong to the process, not to the thread that started them.
+starter = threading.Thread(target=cluster.up)
+starter.start()
+starter.join()
+print(*(server.pid for server in cluster.servers), flush=True)
+threading.Event().wait()
+"""
+
+
+def exchange(cluster: DevCluster, topic: str, payloads: list[bytes]) -> list[bytes]:
+    """Send messages and read the topic from its beginning."""
+    client = cluster.connection().client(operation_timeout_seconds=30)
+    try:
+        consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        producer = client.create_producer(topic, batching_enabled=False)
+        for payload in payloads:
+            producer.send(payload)
+        consumer.seek(pulsar.MessageId.earliest)
+        return [consumer.receive(30_000).data() for _ in payloads]
+    finally:
+        client.close()
+
+
+def send_until_accepted(cluster: DevCluster, topic: str) -> None:
+    """Send one message, however long the cluster needs to find itself."""
+    client = cluster.connection().client(operation_timeout_seconds=60)
+    try:
+        client.create_producer(topic, send_timeout_millis=60_000).send(b"after")
+    finally:
+        client.close()
+
+
+def test_messages_pass_and_ledgers_roll_in_zookeeper(pulsar_cluster: DevCluster, namespace: str) -> None:
+    topic = f"persistent://{namespace}/rolls"
+    payloads = [b"%d" % number for number in range(25)]
+    assert exchange(pulsar_cluster, topic, payloads) == payloads
+    stats_url = f"{pulsar_cluster.admin_url}/admin/v2/persistent/{namespace}/rolls/internalStats"
+    with urllib.request.urlopen(stats_url) as answer:
+        assert answer.read().count(b'"ledgerId"') >= 3
+    client = KazooClient(pulsar_cluster.store_url.removeprefix("zk:"))
+    client.start()
+    try:
+        assert len(client.get_children("/ledgers/00/0000")) >= 3
+        assert client.exists(f"/managed-ledgers/{namespace}/persistent/rolls")
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_servers_listen_on_loopback_only(pulsar_cluster: DevCluster) -> None:
+    table = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    ports = pulsar_cluster.ports
+    for port in (ports.zookeeper, ports.broker, ports.web):
+        listening = [line.split()[1] for line in table.splitlines() if f":{port:04X} " in line and " 0A " in line]
+        assert listening
+        assert all(address.split(":")[0].endswith(("0100007F", "0000FFFF0100007F")) for address in listening)
+
+
+def test_each_server_comes_back_after_a_crash_while_its_session_lives(make_cluster: ClusterFactory) -> None:
+    cluster = make_cluster(LONG_SESSIONS)
+    topic = "persistent://public/default/crash"
+    exchange(cluster, topic, [b"before"])
+    for server in (cluster.bookie, cluster.broker, cluster.zookeeper):
+        before = server.pid
+        server.kill()
+        assert not server.is_running()
+        server.start()
+        assert server.pid != before
+        send_until_accepted(cluster, topic)
+    assert [status.ready for status in cluster.status()] == [True, True, True]
+    cluster.down()
+    assert not any(server.is_running() for server in cluster.servers)
+    ports = cluster.ports
+    again = make_cluster(home=cluster.home)
+    assert again.ports == ports
+    assert exchange(again, topic, [b"x"] * 4) == [b"before", b"after", b"after", b"after"]
+
+
+def test_servers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STARTS_A_CLUSTER, str(tmp_path / "home")], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout
+    with parent:
+        servers = [identify(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(servers) == 3
+        assert all(server and server.is_alive() for server in servers)
+        parent.send_signal(signal.SIGKILL)
+    eventually(lambda: not any(server and server.is_alive() for server in servers), timeout=30)
+
+
+def test_a_detached_cluster_outlives_its_starter_and_is_found_again(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    code = (
+        "import pathlib, sys\nfrom bookwarden.devcluster import DevCluster\n"
+        "DevCluster(pathlib.Path(sys.argv[1]), detached=True).up()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(home)], check=True)
+    cluster = DevCluster.attach(home)
+    try:
+        assert all(status.ready for status in cluster.status())
+        with pytest.raises(ServerError, match="already runs"):
+            cluster.up()
+        cluster.broker.kill()
+        cluster.broker.start()
+        assert DevCluster.attach(home).broker.pid == cluster.broker.pid
+    finally:
+        DevCluster.attach(home).down()
+    assert not any(server.is_running() for server in cluster.servers)
+    assert all(status.pid is None for status in DevCluster.attach(home).status())
+
+
+def test_attach_without_a_cluster_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="holds no development cluster"):
+        DevCluster.attach(tmp_path)
+
+
+def test_a_recorded_process_id_that_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        try:
+            server = cluster.broker
+            server._identity = ProcessIdentity(bystander.pid, "an earlier boot")
+            assert not server.is_running()
+            cluster.down()
+            os.kill(bystander.pid, 0)
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()

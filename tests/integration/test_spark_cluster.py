@@ -1,0 +1,134 @@
+"""The sweep on a real Spark cluster, whose executors get the packaged archive and nothing else."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bookwarden.devcluster import DevCluster
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.metastore.urls import open_store
+from bookwarden.pipelines import archive
+from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.population import Population
+from servers.spark_cluster import BARE_PYTHON, SparkCluster, bare_python_says
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
+
+CHECKOUT = Path(__file__).parents[2]
+HOLDERS, LEDGERS_EACH = 60, 4
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive as `make archive` builds it."""
+    output = tmp_path_factory.mktemp("dist") / "bookwarden-env.tar.gz"
+    assert archive.main(["--checkout", str(CHECKOUT), "--output", str(output)]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def unpacked(packaged: Path) -> Path:
+    """The archive unpacked beside the driver, as an operator does it."""
+    folder = packaged.parent / "env"
+    with tarfile.open(packaged) as members:
+        members.extractall(folder)
+    return folder
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path / "spark") as cluster:
+        yield cluster
+
+
+def test_the_archive_brings_its_own_packages_and_leaves_spark_to_the_cluster(packaged: Path, unpacked: Path) -> None:
+    with tarfile.open(packaged) as members:
+        tops = {name.split("/")[0] for name in members.getnames()}
+    assert {"bookwarden", "pulsar", "kazoo", "fastavro", "google", "pyarrow", "pandas", "prometheus_client"} <= tops
+    assert tops.isdisjoint({"pyspark", "py4j", "pytest", "bin"})
+    assert (unpacked / "bookwarden" / "schemas" / "pending_ledger_deletion.avsc").is_file()
+
+
+def test_two_workers_sweep_all_marks_with_only_the_archive(
+    pulsar_cluster: DevCluster, namespace: str, tmp_path: Path, packaged: Path, unpacked: Path, workers: SparkCluster
+) -> None:
+    refused = bare_python_says("import bookwarden")
+    assert "No module named 'bookwarden'" in refused.stderr
+    site = DeletionSite(
+        pulsar_cluster.service_url, pulsar_cluster.admin_url, pulsar_cluster.store_url, namespace, tmp_path
+    )
+    # A cluster that is set up wrongly is to say so at once.
+    site.overrides = {"sweep.max_failures": "2"}
+    site.create_topics()
+    doomed = populate_and_mark(site)
+    events = tmp_path / "events"
+    events.mkdir()
+    settings = tmp_path / "bookwarden.yaml"
+    settings.write_text(yaml.safe_dump(site.settings.model_dump(mode="json")))
+
+    conf = {
+        "spark.archives": f"{packaged}#env",
+        "spark.executorEnv.PYTHONPATH": "./env",
+        "spark.pyspark.python": BARE_PYTHON,
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        # Else a worker that is quick to come up takes all tasks before the other is there.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.ui.enabled": "false",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    script = CHECKOUT / "streaming" / "ledger_deletion.py"
+    workers.submit(script, ["--config", str(settings), "--once"], conf, unpacked)
+
+    with closing(open_store(pulsar_cluster.store_url)) as store:
+        assert [value for value in store.get_many(list(doomed.values())) if value is not None] == []
+    assert site.counts() == {"deleted": len(doomed)}
+    assert {row["ledger_id"] for row in site.outcomes()} == set(doomed)
+    assert site.backlog() == 0
+    assert_both_workers_ran_the_archive(workers, tasks_by_executor(events))
+
+
+def populate_and_mark(site: DeletionSite) -> dict[int, str]:
+    """Make ledgers that nobody names, mark them all; return their paths by id."""
+    first = 1_400_000_000 + (hash(site.namespace) % 100_000) * 1000
+    doomed, marks = {}, []
+    with closing(open_store(site.store_url)) as store:
+        population = Population(store)
+        for number in range(HOLDERS * LEDGERS_EACH):
+            holder = ManagedLedgerHolder(f"{site.namespace}/persistent/orders-{number % HOLDERS}")
+            ledger_id = first + number
+            doomed[ledger_id] = population.ledger(ledger_id, holder)
+            marks.append(PendingDeletion(holder.name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id))
+    site.mark(*marks)
+    return doomed
+
+
+def tasks_by_executor(events: Path) -> Counter[str]:
+    """Count the tasks that ended well, from Spark's event log."""
+    lines = [line for log in events.rglob("events_*") for line in log.read_text().splitlines()]
+    ended = [event for event in map(json.loads, lines) if event["Event"] == "SparkListenerTaskEnd"]
+    return Counter(
+        event["Task Info"]["Executor ID"] for event in ended if event["Task End Reason"]["Reason"] == "Success"
+    )
+
+
+def assert_both_workers_ran_the_archive(workers: SparkCluster, tasks: Counter[str]) -> None:
+    folders = [next(workers.work_folder(number).glob("app-*/*/env")) for number in range(2)]
+    assert {folder.parent.name for folder in folders} == set(tasks)
+    assert sum(tasks.values()) >= PARTITIONS
+    for folder in folders:
+        # The archive has no bytecode: what lies here was compiled because this executor imported it from here.
+        for module in ("deletion/__pycache__/sweeping", "pipelines/__pycache__/ledger_deletion"):
+            assert list((folder / "bookwarden").glob(f"{module}.*.pyc")), f"{folder} did not import {module}"

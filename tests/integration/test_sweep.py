@@ -1,0 +1,267 @@
+"""The sweep from end to end on the real servers: Pulsar's topics in, ledgers gone from ZooKeeper, outcomes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookwarden.clusters.pulsar.producers import ConfirmedProducers
+from bookwarden.context import connection_of
+from bookwarden.devcluster import DevCluster
+from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from servers.deletion_site import DeletionSite
+from servers.population import Population
+from servers.waiting import eventually
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def site(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
+    cluster = pulsar_cluster
+    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    made.create_topics()
+    return made
+
+
+@pytest.fixture
+def store(pulsar_cluster: DevCluster) -> Iterator[MetadataStore]:
+    opened = open_store(pulsar_cluster.store_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def population(store: MetadataStore) -> Population:
+    return Population(store)
+
+
+@pytest.fixture
+def ledger_ids(namespace: str) -> Iterator[int]:
+    """Ids far above those that the bookie's ledgers get, apart for each test."""
+    first = 1_500_000_000 + (hash(namespace) % 500_000) * 1000
+    return iter(range(first, first + 1000))
+
+
+def pending(ledger_id: int, holder: Holder) -> PendingDeletion:
+    """Make the mark of a holder's ledger; its topic is called what the holder is."""
+    if isinstance(holder, SchemaHolder):
+        topic = f"persistent://{holder.schema_id}"
+        return PendingDeletion(topic, LedgerComponent.SCHEMA_STORAGE, LedgerType.LEDGER, ledger_id)
+    name = holder.name if isinstance(holder, ManagedLedgerHolder) else holder.managed_ledger
+    mark = PendingDeletion(name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
+    if isinstance(holder, CursorHolder):
+        return replace(mark, component=LedgerComponent.MANAGED_CURSOR, cursor_name=holder.cursor)
+    return mark
+
+
+def holders(namespace: str) -> tuple[ManagedLedgerHolder, CursorHolder, SchemaHolder]:
+    managed_ledger = ManagedLedgerHolder(f"{namespace}/persistent/orders")
+    return managed_ledger, CursorHolder(managed_ledger.name, "billing"), SchemaHolder(f"{namespace}/orders")
+
+
+def send_raw(site: DeletionSite, payload: bytes, **properties: str) -> None:
+    producers = ConfirmedProducers(connection_of(site.settings))
+    try:
+        producers.send(site.settings.deletion.topic, payload, schema=None, key="forged", properties=properties)
+        producers.flush()
+    finally:
+        producers.close()
+
+
+def test_each_kind_of_ledger_is_deleted_when_nothing_names_it_and_kept_otherwise(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    doomed, kept = {}, {}
+    for holder in holders(site.namespace):
+        gone, named = next(ledger_ids), next(ledger_ids)
+        doomed[gone] = population.ledger(gone, holder)
+        kept[named] = population.ledger(named, holder)
+        population.names(holder, [named])
+        site.mark(pending(gone, holder), replace(pending(named, holder), marked_at=1))
+    site.sweep_once(spark)
+    assert all(value is None for value in store.get_many(list(doomed.values())))
+    assert all(value is not None for value in store.get_many(list(kept.values())))
+    assert site.counts() == {"deleted": 3, "still referenced": 3}
+    assert {row["ledger_id"] for row in site.outcomes() if row["outcome"] == "deleted"} == set(doomed)
+    assert site.backlog() == 0
+
+
+def test_the_same_mark_twice_is_already_gone_the_second_time(
+    site: DeletionSite, population: Population, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    holder, ledger = holders(site.namespace)[0], next(ledger_ids)
+    population.ledger(ledger, holder)
+    site.mark(pending(ledger, holder))
+    site.sweep_once(spark)
+    site.mark(pending(ledger, holder))
+    site.sweep_once(spark)
+    assert site.outcome_of(ledger) == ["deleted", "already gone"]
+
+
+def test_a_mark_that_comes_before_the_metadata_update_is_retried_until_the_reference_is_gone(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    site.overrides = {"deletion.still_referenced_grace_seconds": "3600"}
+    holder, ledger = holders(site.namespace)[0], next(ledger_ids)
+    path = population.ledger(ledger, holder)
+    population.names(holder, [ledger])
+    site.mark(pending(ledger, holder))
+    site.sweep_once(spark)
+    assert store.get(path) is not None
+    assert site.outcome_of(ledger) == ["retry"]
+    assert site.backlog() == 1
+    population.names(holder, [])
+
+    def swept() -> bool:
+        site.sweep_once(spark)
+        return store.get(path) is None
+
+    eventually(swept, 60)
+    assert site.outcome_of(ledger) == ["retry", "deleted"]
+    assert site.backlog() == 0
+
+
+@pytest.mark.parametrize(
+    ("tags", "says"),
+    [
+        ({}, "no custom metadata"),
+        ({"application": b"bk-stream-storage-service", "component": b"state-store"}, "state-store"),
+        (
+            {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": b"a/b/persistent/c"},
+            "a/b/persistent/c",
+        ),
+    ],
+    ids=["no custom metadata", "another application", "another topic"],
+)
+def test_a_forged_deletion_is_a_mismatch_and_deletes_nothing(
+    site: DeletionSite,
+    population: Population,
+    store: MetadataStore,
+    ledger_ids: Iterator[int],
+    spark: SparkSession,
+    tags: dict[str, bytes],
+    says: str,
+) -> None:
+    holder, ledger = holders(site.namespace)[0], next(ledger_ids)
+    path = population.tagged_ledger(ledger, tags)
+    site.mark(pending(ledger, holder))
+    site.sweep_once(spark)
+    (row,) = site.outcomes()
+    assert row["outcome"] == "mismatch"
+    assert str(holder) in row["reason"]
+    assert says in row["reason"]
+    assert store.get(path) is not None
+    assert site.backlog() == 0
+
+
+def test_what_is_no_pending_deletion_goes_to_the_dlq_at_once_and_the_stream_goes_on(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    holder, ledger = holders(site.namespace)[0], next(ledger_ids)
+    path = population.ledger(ledger, holder)
+    fields = {"topicName": holder.name, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": 7}
+    broken = [
+        b"\xff\xfe not Avro",
+        json.dumps({name: value for name, value in fields.items() if name != "ledgerId"}).encode(),
+        json.dumps({**fields, "ledgerComponent": "TABLE_SERVICE"}).encode(),
+        json.dumps({**fields, "ledgerId": -1}).encode(),
+    ]
+    for payload in broken:
+        send_raw(site, payload, origin="test")
+    site.mark(pending(ledger, holder))
+    site.sweep_once(spark)
+    assert store.get(path) is None
+    assert site.counts() == {"malformed": len(broken), "deleted": 1}
+    letters = spark.read.format("pulsar").options(
+        serviceUrl=site.service_url, adminUrl=site.admin_url, topic=site.settings.deletion.dlq_topic
+    )
+    rows = letters.load().collect()
+    assert sorted(bytes(row.value) for row in rows) == sorted(broken)
+    reasons = " | ".join(row.properties["bookwarden.reason"] for row in rows)
+    assert all(word in reasons for word in ("ledgerId", "TABLE_SERVICE", "-1", "Avro"))
+    assert {row.properties["origin"] for row in rows} == {"test"}
+    assert site.backlog() == 0
+
+
+def test_a_json_payload_with_the_same_fields_is_read(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    holder, ledger = holders(site.namespace)[1], next(ledger_ids)
+    path = population.ledger(ledger, holder)
+    record = {
+        "topicName": f"persistent://{site.namespace}/orders",
+        "ledgerComponent": "MANAGED_CURSOR",
+        "cursorName": "billing",
+        "ledgerType": "LEDGER",
+        "ledgerId": ledger,
+    }
+    send_raw(site, json.dumps(record).encode())
+    site.sweep_once(spark)
+    assert store.get(path) is None
+
+
+def test_an_unparsable_reference_is_retried_and_given_up_to_the_dlq_with_the_reason(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    site.overrides = {
+        "deletion.two_phase_deletion_reconsume_later_in_seconds": "0.5",
+        "deletion.two_phase_deletion_max_retry_delete_count": "2",
+    }
+    holder, ledger = holders(site.namespace)[0], next(ledger_ids)
+    path = population.ledger(ledger, holder)
+    node = population.names(holder, [])
+    found = store.get(node)
+    assert found is not None
+    store.put(node, b"\x0a\xff\xff", found.version)
+    site.mark(pending(ledger, holder))
+
+    def given_up() -> bool:
+        site.sweep_once(spark)
+        return site.counts()["gave up"] == 1
+
+    eventually(given_up, 60)
+    assert site.outcome_of(ledger) == ["retry", "retry", "gave up"]
+    assert store.get(path) is not None
+    assert site.backlog() == 0
+    assert site.backlog_of_dlq() == 1
+
+
+def test_an_offloaded_copy_is_retried_while_no_driver_can_delete_it(
+    site: DeletionSite, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    mark = replace(
+        pending(next(ledger_ids), holders(site.namespace)[0]),
+        ledger_type=LedgerType.OFFLOAD_LEDGER,
+        offload_context=OffloadContext(1, 2, "aws-s3", {"bucket": "b"}),
+    )
+    site.mark(mark)
+    site.sweep_once(spark)
+    (row,) = site.outcomes()
+    assert (row["outcome"], row["ledger_type"]) == ("retry", "OFFLOAD_LEDGER")
+    assert "aws-s3" in row["reason"]
+
+
+def test_a_dry_run_of_the_stream_deletes_nothing(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    holder, ledger = holders(site.namespace)[0], next(ledger_ids)
+    path = population.ledger(ledger, holder)
+    site.overrides = {"sweep.dry_run": "true"}
+    site.mark(pending(ledger, holder))
+    site.sweep_once(spark)
+    assert store.get(path) is not None
+    assert site.outcome_of(ledger) == ["would delete"]
+    assert site.backlog() == 1
+    site.overrides = {}
+    site.sweep_once(spark)
+    assert site.outcome_of(ledger) == ["deleted"]
+    assert store.get(path) is None

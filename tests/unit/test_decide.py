@@ -1,0 +1,153 @@
+"""Each row of the outcome table and each safety rule that is decided without the world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.holders import LiveReferences, References, UnknownReferences
+from bookwarden.ledgers.metadata import (
+    AbsentLedger,
+    LedgerMetadata,
+    LedgerReading,
+    LedgerState,
+    StoredLedger,
+    UnreadableLedger,
+)
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+
+HOUR = 3_600_000
+NOW = 100 * HOUR
+TOPIC = "persistent://tenant/ns/orders"
+POLICY = DeletionPolicy(retry_delay=600, max_retries=10, still_referenced_grace=600, unlisted_grace=60)
+DATA = PendingDeletion(TOPIC, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 7)
+CURSOR = replace(DATA, component=LedgerComponent.MANAGED_CURSOR, cursor_name="my sub/1")
+SCHEMA = replace(DATA, component=LedgerComponent.SCHEMA_STORAGE)
+GONE = LiveReferences(frozenset({8, 9}), exists=True)
+NAMED = LiveReferences(frozenset({7}), exists=True)
+
+
+def stored(
+    custom: dict[str, bytes] | None = None, mark: PendingDeletion = DATA, ctime: int | None = HOUR
+) -> StoredLedger:
+    if custom is None:
+        custom = {name: value.encode() for name, value in expected_custom_metadata(mark.holder()).items()}
+    metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, (), ctime_ms=ctime, custom=custom)
+    return StoredLedger(7, "/ledgers/00/0000/L0007", 0, HOUR, b"", metadata)
+
+
+def decided(
+    reading: LedgerReading,
+    references: References = GONE,
+    *,
+    mark: PendingDeletion = DATA,
+    attempts: int = 0,
+    age: float = 3600,
+) -> Decision:
+    return decide(mark, reading, references, Circumstances(attempts, age, NOW), POLICY)
+
+
+@pytest.mark.parametrize("mark", [DATA, CURSOR, SCHEMA])
+def test_a_ledger_that_nobody_names_is_deleted(mark: PendingDeletion) -> None:
+    decision = decided(stored(mark=mark), mark=mark)
+    assert (decision.action, decision.outcome) == (Action.DELETE, Outcome.DELETED)
+
+
+def test_a_holder_that_is_gone_names_nothing() -> None:
+    assert decided(stored(), LiveReferences(frozenset(), exists=False)).action is Action.DELETE
+
+
+def test_absent_metadata_is_already_gone() -> None:
+    assert decided(AbsentLedger(7)).outcome is Outcome.ALREADY_GONE
+
+
+def test_a_mark_that_is_younger_than_the_grace_waits_for_its_metadata_update() -> None:
+    assert decided(stored(), NAMED, age=599).outcome is Outcome.RETRY
+
+
+def test_a_mark_that_is_older_than_the_grace_is_finished() -> None:
+    decision = decided(stored(), NAMED, age=600)
+    assert (decision.action, decision.outcome) == (Action.FINISH, Outcome.STILL_REFERENCED)
+
+
+def test_a_mark_from_the_future_is_never_older_than_the_grace() -> None:
+    assert decided(stored(), NAMED, age=-5000).outcome is Outcome.RETRY
+
+
+@pytest.mark.parametrize(
+    "custom",
+    [
+        {},
+        {"application": b"pulsar"},
+        {"application": b"bk-stream-storage-service", "component": b"state-store"},
+        {"application": b"pulsar", "component": b"compacted-ledger"},
+        {
+            "application": b"pulsar",
+            "component": b"managed-ledger",
+            "pulsar/managed-ledger": b"other/ns/persistent/orders",
+        },
+        {
+            "application": b"\xff",
+            "component": b"managed-ledger",
+            "pulsar/managed-ledger": b"tenant/ns/persistent/orders",
+        },
+    ],
+    ids=["none", "no component", "other application", "unknown component", "other topic", "binary"],
+)
+def test_what_is_not_the_holders_is_kept_and_both_sides_are_told(custom: dict[str, bytes]) -> None:
+    decision = decided(stored(custom))
+    assert (decision.action, decision.outcome) == (Action.FINISH, Outcome.MISMATCH)
+    assert "pending deletion says application=pulsar" in decision.reason
+    assert "ledger says" in decision.reason
+
+
+@pytest.mark.parametrize(("mark", "owner"), [(DATA, CURSOR), (CURSOR, DATA), (SCHEMA, DATA), (DATA, SCHEMA)])
+def test_one_kind_of_ledger_is_never_deleted_as_another(mark: PendingDeletion, owner: PendingDeletion) -> None:
+    assert decided(stored(mark=owner), mark=mark).outcome is Outcome.MISMATCH
+
+
+def test_another_cursors_ledger_is_a_mismatch() -> None:
+    assert decided(stored(mark=replace(CURSOR, cursor_name="other")), mark=CURSOR).outcome is Outcome.MISMATCH
+
+
+def test_unknown_references_never_mean_unreferenced() -> None:
+    decision = decided(stored(), UnknownReferences("node cannot be parsed"))
+    assert decision.action is Action.RETRY
+    assert "node cannot be parsed" in decision.reason
+
+
+def test_unreadable_metadata_is_retried() -> None:
+    assert decided(UnreadableLedger(7, "cut off")).action is Action.RETRY
+
+
+@pytest.mark.parametrize("ctime", [NOW - 59_000, NOW + HOUR])
+def test_a_ledger_just_created_may_not_be_listed_yet(ctime: int) -> None:
+    assert decided(stored(ctime=ctime)).action is Action.RETRY
+
+
+def test_a_wrong_clock_at_the_creator_does_not_hide_a_young_node() -> None:
+    young = replace(stored(ctime=HOUR), created_ms=NOW - 1000)
+    assert decided(young).action is Action.RETRY
+
+
+def test_a_retry_beyond_the_maximum_gives_up_with_the_last_reason() -> None:
+    assert decided(UnreadableLedger(7, "cut off"), attempts=9).action is Action.RETRY
+    decision = decided(UnreadableLedger(7, "cut off"), attempts=10)
+    assert (decision.action, decision.outcome) == (Action.GIVE_UP, Outcome.GAVE_UP)
+    assert "cut off" in decision.reason
+
+
+def test_a_finished_mark_is_finished_however_often_it_was_retried() -> None:
+    assert decided(stored(), attempts=99).action is Action.DELETE
+    assert decided(AbsentLedger(7), attempts=99).outcome is Outcome.ALREADY_GONE
+
+
+def test_an_offloaded_copy_is_kept_while_no_driver_can_delete_it() -> None:
+    mark = replace(DATA, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=OffloadContext(1, 2, "S3"))
+    decision = decided(AbsentLedger(7), mark=mark)
+    assert decision.action is Action.RETRY
+    assert "S3" in decision.reason

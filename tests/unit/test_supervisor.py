@@ -1,0 +1,116 @@
+"""The supervisor as a machine: queries that end, stall or recover, without Spark."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from bookwarden.errors import DataGoneError, SparkError
+from bookwarden.pipelines.supervisor import BatchRefusedError, Patience, Pulse, Supervisor
+
+QUICK = Patience(stall=30, max_failures=3, failure_window=60, backoff=0.001, max_backoff=0.002, stop_timeout=5)
+
+
+class ScriptedQuery:
+    """A query that is active until it is stopped, or fails at once with the given error."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+        self.stopped = threading.Event()
+
+    @property
+    def isActive(self) -> bool:
+        return self._error is None and not self.stopped.is_set()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+
+def progress(pulse: Pulse, batch: int) -> None:
+    pulse.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(batchId=batch)))
+
+
+def test_a_query_that_fails_too_often_ends_the_process_with_the_cause() -> None:
+    started: list[ScriptedQuery] = []
+
+    def start() -> ScriptedQuery:
+        started.append(ScriptedQuery(DataGoneError("partition 3 was trimmed")))
+        return started[-1]
+
+    with pytest.raises(SparkError, match="partition 3 was trimmed") as caught:
+        Supervisor(start, Pulse(), QUICK).run()
+    assert len(started) == 3
+    assert isinstance(caught.value.__cause__, DataGoneError)
+
+
+def test_a_query_that_does_not_start_counts_as_a_failure() -> None:
+    def start() -> ScriptedQuery:
+        raise RuntimeError("no checkpoint")
+
+    with pytest.raises(SparkError, match="does not start: no checkpoint"):
+        Supervisor(start, Pulse(), QUICK).run()
+
+
+def test_a_failed_query_is_started_again() -> None:
+    queries = [ScriptedQuery(RuntimeError("once")), ScriptedQuery()]
+    running = threading.Event()
+
+    def start() -> ScriptedQuery:
+        query = queries.pop(0)
+        if not queries:
+            running.set()
+        return query
+
+    supervisor = Supervisor(start, Pulse(), QUICK)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    assert running.wait(10)
+    supervisor.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_query_without_a_sign_of_life_is_stopped_and_restarted() -> None:
+    started: list[ScriptedQuery] = []
+
+    def start() -> ScriptedQuery:
+        started.append(ScriptedQuery())
+        return started[-1]
+
+    patience = Patience(stall=0.01, max_failures=2, failure_window=60, backoff=0.001, stop_timeout=5)
+    with pytest.raises(SparkError, match="no sign of life"):
+        Supervisor(start, Pulse(), patience).run()
+    assert [query.stopped.is_set() for query in started] == [True, True]
+
+
+def test_a_stop_waits_for_the_running_batch_and_its_commit() -> None:
+    pulse, query = Pulse(), ScriptedQuery()
+    supervisor = Supervisor(lambda: query, pulse, QUICK)
+    pulse.enter(0)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    supervisor.stop()
+    assert not query.stopped.wait(0.5)
+    pulse.leave(0, finished=True)
+    assert not query.stopped.wait(0.3)
+    progress(pulse, 0)
+    assert query.stopped.wait(10)
+    thread.join(10)
+
+
+def test_no_batch_begins_after_a_stop_was_asked_for() -> None:
+    pulse = Pulse()
+    pulse.close()
+    with pytest.raises(BatchRefusedError, match="batch 4"):
+        pulse.enter(4)
+
+
+def test_a_stop_before_the_start_starts_nothing() -> None:
+    supervisor = Supervisor(lambda: pytest.fail("started"), Pulse(), QUICK)
+    supervisor.stop()
+    supervisor.run()
