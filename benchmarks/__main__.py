@@ -1,0 +1,47 @@
+"""Run benchmarks: `python -m benchmarks [NAME...]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from benchmarks import latency, mark, source, sweep
+from benchmarks.options import Options
+from benchmarks.results import OUTPUT, say
+from bookwarden.errors import BookwardenError
+
+BENCHMARKS: dict[str, Callable[[Options], None]] = {
+    "source": source.run,
+    "sweep": sweep.run,
+    "latency": latency.run,
+    "mark": mark.run,
+}
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
+@click.option("--scale", default=1.0, show_default=True, help="Fraction of the work, for a quick look.")
+@click.option("--count", type=click.IntRange(min=1), help="Messages, ledgers or marks, instead of the benchmark's own.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds, instead of the benchmark's own.")
+def main(names: tuple[str, ...], scale: float, count: int | None, rounds: int | None) -> None:
+    """Run all benchmarks, or those named, each on a Pulsar of its own that is stopped at the end."""
+    options = Options(scale, count, rounds)
+    try:
+        for name in names or BENCHMARKS:
+            say(f"== {name}")
+            BENCHMARKS[name](options)
+    except (KeyboardInterrupt, SystemError) as error:
+        # An interrupt within a call of the Pulsar client comes out of it as the cause of a SystemError.
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        say("interrupted; everything is stopped")
+        sys.exit(130)
+    except BookwardenError as error:
+        say(f"error: {error}")
+        sys.exit(error.exit_code)
+    say(f"figures appended to {OUTPUT}")
+
+
+main()

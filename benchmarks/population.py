@@ -1,0 +1,118 @@
+"""Ledgers by the hundred thousand, put into ZooKeeper in the bytes that brokers and bookies write."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from benchmarks.cluster import Site
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wire.pb import managed_ledger_pb2
+
+_BOOKIES = ("bookie-1.example.com:3181", "bookie-2.example.com:3181", "bookie-3.example.com:3181")
+# Far above the ids that the cluster itself gives out.
+_FIRST_ID = 100_000_000
+_IDS_OF_HOLDER = 3
+_PER_REQUEST = 500
+_REQUESTS_IN_FLIGHT = 4
+
+
+class Population:
+    """Topics whose managed ledgers name a few ledgers, and many ledgers of theirs that they do not name any more."""
+
+    def __init__(self, site: Site, topics: int) -> None:
+        self._hosts = site.cluster.store_url.removeprefix("zk:")
+        self._next_id = _FIRST_ID
+        self._topics = topics
+        self._holders = [
+            ManagedLedgerHolder(TopicName.parse(f"persistent://public/default/swept-{number:06d}").managed_ledger)
+            for number in range(topics)
+        ]
+
+    def create_holders(self) -> None:
+        """Create the managed-ledger nodes."""
+        nodes: list[tuple[str, bytes]] = []
+        for number, holder in enumerate(self._holders):
+            info = managed_ledger_pb2.ManagedLedgerInfo()
+            for ledger_id in range(_IDS_OF_HOLDER):
+                info.ledgerInfo.add(ledgerId=number * _IDS_OF_HOLDER + ledger_id, entries=1000, size=100_000)
+            nodes.append((managed_ledger_path(holder.name), info.SerializeToString()))
+        with self._client() as client:
+            _create_parents(client, nodes)
+            _create_all(client, nodes)
+
+    def create_ledgers(self, count: int) -> list[PendingDeletion]:
+        """Create the metadata of ledgers that no holder names; return their marks, the topics taking turns."""
+        ids = range(self._next_id, self._next_id + count)
+        self._next_id = ids.stop
+        values = [_metadata(holder) for holder in self._holders]
+        nodes = [(ledger_path("/ledgers", ledger_id), values[ledger_id % self._topics]) for ledger_id in ids]
+        with self._client() as client:
+            _create_parents(client, nodes)
+            _create_all(client, nodes)
+        return [mark_of_holder(ledger_id, self._holders[ledger_id % self._topics], "trimmed") for ledger_id in ids]
+
+    @contextmanager
+    def _client(self) -> Iterator[KazooClient]:
+        client = KazooClient(self._hosts, timeout=30.0)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+
+def _metadata(holder: ManagedLedgerHolder) -> bytes:
+    custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
+    metadata = LedgerMetadata(
+        format_version=3,
+        state=LedgerState.CLOSED,
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=2,
+        segments=(Segment(0, _BOOKIES),),
+        length=50_000_000,
+        last_entry_id=49_999,
+        digest_type="CRC32C",
+        ctime_ms=1_700_000_000_000,
+        custom=custom,
+    )
+    return encode_ledger_metadata(metadata, password=b"\0" * 20)
+
+
+def _create_parents(client: KazooClient, nodes: Iterable[tuple[str, bytes]]) -> None:
+    for parent in sorted({path.rpartition("/")[0] for path, _ in nodes}):
+        client.ensure_path(parent)
+
+
+def _create_all(client: KazooClient, nodes: Iterable[tuple[str, bytes]]) -> None:
+    source, window = iter(nodes), deque[Any]()
+    while batch := list(islice(source, _PER_REQUEST)):
+        request = client.transaction()
+        for path, value in batch:
+            request.create(path, value)
+        window.append(request.commit_async())
+        if len(window) >= _REQUESTS_IN_FLIGHT:
+            _confirm(window.popleft())
+    while window:
+        _confirm(window.popleft())
+
+
+def _confirm(request: Any) -> None:
+    failed = [found for found in request.get(60) if isinstance(found, Exception)]
+    if failed:
+        raise failed[0]

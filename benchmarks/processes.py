@@ -1,0 +1,196 @@
+"""A sweep in processes of its own, and what those processes take of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SAMPLE_SECONDS = 0.5
+_STOP_SECONDS = 60.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What processes took, by kind: the most memory held together (PSS, bytes), and processor seconds."""
+
+    memory: dict[str, int]
+    cpu: dict[str, float]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that all held at once."""
+        return sum(self.memory.values())
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The processor time of all."""
+        return sum(self.cpu.values())
+
+
+class SweepProcess:
+    """The driver of a sweep, started and ready; it ends with this process."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
+
+    @property
+    def pid(self) -> int:
+        """The driver's Python process."""
+        return self._child.pid
+
+    def drain(self) -> float:
+        """Sweep what is due; return the seconds from the start of the query to its end, when all is acknowledged."""
+        return float(self._ask("once")["seconds"])
+
+    def begin(self) -> None:
+        """Sweep from now on until this process is left."""
+        self._write("stream")
+
+    def _ask(self, order: str) -> Any:
+        self._write(order)
+        return self.answer()
+
+    def _write(self, order: str) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(order + "\n")
+        self._child.stdin.flush()
+
+    def answer(self) -> Any:
+        """Wait for the next line that the driver reports."""
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the sweep ended with exit code {self._child.wait()}; its log is above")
+        return json.loads(line)
+
+    def stop(self) -> None:
+        """End it as an operator would, by force if that takes too long."""
+        if self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.close()
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+
+
+@contextmanager
+def sweep_process(settings_file: Path) -> Iterator[SweepProcess]:
+    """Start Spark and the sweep's driver in a process of their own, which waits for orders."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.sweeper", str(settings_file)],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C reaches this process alone, which then ends the other in order.
+        start_new_session=True,
+    )
+    process = SweepProcess(child)
+    try:
+        process.answer()
+        yield process
+    finally:
+        process.stop()
+
+
+@contextmanager
+def measured(pid: int, usages: list[Usage]) -> Iterator[None]:
+    """Watch a process and all its descendants meanwhile; append what they took."""
+    watcher = _Watcher(pid)
+    watcher.start()
+    try:
+        yield
+    finally:
+        usages.append(watcher.stop())
+
+
+class _Watcher(threading.Thread):
+    def __init__(self, pid: int) -> None:
+        super().__init__(name="memory", daemon=True)
+        self._pid = pid
+        self._ended = threading.Event()
+        self._peak: dict[str, int] = {}
+        self._cpu: dict[int, float] = {}
+        self._kinds: dict[int, str] = {}
+        self._cpu_before = _cpu_of(descendants(pid))
+
+    def run(self) -> None:
+        while not self._ended.wait(_SAMPLE_SECONDS):
+            self._sample()
+
+    def stop(self) -> Usage:
+        self._ended.set()
+        self.join()
+        self._sample()
+        cpu: dict[str, float] = {}
+        for pid, seconds in self._cpu.items():
+            kind = self._kinds[pid]
+            cpu[kind] = cpu.get(kind, 0.0) + seconds - self._cpu_before.get(pid, 0.0)
+        return Usage(self._peak, cpu)
+
+    def _sample(self) -> None:
+        pids = descendants(self._pid)
+        self._cpu.update(_cpu_of(pids))
+        held: dict[str, int] = {}
+        for pid in pids:
+            kind = self._kinds.setdefault(pid, self._kind(pid))
+            held[kind] = held.get(kind, 0) + _pss(pid)
+        if sum(held.values()) > sum(self._peak.values()):
+            self._peak = held
+
+    def _kind(self, pid: int) -> str:
+        if pid == self._pid:
+            return "driver"
+        return "JVM" if _name(pid) == "java" else "workers"
+
+
+def descendants(pid: int) -> list[int]:
+    """Name the process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found = [pid]
+    for known in found:
+        found.extend(children.get(known, ()))
+    return found
+
+
+def _cpu_of(pids: list[int]) -> dict[int, float]:
+    seconds: dict[int, float] = {}
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            seconds[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
+    return seconds
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _pss(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0)
