@@ -87,6 +87,7 @@ def policy_of(settings: Settings) -> DeletionPolicy:
         max_retries=deletion.two_phase_deletion_max_retry_delete_count,
         still_referenced_grace=deletion.still_referenced_grace,
         unlisted_grace=deletion.unlisted_grace_seconds,
+        delete_delay=deletion.delete_delay_seconds,
     )
 
 

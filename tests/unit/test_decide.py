@@ -151,3 +151,38 @@ def test_an_offloaded_copy_is_kept_while_no_driver_can_delete_it() -> None:
     decision = decided(AbsentLedger(7), mark=mark)
     assert decision.action is Action.RETRY
     assert "S3" in decision.reason
+
+
+WITH_DELAY = replace(POLICY, delete_delay=24 * 3600.0)
+
+
+def delayed(verified_ms: int | None, references: References = GONE, policy: DeletionPolicy = WITH_DELAY) -> Decision:
+    return decide(DATA, stored(), references, Circumstances(10, 3600, NOW, verified_ms), policy)
+
+
+def test_with_a_delay_a_ledger_waits_an_eighth_of_it_at_a_time_and_no_retry_is_counted() -> None:
+    decision = delayed(None)
+    assert (decision.action, decision.outcome, decision.wait) == (Action.DELAY, Outcome.DELAYED, 3 * 3600)
+    assert "86400 s" in decision.reason
+
+
+def test_the_last_wait_is_what_is_left_of_the_delay() -> None:
+    assert delayed(NOW - 23 * HOUR).wait == 3600
+
+
+def test_a_short_delay_is_waited_for_at_once() -> None:
+    assert delayed(None, policy=replace(POLICY, delete_delay=30.0)).wait == 30
+
+
+def test_after_the_delay_it_is_deleted_and_not_a_moment_before() -> None:
+    assert delayed(NOW - 24 * HOUR).action is Action.DELETE
+    assert delayed(NOW - 24 * HOUR + 1).action is Action.DELAY
+
+
+def test_a_verification_that_lies_ahead_counts_as_now() -> None:
+    assert delayed(NOW + 99 * HOUR).wait == 3 * 3600
+    assert "86400 s" in delayed(NOW + 99 * HOUR).reason
+
+
+def test_what_is_named_again_within_the_delay_is_kept() -> None:
+    assert delayed(NOW - 24 * HOUR, NAMED).outcome is Outcome.STILL_REFERENCED

@@ -32,12 +32,13 @@ def test_a_batch_counts_each_outcome_where_it_belongs() -> None:
         ("deleted", "LEDGER", 5, 700),
         ("deleted", "OFFLOAD_LEDGER", 2, 0),
         ("retry", "LEDGER", 3, 0),
+        ("delayed", "LEDGER", 6, 0),
         ("gave up", "OFFLOAD_LEDGER", 1, 0),
         ("malformed", "", 4, 0),
     ]
     metrics.count_batch(batch, 0.2)
     registry = metrics.registry
-    assert value(registry, "pending_deletions_received_total", ledger_type="LEDGER") == 8
+    assert value(registry, "pending_deletions_received_total", ledger_type="LEDGER") == 14
     assert value(registry, "pending_deletions_received_total", ledger_type="unknown") == 4
     assert value(registry, "pending_deletions_acked_total", ledger_type="OFFLOAD_LEDGER") == 3
     assert value(registry, "ledgers_deleted_total", ledger_type="LEDGER") == 5
@@ -46,7 +47,7 @@ def test_a_batch_counts_each_outcome_where_it_belongs() -> None:
     assert value(registry, "ledger_deletions_failed_total", ledger_type="LEDGER") == 3
     assert value(registry, "ledger_deletions_failed_total", ledger_type="OFFLOAD_LEDGER") == 1
     assert value(registry, "pending_deletions_max_retry_total", ledger_type="OFFLOAD_LEDGER") == 1
-    assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="retry") == 3
+    assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="retry") == 9
     assert value(registry, "pending_deletions_sent_total", ledger_type="OFFLOAD_LEDGER", destination="dlq") == 1
     assert value(registry, "pending_deletions_sent_total", ledger_type="unknown", destination="dlq") == 4
     assert value(registry, "batch_seconds_count") == 1

@@ -34,8 +34,14 @@ def test_the_first_delivery_has_no_attempts() -> None:
         (received({"bookwarden.first-published": "x"}), 1),
         (received({"RECONSUMETIMES": "2", "DELAY_TIME": "3000"}), 7),
         (received({"DELAY_TIME": "3000"}), 1),
+        (received({"bookwarden.first-published": str(NOW - 9000), "RECONSUMETIMES": "2", "DELAY_TIME": "99000"}), 9),
     ],
-    ids=["published", "marked", "future", "first published", "nonsense", "java retries", "java first"],
+    ids=["published", "marked", "future", "first published", "nonsense", "java retries", "java first", "delayed"],
 )
 def test_age_is_by_the_earliest_trustworthy_time(mark: ReceivedMark, age: float) -> None:
     assert mark.age(NOW) == age
+
+
+@pytest.mark.parametrize(("text", "time"), [("123", 123), ("", None), ("-1", None), ("x", None), ("9" * 16, None)])
+def test_the_time_of_the_first_verification_is_what_we_wrote_or_none(text: str, time: int | None) -> None:
+    assert received({"bookwarden.verified-at": text}).verified_at == time

@@ -57,6 +57,7 @@ class Recorder:
     def __init__(self) -> None:
         self.journaled: list[int] = []
         self.retried: list[tuple[int, str]] = []
+        self.delayed: list[tuple[int, float, int]] = []
         self.given_up: list[tuple[Outcome, str]] = []
         self.flushes = 0
         self.journal_error: Exception | None = None
@@ -72,6 +73,10 @@ class Recorder:
         assert delay_s == POLICY.retry_delay
         self.retried.append((received.mark.ledger_id, reason))
 
+    def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
+        assert received.mark is not None
+        self.delayed.append((received.mark.ledger_id, delay_s, verified_ms))
+
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         self.given_up.append((outcome, reason))
 
@@ -84,7 +89,14 @@ class Recorder:
 class World:
     """A populated store with everything that sweeps it."""
 
-    def __init__(self, *, step: int = 1000, max_unreachable: float = 0.0, dry_run: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        step: int = 1000,
+        max_unreachable: float = 0.0,
+        dry_run: bool = False,
+        policy: DeletionPolicy = POLICY,
+    ) -> None:
         self.store = Faulty()
         self.population = Population(self.store)
         self.recorder = Recorder()
@@ -94,7 +106,7 @@ class World:
             MetadataReferences([self.store]),
             self.recorder,
             self.recorder,
-            POLICY,
+            policy,
             SweepLimits(step, max_unreachable),
             dry_run=dry_run,
             pause=self.pauses.append,
@@ -294,3 +306,23 @@ def test_a_row_tells_ledger_times_and_size() -> None:
     assert (row.ledger_created_at, row.ledger_bytes) == (1_600_000_000_000, 1000)
     assert (row.decided_at, row.published_at) == (int(NOW * 1000), int((NOW - 3600) * 1000))
     assert row.message == "1:1:0"
+
+
+def test_with_a_delay_a_ledger_is_sent_on_with_the_time_of_its_first_verification_and_deleted_later() -> None:
+    world = World(policy=replace(POLICY, delete_delay=7200))
+    world.population.ledger(1, DATA)
+    first = int((NOW - 60) * 1000)
+    again = replace(mark(1), properties={"bookwarden.verified-at": str(first)})
+    assert world.outcomes(mark(1), again) == [Outcome.DELAYED, Outcome.DELAYED]
+    assert world.recorder.delayed == [(1, 900.0, int(NOW * 1000)), (1, 900.0, first)]
+    assert (world.recorder.flushes, world.recorder.journaled, world.recorder.retried) == (1, [], [])
+    assert world.store.get("/ledgers/00/0000/L0001") is not None
+    long_ago = replace(mark(1), properties={"bookwarden.verified-at": str(int((NOW - 7200) * 1000))})
+    assert world.outcomes(long_ago) == [Outcome.DELETED]
+
+
+def test_a_dry_run_sends_no_delayed_mark_on() -> None:
+    world = World(policy=replace(POLICY, delete_delay=7200), dry_run=True)
+    world.population.ledger(1, DATA)
+    assert world.outcomes(mark(1)) == [Outcome.DELAYED]
+    assert world.recorder.delayed == []

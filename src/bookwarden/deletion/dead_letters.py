@@ -19,6 +19,7 @@ from bookwarden.ledgers.received import (
     REAL_TOPIC,
     REASON,
     RECONSUME_TIMES,
+    VERIFIED_AT,
     ReceivedMark,
 )
 
@@ -34,6 +35,7 @@ _OF_EARLIER_ROUNDS = frozenset(
         REAL_TOPIC,
         REASON,
         RECONSUME_TIMES,
+        VERIFIED_AT,
     )
 )
 _CONFIRM_EVERY = 500

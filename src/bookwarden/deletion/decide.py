@@ -18,16 +18,21 @@ class Action(enum.Enum):
     DELETE = "delete"
     FINISH = "finish"
     RETRY = "retry"
+    DELAY = "delay"
     GIVE_UP = "give up"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The action, the outcome it leads to if nothing intervenes, and the reason for people."""
+    """The action, the outcome it leads to if nothing intervenes, and the reason for people.
+
+    ``wait`` goes with Action.DELAY: seconds until it is to be verified again.
+    """
 
     action: Action
     outcome: Outcome
     reason: str
+    wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +41,35 @@ class DeletionPolicy:
 
     ``still_referenced_grace``: how long a mark waits for the metadata update that follows it.
     ``unlisted_grace``: a ledger younger than this may be one that is just being created and not listed yet.
+    ``delete_delay``: a ledger is deleted this much later than it was first verified; 0 deletes at once.
     """
 
     retry_delay: float = 600.0
     max_retries: int = 10
     still_referenced_grace: float = 600.0
     unlisted_grace: float = 60.0
+    delete_delay: float = 0.0
+
+    @property
+    def longest_wait(self) -> float:
+        """The most that a delayed deletion waits at a time.
+
+        A partition of the retry topic is read in order, so what waits there holds back the retries behind it.
+        """
+        return max(self.retry_delay, self.delete_delay / 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """How often and since when a pending deletion has been waiting; ``age`` is in seconds."""
+    """How often and since when a pending deletion has been waiting; ``age`` is in seconds.
+
+    ``verified_ms`` is when it was first found fit to be deleted, None if that was not before.
+    """
 
     attempts: int
     age: float
     now_ms: int
+    verified_ms: int | None = None
 
 
 def decide(
@@ -108,7 +127,18 @@ def _judge_unreferenced(reading: StoredLedger, circumstances: Circumstances, pol
     age = (circumstances.now_ms - created_ms) / 1000
     if age < policy.unlisted_grace:
         return _retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
+    left = policy.delete_delay - _verified_for(circumstances)
+    if left > 0:
+        reason = f"nothing names it; to be deleted in {left:.0f} s (delete_delay_seconds)"
+        return Decision(Action.DELAY, Outcome.DELAYED, reason, wait=min(left, policy.longest_wait))
     return Decision(Action.DELETE, Outcome.DELETED, "")
+
+
+def _verified_for(circumstances: Circumstances) -> float:
+    if circumstances.verified_ms is None:
+        return 0.0
+    # A time that lies ahead, by a wrong clock, counts as now.
+    return max(0.0, (circumstances.now_ms - circumstances.verified_ms) / 1000)
 
 
 def _no_driver(mark: PendingDeletion) -> str:

@@ -15,6 +15,7 @@ from bookwarden.ledgers.outcomes import Outcome
 
 _VERDICTS = {
     Outcome.DELETED: "it would be deleted: nothing in its holder's metadata names it",
+    Outcome.DELAYED: "it would be deleted once it has waited: nothing in its holder's metadata names it",
     Outcome.STILL_REFERENCED: "it would be kept: its holder names it",
     Outcome.ALREADY_GONE: "nothing: it is gone already",
     Outcome.MISMATCH: "it would be kept: its custom metadata does not fit its holder",

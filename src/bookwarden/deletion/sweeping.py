@@ -38,6 +38,9 @@ class Outbox(Protocol):
     def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
         """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay."""
 
+    def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
+        """Send to the retry topic, its count as it is, with the time at which it was first verified."""
+
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         """Send to the DLQ with the reason."""
 
@@ -101,7 +104,7 @@ class Sweep:
     def _step(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> list[OutcomeRow]:
         # Waiting begins the step anew, so that a delete never rests on what was read before an outage.
         decided, readings, now_ms = self._patiently(lambda: self._attempt(step, run))
-        self._send_on(decided)
+        self._send_on(decided, now_ms)
         return [_row(message, decision, readings, now_ms) for message, decision in decided]
 
     def _attempt(
@@ -129,7 +132,7 @@ class Sweep:
         if holder is None:
             return Decision(Action.GIVE_UP, Outcome.MALFORMED, message.problem or "no pending deletion")
         mark = _mark(message)
-        circumstances = Circumstances(message.attempts, message.age(now_ms), now_ms)
+        circumstances = Circumstances(message.attempts, message.age(now_ms), now_ms, message.verified_at)
         decision = decide(mark, readings[mark.ledger_id], references[holder], circumstances, self._policy)
         if decision.outcome is Outcome.MISMATCH:
             logger.warning("ledger %d of %s is kept: %s", mark.ledger_id, holder, decision.reason)
@@ -169,13 +172,17 @@ class Sweep:
             results[ledger_id] = DeleteResult.ABSENT
         return message, limit_retries(_AFTER_DELETE[result], message.attempts, self._policy)
 
-    def _send_on(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> None:
+    def _send_on(self, decided: Sequence[tuple[ReceivedMark, Decision]], now_ms: int) -> None:
         if self._dry_run:
             return
         sent = False
         for message, decision in decided:
             if decision.action is Action.RETRY:
                 self._outbox.retry(message, self._policy.retry_delay, decision.reason)
+                sent = True
+            elif decision.action is Action.DELAY:
+                verified_ms = now_ms if message.verified_at is None else message.verified_at
+                self._outbox.delay(message, decision.wait, verified_ms, decision.reason)
                 sent = True
             elif decision.action is Action.GIVE_UP:
                 self._outbox.give_up(message, decision.outcome, decision.reason)

@@ -15,6 +15,7 @@ class Outcome(enum.Enum):
     MISMATCH = "mismatch"
     MALFORMED = "malformed"
     RETRY = "retry"
+    DELAYED = "delayed"
     GAVE_UP = "gave up"
     WOULD_DELETE = "would delete"
 

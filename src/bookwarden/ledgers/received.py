@@ -20,6 +20,7 @@ FIRST_PUBLISHED = "bookwarden.first-published"
 REASON = "bookwarden.reason"
 OUTCOME = "bookwarden.outcome"
 ATTEMPTS = "bookwarden.attempts"
+VERIFIED_AT = "bookwarden.verified-at"
 
 
 # Takes topic, payload and schema version; raises MalformedMarkError.
@@ -51,6 +52,12 @@ class ReceivedMark:
         text = self.properties.get(RECONSUME_TIMES, "0")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
+    @property
+    def verified_at(self) -> int | None:
+        """When a delayed deletion was first found fit to be deleted; None for a time that we did not write."""
+        text = self.properties.get(VERIFIED_AT, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
     def age(self, now_ms: int) -> float:
         """Seconds since it was marked, by the earliest trustworthy time that the message carries."""
         return (now_ms - self._waiting_since()) / 1000
@@ -63,7 +70,7 @@ class ReceivedMark:
         if first.isascii() and first.isdigit():
             candidates.append(int(first))
         delay = self.properties.get(DELAY_TIME, "")
-        if delay.isascii() and delay.isdigit():
+        if not first and delay.isascii() and delay.isdigit():
             # A Java client keeps no first time; each of its retries waited at least this long.
             candidates.append(self.published_at - self.attempts * int(delay))
         return min(candidates)

@@ -27,7 +27,12 @@ _KINDS = tuple(kind.value for kind in LedgerType)
 # The ledger type of what could not be decoded.
 _UNKNOWN = "unknown"
 _SENT = "bookwarden_pending_deletions_sent", "Confirmed by the broker: marks, retries and dead letters."
-_DESTINATION = {Outcome.RETRY.value: "retry", Outcome.GAVE_UP.value: "dlq", Outcome.MALFORMED.value: "dlq"}
+_DESTINATION = {
+    Outcome.RETRY.value: "retry",
+    Outcome.DELAYED.value: "retry",
+    Outcome.GAVE_UP.value: "dlq",
+    Outcome.MALFORMED.value: "dlq",
+}
 _FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value)
 
 
@@ -92,6 +97,14 @@ class SweepMetrics:
             ["topic"],
             registry=self.registry,
         )
+        self._restarts = Counter(
+            "bookwarden_query_restarts", "Restarts of the query after a failure or stall.", registry=self.registry
+        )
+        self._failures = Gauge(
+            "bookwarden_query_consecutive_failures",
+            "Failures and stalls of the query since it last got on; 0 while it does.",
+            registry=self.registry,
+        )
         self._show_zeros()
 
     def _by_kind(self, name: str, text: str) -> Counter:
@@ -139,6 +152,12 @@ class SweepMetrics:
             self._max_retry.labels(kind).inc(number)
         if outcome in _DESTINATION:
             self._sent.labels(kind, _DESTINATION[outcome]).inc(number)
+
+    def count_failures(self, in_a_row: int) -> None:
+        """Note a restart after so many failures in a row, or with 0 that the query gets on again."""
+        self._failures.set(in_a_row)
+        if in_a_row:
+            self._restarts.inc()
 
     def set_inflight(self, topic: str, entries: int) -> None:
         """Publish the backlog of one partition."""

@@ -22,6 +22,7 @@ from bookwarden.ledgers.received import (
     REAL_TOPIC,
     REASON,
     RECONSUME_TIMES,
+    VERIFIED_AT,
     ReceivedMark,
 )
 
@@ -52,9 +53,21 @@ class RetrySender:
         self._producers = ConfirmedProducers(connection, batching_enabled=False)
 
     def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay."""
+        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay.
+
+        What was verified before is not any more: a delay begins anew.
+        """
         properties = self._origin(received)
+        properties.pop(VERIFIED_AT, None)
         properties[RECONSUME_TIMES] = str(received.attempts + 1)
+        properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
+        properties[REASON] = reason
+        self._send(self._retry_topic, received, properties, delay_s)
+
+    def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
+        """Send to the retry topic, its count as it is, with the time at which it was first verified."""
+        properties = self._origin(received)
+        properties[VERIFIED_AT] = str(verified_ms)
         properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
         properties[REASON] = reason
         self._send(self._retry_topic, received, properties, delay_s)
