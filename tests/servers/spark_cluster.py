@@ -107,7 +107,7 @@ class SparkCluster:
         except urllib3.exceptions.HTTPError:
             return None
         # While the page is being set up, the path answers with the HTML of the page above it.
-        if answer.status != 200 or not answer.headers.get("Content-Type", "").startswith(("text/json", "application/json")):
+        if answer.status != 200 or "json" not in answer.headers.get("Content-Type", ""):
             return None
         return int(json.loads(answer.data)["aliveworkers"])
 
