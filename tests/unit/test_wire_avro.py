@@ -17,6 +17,7 @@ from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.holders import SchemaHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
 from bookwarden.wire.avro import MAX_PAYLOAD_BYTES, PendingDeletionCodec, parse_writer_schema, registry_schema
+from bookwarden.wire.pending_deletion_fields import name_fields
 
 CODEC = PendingDeletionCodec()
 DELETION = PendingDeletion(
@@ -293,3 +294,17 @@ DELETIONS = st.builds(
 @given(DELETIONS)
 def test_any_pending_deletion_is_decoded_as_it_was_encoded(deletion: PendingDeletion) -> None:
     assert CODEC.decode(CODEC.encode(deletion)) == deletion
+
+
+@given(DELETIONS, st.booleans())
+def test_a_mark_is_encoded_as_the_whole_schema_has_it(deletion: PendingDeletion, offloaded: bool) -> None:
+    if not offloaded:
+        deletion = replace(deletion, offload_context=None, ledger_type=LedgerType.LEDGER)
+    whole = BytesIO()
+    fastavro.schemaless_writer(whole, json.loads(registry_schema()), name_fields(deletion))
+    assert CODEC.encode(deletion) == whole.getvalue()
+
+
+def test_an_id_that_no_long_holds_is_not_encoded() -> None:
+    with pytest.raises(MalformedMarkError, match="ledger 9223372036854775808: it cannot be encoded"):
+        CODEC.encode(replace(DELETION, offload_context=None, ledger_id=2**63))

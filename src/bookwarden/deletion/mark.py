@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bookwarden.deletion.ports import MarkSender
 from bookwarden.errors import MalformedMarkError
@@ -70,7 +70,7 @@ class Marker:
         if not self.enabled:
             return MarkReport()
         now_ms = int(self._clock() * 1000)
-        stamped = [mark if mark.marked_at else replace(mark, marked_at=now_ms) for mark in marks]
+        stamped = [mark if mark.marked_at else mark.stamped(now_ms) for mark in marks]
         problems = [_problem(mark) for mark in stamped]
         sound = [mark for mark, problem in zip(stamped, problems, strict=True) if problem is None]
         results = iter(self._sender.send_all(sound))

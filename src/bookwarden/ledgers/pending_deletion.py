@@ -58,6 +58,21 @@ class PendingDeletion:
     marked_at: int = 0
     reason: str = ""
 
+    def stamped(self, now_ms: int) -> PendingDeletion:
+        """Return the same mark, made at this time; dataclasses.replace takes three times as long."""
+        return PendingDeletion(
+            self.topic_name,
+            self.component,
+            self.ledger_type,
+            self.ledger_id,
+            self.cursor_name,
+            self.schema_id,
+            self.offload_context,
+            self.bookie_cluster,
+            now_ms,
+            self.reason,
+        )
+
     def validate(self) -> None:
         """Raise MalformedMarkError when a field that this component needs is missing or impossible."""
         if not 0 <= self.ledger_id <= MAX_LEDGER_ID:

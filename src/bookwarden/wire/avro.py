@@ -7,6 +7,7 @@ registry. JSON has the same field names, as Pulsar's JSON schema type writes it.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from importlib import resources
 from io import BytesIO
 from typing import Any
@@ -14,13 +15,15 @@ from typing import Any
 import fastavro
 
 from bookwarden.errors import MalformedMarkError
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.wire.pending_deletion_fields import build_pending_deletion, name_fields
+from bookwarden.wire.varint import encode_zigzag
 from bookwarden.wire.writer_schema import ParsedSchema, parse_writer_schema
 
 __all__ = ["MAX_PAYLOAD_BYTES", "ParsedSchema", "PendingDeletionCodec", "parse_writer_schema", "registry_schema"]
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
+_SURROUNDINGS = 4096
 
 # What fastavro raises for bytes that do not fit the schema; UnicodeDecodeError is a ValueError.
 _UNDECODABLE = (EOFError, ValueError, IndexError, OverflowError, KeyError, TypeError)
@@ -38,6 +41,9 @@ class PendingDeletionCodec:
     def __init__(self) -> None:
         self._text = registry_schema()
         self._own = parse_writer_schema(self._text)
+        self._head, self._tail = _around(self._text, "ledgerId")
+        # The marks of one call to `Marker.mark` differ in few things but their ids.
+        self._surroundings = lru_cache(maxsize=_SURROUNDINGS)(self._encode_surroundings)
 
     def registry_schema(self) -> str:
         """Give the schema of what `encode` returns, as the module's function does."""
@@ -45,12 +51,49 @@ class PendingDeletionCodec:
 
     def encode(self, deletion: PendingDeletion) -> bytes:
         """Encode by our own schema; raise MalformedMarkError for a value that Avro cannot hold."""
-        output = BytesIO()
         try:
-            fastavro.schemaless_writer(output, self._own.definition, name_fields(deletion))
+            if deletion.offload_context is not None:
+                return _write_avro(self._own, name_fields(deletion))
+            head, tail = self._surroundings(
+                deletion.topic_name,
+                deletion.component,
+                deletion.cursor_name,
+                deletion.schema_id,
+                deletion.ledger_type,
+                deletion.bookie_cluster,
+                deletion.marked_at,
+                deletion.reason,
+            )
+            return head + encode_zigzag(deletion.ledger_id) + tail
         except (ValueError, OverflowError, TypeError) as error:
             raise MalformedMarkError(f"ledger {deletion.ledger_id}: it cannot be encoded: {error}") from error
-        return output.getvalue()
+
+    def _encode_surroundings(
+        self,
+        topic_name: str,
+        component: LedgerComponent,
+        cursor_name: str | None,
+        schema_id: str | None,
+        ledger_type: LedgerType,
+        bookie_cluster: str,
+        marked_at: int,
+        reason: str,
+    ) -> tuple[bytes, bytes]:
+        """Encode what stands before and behind the ledger id of a mark without an offloaded copy."""
+        fields = name_fields(
+            PendingDeletion(
+                topic_name=topic_name,
+                component=component,
+                ledger_type=ledger_type,
+                ledger_id=0,
+                cursor_name=cursor_name,
+                schema_id=schema_id,
+                bookie_cluster=bookie_cluster,
+                marked_at=marked_at,
+                reason=reason,
+            )
+        )
+        return _write_avro(self._head, fields), _write_avro(self._tail, fields)
 
     def decode(self, payload: bytes, writer_schema: ParsedSchema | None = None) -> PendingDeletion:
         """Decode a payload by its writer's schema, or without one as JSON if it begins with a brace, else as ours.
@@ -63,6 +106,21 @@ class PendingDeletionCodec:
         if writer_schema is None and payload.startswith(b"{"):
             return build_pending_deletion(_read_json(payload))
         return build_pending_deletion(_read_avro(payload, writer_schema or self._own))
+
+
+def _around(schema: str, name: str) -> tuple[ParsedSchema, ParsedSchema]:
+    """Cut a record's schema at a field: an Avro record is its fields' bytes, one after another and nothing else."""
+    record = json.loads(schema)
+    fields = record["fields"]
+    (place,) = (index for index, field in enumerate(fields) if field["name"] == name)
+    head, tail = (json.dumps({**record, "fields": part}) for part in (fields[:place], fields[place + 1 :]))
+    return parse_writer_schema(head), parse_writer_schema(tail)
+
+
+def _write_avro(schema: ParsedSchema, fields: dict[str, Any]) -> bytes:
+    output = BytesIO()
+    fastavro.schemaless_writer(output, schema.definition, fields)
+    return output.getvalue()
 
 
 def _read_avro(payload: bytes, schema: ParsedSchema) -> Any:

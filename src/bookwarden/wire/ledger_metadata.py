@@ -15,6 +15,7 @@ from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
 from bookwarden.wire.protobuf import parse
+from bookwarden.wire.varint import encode_varint
 
 _WHAT = "ledger metadata"
 _HEADER = b"BookieMetadataFormatVersion\t"
@@ -60,16 +61,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -
     for key, value in metadata.custom.items():
         message.customMetadata.add(key=key, value=value)
     body = message.SerializeToString()
-    return _VERSION_3 + _encode_varint(len(body)) + body
-
-
-def _encode_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return _VERSION_3 + encode_varint(len(body)) + body
 
 
 def _parse_delimited(raw: bytes) -> pb.LedgerMetadataFormat:

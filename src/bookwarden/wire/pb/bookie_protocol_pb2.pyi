@@ -13,6 +13,8 @@ class ProtocolVersion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class OperationType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     READ_ENTRY: _ClassVar[OperationType]
+    READ_LAC: _ClassVar[OperationType]
+    START_TLS: _ClassVar[OperationType]
 
 class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,6 +31,8 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EUNKNOWNLEDGERSTATE: _ClassVar[StatusCode]
 VERSION_THREE: ProtocolVersion
 READ_ENTRY: OperationType
+READ_LAC: OperationType
+START_TLS: OperationType
 EOK: StatusCode
 ENOLEDGER: StatusCode
 ENOENTRY: StatusCode
@@ -59,13 +63,27 @@ class ReadRequest(_message.Message):
     entryId: int
     def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ...) -> None: ...
 
+class ReadLacRequest(_message.Message):
+    __slots__ = ("ledgerId",)
+    LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    ledgerId: int
+    def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
+
+class StartTLSRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Request(_message.Message):
-    __slots__ = ("header", "readRequest")
+    __slots__ = ("header", "readRequest", "readLacRequest", "startTLSRequest")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     READREQUEST_FIELD_NUMBER: _ClassVar[int]
+    READLACREQUEST_FIELD_NUMBER: _ClassVar[int]
+    STARTTLSREQUEST_FIELD_NUMBER: _ClassVar[int]
     header: BKPacketHeader
     readRequest: ReadRequest
-    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ...) -> None: ...
+    readLacRequest: ReadLacRequest
+    startTLSRequest: StartTLSRequest
+    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
     __slots__ = ("status", "ledgerId", "entryId", "body")
@@ -79,12 +97,26 @@ class ReadResponse(_message.Message):
     body: bytes
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
+class ReadLacResponse(_message.Message):
+    __slots__ = ("status", "ledgerId", "lacBody", "lastEntryBody")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    LACBODY_FIELD_NUMBER: _ClassVar[int]
+    LASTENTRYBODY_FIELD_NUMBER: _ClassVar[int]
+    status: StatusCode
+    ledgerId: int
+    lacBody: bytes
+    lastEntryBody: bytes
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
+
 class Response(_message.Message):
-    __slots__ = ("header", "status", "readResponse")
+    __slots__ = ("header", "status", "readResponse", "readLacResponse")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     READRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    READLACRESPONSE_FIELD_NUMBER: _ClassVar[int]
     header: BKPacketHeader
     status: StatusCode
     readResponse: ReadResponse
-    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ...) -> None: ...
+    readLacResponse: ReadLacResponse
+    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping]] = ...) -> None: ...
