@@ -125,6 +125,7 @@ class SweepSettings(_Section):
     checkpoint: str = "var/checkpoint"
     outcomes: str = "var/outcomes"
     journal: str = "var/journal"
+    journal_retention_days: float | None = Field(default=None, gt=0)
     dry_run: bool = False
     max_entries_per_batch: int = Field(default=20_000, ge=1)
     max_rows_per_batch: int = Field(default=50_000, ge=1)

@@ -26,7 +26,7 @@ from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
-from bookwarden.deletion.journal import FileJournal
+from bookwarden.deletion.journal_writing import FileJournal
 from bookwarden.deletion.mark import Marker
 from bookwarden.deletion.removal import Removal
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
@@ -123,6 +123,12 @@ def in_flight_of(settings: Settings, max_entries: int = DEFAULT_MAX_ENTRIES) -> 
     deletion = settings.deletion
     reader = SubscriptionBacklog(PulsarAdmin(connection_of(settings)))
     return count_in_flight(reader, (deletion.topic, deletion.retry_topic), deletion.subscription, max_entries)
+
+
+def journal_of(settings: Settings) -> FileJournal:
+    """Make this process's writer of the journal; it opens a file at its first record."""
+    sweep = settings.sweep
+    return FileJournal(Path(sweep.journal), keep_days=sweep.journal_retention_days)
 
 
 def dead_letters_of(settings: Settings) -> DeadLetters:
@@ -245,7 +251,7 @@ class SweepContext:
         self._outbox = RetrySender(
             connection, deletion.retry_topic, deletion.dlq_topic, deletion.subscription, registry=registry
         )
-        self._journal = FileJournal(Path(settings.sweep.journal))
+        self._journal = journal_of(settings)
         self.decode = MarkDecoder(registry).decode
         self.sweep = Sweep(
             self._metadata.catalog,

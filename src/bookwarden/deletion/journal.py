@@ -1,29 +1,45 @@
-"""The journal: what was deleted, durable before it is deleted.
+"""The journal: what was deleted, durable before it is deleted; and what was put back.
 
 One record a line: a JSON object, a tab, and the CRC-32 of the JSON in eight hexadecimal digits. A line whose
-checksum does not fit, such as the last one of a file that was cut off, is no record. The fields are those of
-StoredLedger (``raw`` in base64) and ``journaled_at`` (milliseconds), ``holder``, ``run`` and ``reason``.
+checksum does not fit, such as the last one of a file that was cut off, is no record. Times are in milliseconds.
+A record's ``kind`` says which it is:
+
+- ``header``, the first of each file: JournalHeader;
+- none, a ledger that is about to be deleted: JournalEntry, with ``raw`` in base64;
+- ``undo``, a step of an undo: UndoRecord.
 """
 
 from __future__ import annotations
 
 import base64
+import enum
 import json
-import os
-import socket
-import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path
-
-from bookwarden.errors import StoreUnavailableError
+from typing import Any, Protocol
 
 # Made once: making it takes as long as rendering an entry.
 _render = json.JSONEncoder(separators=(",", ":")).encode
 
-MAX_FILE_BYTES = 128 * 1024 * 1024
+FORMAT = 1
+_HEADER = "header"
+_UNDO = "undo"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHeader:
+    """Who writes a file: ``run`` is that of its first record, later ones may have others."""
+
+    format: int
+    run: str
+    host: str
+    pid: int
+    opened_at: int
+
+    def encode(self) -> bytes:
+        """Render the header as one line."""
+        return _line({"kind": _HEADER, **_fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,81 +57,77 @@ class JournalEntry:
 
     def encode(self) -> bytes:
         """Render the entry as one line."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields = _fields(self)
         fields["raw"] = base64.b64encode(self.raw).decode()
-        body = _render(fields).encode()
-        return b"%s\t%08x\n" % (body, zlib.crc32(body))
+        return _line(fields)
 
     @classmethod
     def decode(cls, line: bytes) -> JournalEntry | None:
-        """Read a line back; None when it is cut off or damaged."""
-        body, tab, checksum = line.rstrip(b"\n").rpartition(b"\t")
-        if not tab or not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(body):
-            return None
-        fields = json.loads(body)
-        return cls(**{**fields, "raw": base64.b64decode(fields["raw"])})
+        """Read a line back; None when it is cut off, damaged or another record."""
+        record = decode_record(line)
+        return record if isinstance(record, cls) else None
 
 
-class FileJournal:
-    """A journal in a folder; each process appends to a file of its own, so make one per process.
+class UndoStep(enum.Enum):
+    """How far the undo of one ledger is; BEGUN is written before its metadata is put back."""
 
-    Every machine that sweeps needs the folder; a folder that all share keeps the record in one place.
-    """
-
-    def __init__(self, folder: Path, max_file_bytes: int = MAX_FILE_BYTES) -> None:
-        self._folder = folder
-        self._max_file_bytes = max_file_bytes
-        self._file: FileIO | None = None
-
-    def append(self, entries: Sequence[JournalEntry]) -> None:
-        """Write the entries and wait until they are on disk.
-
-        Raises StoreUnavailableError when that fails: nothing may be deleted then.
-        """
-        try:
-            file = self._open()
-            _write_all(file, b"".join(entry.encode() for entry in entries))
-            os.fdatasync(file.fileno())
-        except OSError as error:
-            # What was half written is no record; the next append begins a new file.
-            self.close()
-            raise StoreUnavailableError(
-                f"journal {self._folder} cannot be written ({error.strerror}): nothing is deleted until it can"
-            ) from error
-
-    def _open(self) -> FileIO:
-        if self._file is not None and self._file.tell() < self._max_file_bytes:
-            return self._file
-        self.close()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        name = f"{stamp}-{socket.gethostname()}-{os.getpid()}-{time.monotonic_ns():x}.jsonl"
-        self._file = (self._folder / name).open("xb", buffering=0)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return self._file
-
-    def close(self) -> None:
-        """Close the file; a later append begins a new one."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    BEGUN = "begun"
+    RESTORED = "restored"
+    UNVERIFIED = "unverified"
+    LOST = "lost"
 
 
-def _write_all(file: FileIO, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
+@dataclass(frozen=True, slots=True)
+class UndoRecord:
+    """A step of putting a ledger's metadata back; ``run`` is the one that deleted it, ``undo`` names the undo."""
+
+    ledger_id: int
+    run: str
+    undo: str
+    step: UndoStep
+    journaled_at: int
+
+    def encode(self) -> bytes:
+        """Render the record as one line."""
+        return _line({"kind": _UNDO, **_fields(self), "step": self.step.value})
 
 
-def read_journal(folder: Path) -> Iterator[JournalEntry]:
-    """Read all records of a journal folder, oldest file first, damaged lines left out."""
-    for path in sorted(folder.glob("*.jsonl")):
-        with path.open("rb") as file:
-            for line in file:
-                entry = JournalEntry.decode(line)
-                if entry is not None:
-                    yield entry
+JournalRecord = JournalEntry | UndoRecord
+
+
+class Journal(Protocol):
+    """What undo needs, durable when `append` returns."""
+
+    def append(self, records: Sequence[JournalRecord]) -> None:
+        """Write the records and wait until they are durable; raises StoreUnavailableError when they are not."""
+
+
+def decode_record(line: bytes) -> JournalHeader | JournalRecord | None:
+    """Read a line back; None when it is cut off, damaged, or of a kind that this version does not know."""
+    body, tab, checksum = line.rstrip(b"\n").rpartition(b"\t")
+    if not tab or not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        return _record(json.loads(body))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _record(fields: dict[str, Any]) -> JournalHeader | JournalRecord:
+    kind = fields.pop("kind", None)
+    if kind == _HEADER:
+        return JournalHeader(**fields)
+    if kind == _UNDO:
+        return UndoRecord(**{**fields, "step": UndoStep(fields["step"])})
+    if kind is not None:
+        raise ValueError(kind)
+    return JournalEntry(**{**fields, "raw": base64.b64decode(fields["raw"])})
+
+
+def _fields(record: JournalHeader | JournalRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    body = _render(fields).encode()
+    return b"%s\t%08x\n" % (body, zlib.crc32(body))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
-from bookwarden.deletion.journal import JournalEntry
+from bookwarden.deletion.journal import Journal, JournalEntry
 from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
 from bookwarden.errors import MalformedMarkError, StoreUnavailableError
 from bookwarden.ledgers.holders import Holder, References
@@ -46,13 +46,6 @@ class Outbox(Protocol):
 
     def flush(self) -> None:
         """Wait until each message is confirmed; raises PulsarError when one is not."""
-
-
-class Journal(Protocol):
-    """What undo needs, durable when `append` returns."""
-
-    def append(self, entries: Sequence[JournalEntry]) -> None:
-        """Write the entries and wait until they are durable; raises StoreUnavailableError when they are not."""
 
 
 @dataclass(frozen=True, slots=True)
