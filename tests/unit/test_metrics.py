@@ -64,6 +64,17 @@ def test_a_dry_run_counts_what_it_judged_and_nothing_as_done() -> None:
     assert value(registry, "ledger_deletions_failed_total", ledger_type="LEDGER") == 0
 
 
+def test_restarts_add_up_and_failures_in_a_row_end_with_the_first_success() -> None:
+    metrics = SweepMetrics()
+    registry = metrics.registry
+    assert (value(registry, "query_restarts_total"), value(registry, "query_consecutive_failures")) == (0, 0)
+    for in_a_row in (1, 2, 0, 1):
+        metrics.count_failures(in_a_row)
+    assert (value(registry, "query_restarts_total"), value(registry, "query_consecutive_failures")) == (3, 1)
+    metrics.count_failures(0)
+    assert value(registry, "query_consecutive_failures") == 0
+
+
 class HalfDeafBroker:
     """Confirms every other mark."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from bookwarden.errors import DataGoneError, SparkError
 from bookwarden.pipelines.supervisor import BatchRefusedError, Patience, Pulse, Supervisor
+from servers.waiting import eventually
 
 QUICK = Patience(stall=30, max_failures=3, failure_window=60, backoff=0.001, max_backoff=0.002, stop_timeout=5)
 
@@ -16,8 +17,9 @@ QUICK = Patience(stall=30, max_failures=3, failure_window=60, backoff=0.001, max
 class ScriptedQuery:
     """A query that is active until it is stopped, or fails at once with the given error."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, at_stop: Exception | None = None) -> None:
         self._error = error
+        self._at_stop = at_stop
         self.stopped = threading.Event()
 
     @property
@@ -26,6 +28,8 @@ class ScriptedQuery:
 
     def stop(self) -> None:
         self.stopped.set()
+        if self._at_stop:
+            raise self._at_stop
 
     def exception(self) -> Exception | None:
         return self._error
@@ -114,3 +118,47 @@ def test_a_stop_before_the_start_starts_nothing() -> None:
     supervisor = Supervisor(lambda: pytest.fail("started"), Pulse(), QUICK)
     supervisor.stop()
     supervisor.run()
+
+
+def test_a_stop_that_fails_ends_the_process_although_the_query_says_that_it_is_not_active() -> None:
+    queries = [ScriptedQuery(at_stop=TimeoutError("stream execution thread")), ScriptedQuery()]
+    patience = Patience(stall=0.01, max_failures=9, backoff=0.001, stop_timeout=5)
+    with pytest.raises(SparkError, match="did not stop"):
+        Supervisor(lambda: queries.pop(0), Pulse(), patience).run()
+    assert len(queries) == 1
+
+
+class LostQuery(ScriptedQuery):
+    """A query whose JVM was killed."""
+
+    @property
+    def isActive(self) -> bool:
+        raise ConnectionRefusedError("py4j: connection refused")
+
+
+def test_a_killed_jvm_ends_the_process_at_once() -> None:
+    queries = [LostQuery()]
+    with pytest.raises(SparkError, match="no longer answers"):
+        Supervisor(lambda: queries.pop(), Pulse(), QUICK).run()
+
+
+def test_failures_in_a_row_are_told_until_the_query_gets_on_again() -> None:
+    pulse, told = Pulse(), []
+    recovered = threading.Event()
+
+    def tell(number: int) -> None:
+        told.append(number)
+        if number == 0:
+            recovered.set()
+
+    queries = [ScriptedQuery(RuntimeError("first")), ScriptedQuery(RuntimeError("second")), ScriptedQuery()]
+    supervisor = Supervisor(lambda: queries.pop(0), pulse, QUICK, on_failures=tell)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    eventually(lambda: not queries)
+    # An idle poll is reported again and again; the first may come while the query is still being started.
+    while not recovered.wait(0.05):
+        pulse.onQueryIdle(None)
+    supervisor.stop()
+    thread.join(10)
+    assert told == [1, 2, 0]

@@ -66,6 +66,7 @@ class Pulse(StreamingQueryListener):
         self._running: int | None = None
         self._finished = -1
         self._committed = -1
+        self._advances = 0
         self._closed = False
         self._refused = False
 
@@ -77,11 +78,14 @@ class Pulse(StreamingQueryListener):
         """Note which batch is committed."""
         with self._changed:
             self._committed = max(self._committed, event.progress.batchId)
+            self._advances += 1
             self._beat()
 
     def onQueryIdle(self, event: Any) -> None:
-        """Count an idle poll as a sign of life."""
-        self.beat()
+        """Count an idle poll as a sign of life: everything before it is done."""
+        with self._changed:
+            self._advances += 1
+            self._beat()
 
     def onQueryTerminated(self, event: Any) -> None:
         """Leave failures to the supervisor's loop."""
@@ -125,10 +129,10 @@ class Pulse(StreamingQueryListener):
             return time.monotonic() - self._last_sign
 
     @property
-    def committed(self) -> int:
-        """Number of the last committed batch; -1 before the first."""
+    def advances(self) -> int:
+        """How often a batch was committed, or a look for one found none; a query that fails at once has neither."""
         with self._changed:
-            return self._committed
+            return self._advances
 
     def wait_until_settled(self, timeout: float) -> bool:
         """Wait until the running batch is finished and committed; say whether it was."""
@@ -144,13 +148,26 @@ class Pulse(StreamingQueryListener):
 
 
 class Supervisor:
-    """Keep one query running until `stop` is called or it fails too often; with `once`, until it is through."""
+    """Keep one query running until `stop` is called or it fails too often; with `once`, until it is through.
 
-    def __init__(self, start: Callable[[], Query], pulse: Pulse, patience: Patience, *, once: bool = False) -> None:
+    ``on_failures`` is told of the number of failures in a row at each restart, and of 0 when the query gets on again.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Query],
+        pulse: Pulse,
+        patience: Patience,
+        *,
+        once: bool = False,
+        on_failures: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._start = start
         self._once = once
         self._pulse = pulse
         self._patience = patience
+        self._on_failures = on_failures
+        self._advances = 0
         self._stopping = threading.Event()
         self._failures: deque[float] = deque()
         self._streak = 0
@@ -162,7 +179,8 @@ class Supervisor:
     def run(self) -> None:
         """Return after a gentle stop, or when a query of `once` is through.
 
-        Raises SparkError when the query failed more often than allowed.
+        Raises SparkError when the query failed more often than allowed, when it does not stop, and when Spark itself
+        is gone: then only a new process helps.
         """
         while not self._stopping.is_set():
             try:
@@ -171,17 +189,17 @@ class Supervisor:
                 self._failed(f"the query does not start: {_first_line(error)}", error)
                 continue
             self._pulse.beat()
-            before = self._pulse.committed
+            self._advances = self._pulse.advances
             reason, cause = self._watch(query)
             if reason is None:
                 return
-            if self._pulse.committed > before:
-                self._streak = 0
+            self._note_advance()
             self._failed(reason, cause)
 
     def _watch(self, query: Query) -> tuple[str | None, BaseException | None]:
         while not self._stopping.wait(_WATCH_SECONDS):
-            if not query.isActive:
+            self._note_advance()
+            if not _is_active(query):
                 cause = query.exception()
                 if cause is None and self._once:
                     return None, None
@@ -196,6 +214,11 @@ class Supervisor:
         self._end(query)
         return None, None
 
+    def _note_advance(self) -> None:
+        if self._streak and self._pulse.advances > self._advances:
+            self._streak = 0
+            self._on_failures(0)
+
     def _failed(self, reason: str, cause: BaseException | None) -> None:
         now = time.monotonic()
         self._failures.append(now)
@@ -208,22 +231,39 @@ class Supervisor:
         delay = min(self._patience.backoff * 2**self._streak, self._patience.max_backoff)
         self._streak += 1
         logger.error("%s; failure %d, restarting in %.1f s", reason, len(self._failures), delay)
+        self._on_failures(self._streak)
         self._stopping.wait(delay)
 
     def _end(self, query: Query) -> None:
         # A stalled query may not stop at all; the process that replaces it must not wait for that.
-        thread = threading.Thread(target=_stop_quietly, args=(query,), name="stop-query", daemon=True)
+        stopped = threading.Event()
+        thread = threading.Thread(target=_stop, args=(query, stopped), name="stop-query", daemon=True)
         thread.start()
         thread.join(self._patience.stop_timeout)
-        if thread.is_alive():
-            raise SparkError(f"the query did not stop within {self._patience.stop_timeout:.0f} s")
+        # A second query on the same checkpoint and subscription must not begin beside one that runs on.
+        if not stopped.is_set():
+            raise SparkError(
+                f"the query did not stop within {self._patience.stop_timeout:.0f} s; it ends with this process: "
+                "start the sweep again, the running batch is replayed"
+            )
 
 
-def _stop_quietly(query: Query) -> None:
+def _is_active(query: Query) -> bool:
+    try:
+        return query.isActive
+    except Exception as error:
+        # What py4j raises when the JVM has ended or was killed.
+        raise SparkError(f"Spark no longer answers ({_first_line(error)}): start the sweep again") from error
+
+
+def _stop(query: Query, stopped: threading.Event) -> None:
     try:
         query.stop()
-    except Exception as error:  # noqa: BLE001 - the query is ending; what it says on the way out is only logged
-        logger.info("while stopping: %s", _first_line(error))
+    except Exception as error:  # noqa: BLE001 - Spark's and py4j's; the caller sees that it is not stopped
+        # After spark.sql.streaming.stopTimeout the query says that it is not active, and runs on.
+        logger.warning("while stopping: %s", _first_line(error))
+    else:
+        stopped.set()
 
 
 def _first_line(error: BaseException) -> str:

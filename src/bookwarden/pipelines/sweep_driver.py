@@ -33,6 +33,8 @@ SPARK_DEFAULTS = {
     # Two attempts at the same task would race each other's deletes and send retries twice.
     "spark.speculation": "false",
     "spark.sql.streaming.minBatchesToRetain": "20",
+    # Without messages this is the only sign of life; it must come more often than sweep.stall_seconds.
+    "spark.sql.streaming.noDataProgressEventInterval": "1s",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.shuffle.partitions": "4",
 }
@@ -78,14 +80,17 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     metrics = SweepMetrics()
     query = LedgerDeletion(spark, settings, pulse, metrics)
     patience = Patience(
-        stall=sweep.stall_seconds,
+        # Between two triggers the query has nothing to say.
+        stall=sweep.stall_seconds + sweep.trigger_seconds,
         max_failures=sweep.max_failures,
         failure_window=sweep.failure_window_seconds,
         backoff=sweep.backoff_seconds,
         max_backoff=sweep.max_backoff_seconds,
         stop_timeout=sweep.stop_timeout_seconds,
     )
-    supervisor = Supervisor(lambda: query.start(once=once), pulse, patience, once=once)
+    supervisor = Supervisor(
+        lambda: query.start(once=once), pulse, patience, once=once, on_failures=metrics.count_failures
+    )
     try:
         with _stopped_by_signals(supervisor.stop), _published(settings, metrics):
             supervisor.run()
