@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
@@ -69,6 +76,17 @@ def _node(holder: Holder, ledger_ids: list[int]) -> tuple[str, bytes]:
     if isinstance(holder, CursorHolder):
         (cursors_ledger,) = ledger_ids or [-1]
         cursor = managed_ledger_pb2.ManagedCursorInfo(cursorsLedgerId=cursors_ledger)
+        return f"/managed-ledgers/{holder.managed_ledger}/{holder.cursor}", cursor.SerializeToString()
+    if isinstance(holder, CompactedHolder):
+        cursor = managed_ledger_pb2.ManagedCursorInfo(cursorsLedgerId=-1)
+        for ledger_id in ledger_ids[:1]:
+            cursor.properties.add(name="CompactedTopicLedger", value=ledger_id)
+        return f"/managed-ledgers/{holder.managed_ledger}/__compaction", cursor.SerializeToString()
+    if isinstance(holder, BucketHolder):
+        cursor = managed_ledger_pb2.ManagedCursorInfo(cursorsLedgerId=-1)
+        for ledger_id in ledger_ids:
+            key = f"#pulsar.internal.delayed.bucket_{ledger_id}_{ledger_id}"
+            cursor.cursorProperties.add(name=key, value=str(ledger_id))
         return f"/managed-ledgers/{holder.managed_ledger}/{holder.cursor}", cursor.SerializeToString()
     assert isinstance(holder, SchemaHolder)
     locator = schema_locator_pb2.SchemaLocator()

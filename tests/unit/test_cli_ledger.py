@@ -12,13 +12,27 @@ from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.explaining import Explanation, explain_ledger
 from bookwarden.deletion.named_ledgers import marks_of_ids
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import ROOT, Population
 
 TOPIC = ManagedLedgerHolder("tenant/ns/persistent/a%2Fb")
-HOLDERS: list[Holder] = [TOPIC, CursorHolder(TOPIC.name, "sub%3A1"), SchemaHolder("tenant/ns/a%2Fb")]
+HOLDERS: list[Holder] = [
+    TOPIC,
+    CursorHolder(TOPIC.name, "sub%3A1"),
+    SchemaHolder("tenant/ns/a%2Fb"),
+    CompactedHolder("tenant/ns/persistent/a+b"),
+    CompactedHolder("tenant/cluster/ns/persistent/a"),
+    BucketHolder("tenant/ns/persistent/a+b-partition-1", "sub%3A1"),
+]
 # The nodes are made by the test, on the clock of this machine.
 NOW_MS = int(time.time() * 1000) + 3_600_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import LiveReferences, References, UnknownReferences
+from bookwarden.ledgers.holders import LiveReferences, References, ShadowList, UnknownReferences, UnnamedUse
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     LedgerMetadata,
@@ -186,3 +186,47 @@ def test_a_verification_that_lies_ahead_counts_as_now() -> None:
 
 def test_what_is_named_again_within_the_delay_is_kept() -> None:
     assert delayed(NOW - 24 * HOUR, NAMED).outcome is Outcome.STILL_REFERENCED
+
+
+COMPACTED = replace(DATA, component=LedgerComponent.COMPACTED_LEDGER)
+BUCKET = replace(CURSOR, component=LedgerComponent.DELAYED_INDEX_BUCKET)
+
+
+@pytest.mark.parametrize("mark", [COMPACTED, BUCKET])
+def test_a_compacted_ledger_or_bucket_whose_holder_is_gone_is_deleted(mark: PendingDeletion) -> None:
+    gone = LiveReferences(frozenset(), exists=False)
+    assert decided(stored(mark=mark), gone, mark=mark).action is Action.DELETE
+
+
+@pytest.mark.parametrize(
+    ("use", "outcome"),
+    [
+        (UnnamedUse("under way"), Outcome.RETRY),
+        (UnnamedUse("newer", before_ledger=7), Outcome.RETRY),
+        (UnnamedUse("older", before_ledger=8), Outcome.DELETED),
+        (UnnamedUse("loaded before", before_ms=HOUR), Outcome.RETRY),
+        (UnnamedUse("loaded since", before_ms=HOUR + 1), Outcome.DELETED),
+    ],
+)
+def test_what_may_be_in_use_unnamed_is_retried_with_the_reason(use: UnnamedUse, outcome: Outcome) -> None:
+    references = LiveReferences(frozenset({8}), exists=True, unnamed_use=use)
+    decision = decided(stored(mark=COMPACTED), references, mark=COMPACTED)
+    assert decision.outcome is outcome
+    assert (use.reason in decision.reason) is (outcome is Outcome.RETRY)
+
+
+def test_the_younger_of_a_ledgers_two_creation_times_counts_for_its_use() -> None:
+    references = LiveReferences(frozenset(), exists=True, unnamed_use=UnnamedUse("loaded", before_ms=3 * HOUR))
+    assert decided(stored(mark=BUCKET, ctime=4 * HOUR), references, mark=BUCKET).outcome is Outcome.RETRY
+    assert decided(stored(mark=BUCKET, ctime=2 * HOUR), references, mark=BUCKET).outcome is Outcome.DELETED
+
+
+def test_a_ledger_that_only_a_shadow_topic_lists_is_kept_and_the_shadow_is_told() -> None:
+    shadow = ShadowList("tenant/ns/persistent/shadow", frozenset({7}))
+    references = LiveReferences(frozenset({8}), exists=True, shadows=(shadow,))
+    assert decided(stored(), references, age=0).outcome is Outcome.RETRY
+    decision = decided(stored(), references)
+    assert decision.outcome is Outcome.STILL_REFERENCED
+    assert decision.reason.startswith("tenant/ns/persistent/shadow, a shadow of tenant/ns/persistent/orders,")
+    named_by_both = replace(references, ledger_ids=frozenset({7}))
+    assert decided(stored(), named_by_both).reason.startswith("tenant/ns/persistent/orders still")

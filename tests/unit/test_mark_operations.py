@@ -65,6 +65,18 @@ class Place:
         )
         self.store.create(f"{NODE}/{name}", info.SerializeToString())
 
+    def buckets(self, name: str, ids: Collection[int]) -> None:
+        info = managed_ledger_pb2.ManagedCursorInfo(cursorsLedgerId=-1)
+        for ledger_id in ids:
+            key = f"#pulsar.internal.delayed.bucket_{ledger_id}_{ledger_id}"
+            info.cursorProperties.add(name=key, value=str(ledger_id))
+        self.store.create(f"{NODE}/{name}", info.SerializeToString())
+
+    def compacted(self, ledger_id: int) -> None:
+        info = managed_ledger_pb2.ManagedCursorInfo(cursorsLedgerId=-1)
+        info.properties.add(name="CompactedTopicLedger", value=ledger_id)
+        self.store.create(f"{NODE}/__compaction", info.SerializeToString())
+
     def listed(self) -> list[int]:
         read = self.managed_ledgers.read("t/n/persistent/a")
         assert read is not None
@@ -81,6 +93,7 @@ class Broker:
         self.asked: list[str] = []
         self.marked_before: list[int] = []
         self.answer: Exception | None = None
+        self.compacted: frozenset[int] = frozenset()
         self._sender = sender
         self._positions = positions or {}
 
@@ -89,6 +102,11 @@ class Broker:
 
     def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
         return self._positions
+
+    def compacted_ledgers(self, topic: str) -> frozenset[int]:
+        if self.answer is not None:
+            raise self.answer
+        return self.compacted
 
     def trim(self, topic: str) -> None:
         self._note(f"trim {topic}")
@@ -348,3 +366,37 @@ def test_deleting_a_subscription_marks_its_cursor_only():
         removal.delete_subscription(TOPIC, "none")
     with pytest.raises(NotFoundError, match="no schema"):
         removal.delete_schema(TOPIC)
+
+
+def test_deleting_a_topic_marks_its_compacted_ledgers_and_its_buckets_too():
+    place = Place(managed_ledger([1]))
+    place.buckets("s%2Fx", {50, 51})
+    place.compacted(60)
+    broker = Broker(place.sender)
+    broker.compacted = frozenset({61})
+    result = Removal(place.marker, place.managed_ledgers, broker).delete_topic(TOPIC)
+    assert {(mark.component, mark.ledger_id, mark.cursor_name) for mark in result.planned} == {
+        (LedgerComponent.MANAGED_LEDGER, 1, None),
+        (LedgerComponent.DELAYED_INDEX_BUCKET, 50, "s/x"),
+        (LedgerComponent.DELAYED_INDEX_BUCKET, 51, "s/x"),
+        (LedgerComponent.COMPACTED_LEDGER, 60, None),
+        (LedgerComponent.COMPACTED_LEDGER, 61, None),
+    }
+    assert all(mark.holder() for mark in result.planned)
+
+
+def test_a_broker_that_does_not_name_the_compacted_ledger_leaves_the_nodes_word():
+    place = Place(managed_ledger([1]))
+    place.compacted(60)
+    broker = Broker(place.sender)
+    broker.answer = PulsarConflictError("cannot be loaded")
+    result = Removal(place.marker, place.managed_ledgers, broker).delete_topic(TOPIC, dry_run=True)
+    assert [mark.ledger_id for mark in result.planned] == [1, 60]
+
+
+def test_deleting_the_compaction_marks_the_compacted_ledger():
+    place = Place(managed_ledger([1]))
+    place.compacted(60)
+    place.cursor("s", (1, 0), ledger_id=30)
+    removal = Removal(place.marker, place.managed_ledgers, Broker(place.sender))
+    assert [mark.ledger_id for mark in removal.delete_subscription(TOPIC, "__compaction").planned] == [60]

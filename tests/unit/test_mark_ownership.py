@@ -62,3 +62,19 @@ def test_a_broker_that_does_not_announce_bundles_may_own_it(value):
 def test_an_owner_that_cannot_be_read_is_an_owner_still():
     assert owner_with({bundle(0, 0xFFFFFFFF): b"?"}) == bundle(0, 0xFFFFFFFF)
     assert owner_with({"/namespace/t/n/of-a-new-kind": OWNED}) == "pulsar://b:6650"
+
+
+def test_it_is_owned_since_its_bundles_node_was_made():
+    store = MemoryStore()
+    ownership = BundleOwnership(store)
+    assert ownership.owned_since(TOPIC) is None
+    store.create(bundle(0, 0xFFFFFFFF), OWNED, make_parents=True)
+    node = store.get(bundle(0, 0xFFFFFFFF))
+    assert ownership.owned_since(TOPIC) == node.created_ms > 0
+
+
+def test_a_broker_that_does_not_announce_bundles_may_have_owned_it_for_ever():
+    store = MemoryStore()
+    ((path, value),) = broker(EXTENSIBLE).items()
+    store.create(path, value, make_parents=True)
+    assert BundleOwnership(store).owned_since(TOPIC) == 0

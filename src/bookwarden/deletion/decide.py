@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
-from bookwarden.ledgers.holders import References, UnknownReferences
+from bookwarden.ledgers.holders import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
@@ -109,24 +109,34 @@ def _judge(
         return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _retry(f"references of {mark.holder()}: {references.reason}")
-    if mark.ledger_id in references.ledger_ids:
-        return _judge_referenced(mark, circumstances, policy)
-    return _judge_unreferenced(reading, circumstances, policy)
+    if references.names(mark.ledger_id):
+        return _judge_referenced(mark, references, circumstances, policy)
+    return _judge_unreferenced(reading, references, circumstances, policy)
 
 
-def _judge_referenced(mark: PendingDeletion, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
-    text = f"{mark.holder()} still names the ledger {circumstances.age:.0f} s after it was marked"
+def _judge_referenced(
+    mark: PendingDeletion, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+) -> Decision:
+    namer = str(mark.holder())
+    if mark.ledger_id not in references.ledger_ids:
+        namer = f"{references.naming_shadow(mark.ledger_id)}, a shadow of {namer},"
+    text = f"{namer} still names the ledger {circumstances.age:.0f} s after it was marked"
     if circumstances.age < policy.still_referenced_grace:
         return _retry(text)
     return _finish(Outcome.STILL_REFERENCED, text)
 
 
-def _judge_unreferenced(reading: StoredLedger, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
+def _judge_unreferenced(
+    reading: StoredLedger, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+) -> Decision:
     # The creator's clock may be wrong; the store's own creation time is a second witness, and the younger one counts.
     created_ms = max(reading.metadata.ctime_ms or 0, reading.created_ms)
     age = (circumstances.now_ms - created_ms) / 1000
     if age < policy.unlisted_grace:
         return _retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
+    use = references.unnamed_use
+    if use is not None and not use.rules_out(reading.ledger_id, created_ms):
+        return _retry(f"nothing names it, but it may be in use: {use.reason}")
     left = policy.delete_delay - _verified_for(circumstances)
     if left > 0:
         reason = f"nothing names it; to be deleted in {left:.0f} s (delete_delay_seconds)"

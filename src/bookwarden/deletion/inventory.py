@@ -23,18 +23,28 @@ def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: st
 
 
 def marks_of_cursors(topic: TopicName, cursors: Mapping[str, ReadCursor], reason: str) -> list[PendingDeletion]:
-    """Mark the ledger of each cursor that has one; the cursors' names are encoded."""
+    """Mark the ledger of each cursor that has one, and its buckets of delayed messages; the names are encoded."""
+    marks = []
+    for name in sorted(cursors):
+        info, cursor = cursors[name].info, decode_local_name(name)
+        if info.cursors_ledger_id is not None and info.cursors_ledger_id >= 0:
+            marks.append(_cursor_mark(topic, LedgerComponent.MANAGED_CURSOR, info.cursors_ledger_id, cursor, reason))
+        for ledger_id in sorted(info.delayed_bucket_ids):
+            marks.append(_cursor_mark(topic, LedgerComponent.DELAYED_INDEX_BUCKET, ledger_id, cursor, reason))
+    return marks
+
+
+def marks_of_compacted(topic: TopicName, ledger_ids: Iterable[int], reason: str) -> list[PendingDeletion]:
+    """Mark compacted ledgers of the topic."""
     return [
         PendingDeletion(
             topic_name=str(topic),
-            component=LedgerComponent.MANAGED_CURSOR,
+            component=LedgerComponent.COMPACTED_LEDGER,
             ledger_type=LedgerType.LEDGER,
             ledger_id=ledger_id,
-            cursor_name=decode_local_name(name),
             reason=reason,
         )
-        for name, ledger_id in sorted((name, cursor.info.cursors_ledger_id) for name, cursor in cursors.items())
-        if ledger_id is not None and ledger_id >= 0
+        for ledger_id in sorted(ledger_ids)
     ]
 
 
@@ -62,6 +72,19 @@ def _mark(
         ledger_type=kind,
         ledger_id=ledger_id,
         offload_context=context,
+        reason=reason,
+    )
+
+
+def _cursor_mark(
+    topic: TopicName, component: LedgerComponent, ledger_id: int, cursor: str, reason: str
+) -> PendingDeletion:
+    return PendingDeletion(
+        topic_name=str(topic),
+        component=component,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+        cursor_name=cursor,
         reason=reason,
     )
 

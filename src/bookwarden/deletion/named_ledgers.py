@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
@@ -45,6 +45,10 @@ def _fields(holder: Holder) -> tuple[LedgerComponent, str, str | None, str | Non
         return LedgerComponent.MANAGED_LEDGER, holder.name, None, None
     if isinstance(holder, CursorHolder):
         return LedgerComponent.MANAGED_CURSOR, holder.managed_ledger, decode_local_name(holder.cursor), None
+    if isinstance(holder, CompactedHolder):
+        return LedgerComponent.COMPACTED_LEDGER, holder.managed_ledger, None, None
+    if isinstance(holder, BucketHolder):
+        return LedgerComponent.DELAYED_INDEX_BUCKET, holder.managed_ledger, decode_local_name(holder.cursor), None
     return LedgerComponent.SCHEMA_STORAGE, str(TopicName.of_schema(holder.schema_id)), None, holder.schema_id
 
 

@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 
 from bookwarden.deletion.mark import Marker, MarkReport
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
-from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
+from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-
-# The property by which a shadow topic names its source (ManagedLedgerConfig).
-_SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 
 
 class Operation(enum.Enum):
@@ -83,6 +80,6 @@ def ask_broker(
 
 def refuse_shadow(topic: TopicName, info: ManagedLedgerInfo) -> None:
     """Raise RefusedError for a shadow topic: the ledgers it lists are its source's."""
-    source = info.properties.get(_SHADOW_SOURCE)
+    source = info.properties.get(SHADOW_SOURCE_PROPERTY)
     if source is not None:
         raise RefusedError(f"{topic} is a shadow of {source}, whose ledgers it lists: act on the source")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Generic
 
-from bookwarden.deletion.inventory import marks_of_cursors, marks_of_ledgers, marks_of_schema
+from bookwarden.deletion.inventory import marks_of_compacted, marks_of_cursors, marks_of_ledgers, marks_of_schema
 from bookwarden.deletion.mark import Marker
 from bookwarden.deletion.phase_one import Operation, OperationResult, ask_broker, refuse_shadow
-from bookwarden.deletion.ports import ManagedLedgerStore, ReadT, TopicAdmin
-from bookwarden.errors import NotFoundError
+from bookwarden.deletion.ports import ManagedLedgerStore, ReadCursor, ReadT, TopicAdmin
+from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+
+logger = logging.getLogger(__name__)
 
 
 class Removal(Generic[ReadT]):
     """Deletes through the broker; whatever it then fails to delete is swept.
 
-    A ledger that the broker makes between the marks and the deletion is not marked. Compacted ledgers and
-    snapshots of delayed messages are not marked either: PIP-186 has no component for them.
+    A ledger that the broker makes between the marks and the deletion is not marked, nor is the ledger of a
+    compaction that is under way.
     """
 
     def __init__(self, marker: Marker, store: ManagedLedgerStore[ReadT], topics: TopicAdmin) -> None:
@@ -57,7 +62,7 @@ class Removal(Generic[ReadT]):
             cursors = self._store.cursors(partition.managed_ledger)
             if encoded in cursors:
                 found = True
-                marks += marks_of_cursors(partition, {encoded: cursors[encoded]}, "subscription deleted")
+                marks += self._marks_of_cursors(partition, {encoded: cursors[encoded]}, "subscription deleted")
         if not found:
             raise NotFoundError(f"topic {name} has no subscription {subscription!r}")
         return ask_broker(
@@ -93,5 +98,21 @@ class Removal(Generic[ReadT]):
         cursors = self._store.cursors(topic.managed_ledger)
         return [
             *marks_of_ledgers(topic, read.info.ledgers, "topic deleted"),
-            *marks_of_cursors(topic, cursors, "topic deleted"),
+            *self._marks_of_cursors(topic, cursors, "topic deleted"),
         ]
+
+    def _marks_of_cursors(
+        self, topic: TopicName, cursors: Mapping[str, ReadCursor], reason: str
+    ) -> list[PendingDeletion]:
+        marks = marks_of_cursors(topic, cursors, reason)
+        compaction = cursors.get(COMPACTION_CURSOR)
+        if compaction is None:
+            return marks
+        recorded = compaction.info.compacted_ledger_id
+        compacted = {recorded} if recorded is not None and recorded >= 0 else set()
+        try:
+            # The node's value is that of the last switch of the cursor's ledger.
+            compacted |= self._topics.compacted_ledgers(str(topic))
+        except (PulsarError, NotFoundError) as error:
+            logger.warning("the compacted ledger of %s is not marked: its owner does not name it: %s", topic, error)
+        return [*marks, *marks_of_compacted(topic, compacted, reason)]

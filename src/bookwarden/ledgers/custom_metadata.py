@@ -9,20 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
+from bookwarden.ledgers.names import TopicName, decode_local_name, encode_local_name
 
 APPLICATION = "application"
 COMPONENT = "component"
 MANAGED_LEDGER = "pulsar/managed-ledger"
 CURSOR = "pulsar/cursor"
 SCHEMA_ID = "pulsar/schemaId"
-_NAMES = (APPLICATION, COMPONENT, MANAGED_LEDGER, CURSOR, SCHEMA_ID)
+COMPACTED_TOPIC = "pulsar/compactedTopic"
+BUCKET_TOPIC = "pulsar/delayedIndexTopic"
+BUCKET_CURSOR = "pulsar/delayedIndexCursor"
+_NAMES = (APPLICATION, COMPONENT, MANAGED_LEDGER, CURSOR, SCHEMA_ID, COMPACTED_TOPIC, BUCKET_TOPIC, BUCKET_CURSOR)
 
 
 def expected_custom_metadata(holder: Holder) -> dict[str, str]:
     """Give the custom metadata that Pulsar writes for a ledger of this holder."""
     if isinstance(holder, SchemaHolder):
         return {APPLICATION: "pulsar", COMPONENT: "schema", SCHEMA_ID: holder.schema_id}
+    if isinstance(holder, CompactedHolder):
+        topic = str(TopicName.of_managed_ledger(holder.managed_ledger))
+        return {APPLICATION: "pulsar", COMPONENT: "compacted-ledger", COMPACTED_TOPIC: topic}
+    if isinstance(holder, BucketHolder):
+        topic, cursor_name = str(TopicName.of_managed_ledger(holder.managed_ledger)), decode_local_name(holder.cursor)
+        tags = {APPLICATION: "pulsar", COMPONENT: "delayed-index-bucket"}
+        return {**tags, BUCKET_TOPIC: topic, BUCKET_CURSOR: cursor_name}
     if isinstance(holder, CursorHolder):
         managed_ledger, cursor = holder.managed_ledger, {CURSOR: holder.cursor}
     else:
@@ -71,6 +90,19 @@ def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
         if CURSOR in text:
             return CursorHolder(text[MANAGED_LEDGER], text[CURSOR])
         return ManagedLedgerHolder(text[MANAGED_LEDGER])
+    try:
+        return _identify_by_topic(text)
+    except FormatError:
+        return None
+
+
+def _identify_by_topic(text: Mapping[str, str]) -> Holder | None:
+    """Name the holder whose topic is written in full, and its subscription as it is."""
+    if text.get(COMPONENT) == "compacted-ledger" and COMPACTED_TOPIC in text:
+        return CompactedHolder(TopicName.parse(text[COMPACTED_TOPIC]).managed_ledger)
+    if text.get(COMPONENT) == "delayed-index-bucket" and BUCKET_TOPIC in text and BUCKET_CURSOR in text:
+        managed_ledger = TopicName.parse(text[BUCKET_TOPIC]).managed_ledger
+        return BucketHolder(managed_ledger, encode_local_name(text[BUCKET_CURSOR]))
     return None
 
 

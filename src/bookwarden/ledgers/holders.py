@@ -36,15 +36,76 @@ class SchemaHolder:
         return f"schema:{self.schema_id}"
 
 
-Holder = ManagedLedgerHolder | CursorHolder | SchemaHolder
+@dataclass(frozen=True, slots=True, order=True)
+class CompactedHolder:
+    """The compacted view of a topic, by the topic's managed ledger."""
+
+    managed_ledger: str
+
+    def __str__(self) -> str:
+        return f"compacted:{self.managed_ledger}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BucketHolder:
+    """The snapshots of a subscription's delayed messages, one ledger per bucket; ``cursor`` is encoded."""
+
+    managed_ledger: str
+    cursor: str
+
+    def __str__(self) -> str:
+        return f"buckets:{self.managed_ledger}/{self.cursor}"
+
+
+Holder = ManagedLedgerHolder | CursorHolder | SchemaHolder | CompactedHolder | BucketHolder
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedUse:
+    """Ledgers that their holder may be using although nothing names them, as a compaction under way does.
+
+    Certainly not in use are those with a smaller id than ``before_ledger``, and those created earlier than
+    ``before_ms`` (milliseconds since the epoch); None rules out none. ``reason`` is for people.
+    """
+
+    reason: str
+    before_ledger: int | None = None
+    before_ms: int | None = None
+
+    def rules_out(self, ledger_id: int, created_ms: int) -> bool:
+        """Whether this ledger is certainly not in use."""
+        by_id = self.before_ledger is not None and ledger_id < self.before_ledger
+        return by_id or (self.before_ms is not None and created_ms < self.before_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowList:
+    """The ledgers that a shadow topic lists; it has them from its source."""
+
+    managed_ledger: str
+    ledger_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveReferences:
-    """The ledgers that a holder names, read just now; a holder that does not exist names none."""
+    """The ledgers that a holder names, read just now; a holder that does not exist names none.
+
+    ``ledger_ids`` are without those that only its ``shadows`` list. ``unnamed_use`` is None where what is not named
+    is not in use either.
+    """
 
     ledger_ids: frozenset[int]
     exists: bool
+    unnamed_use: UnnamedUse | None = None
+    shadows: tuple[ShadowList, ...] = ()
+
+    def names(self, ledger_id: int) -> bool:
+        """Whether the holder, or a shadow topic of it, names the ledger."""
+        return ledger_id in self.ledger_ids or self.naming_shadow(ledger_id) is not None
+
+    def naming_shadow(self, ledger_id: int) -> str | None:
+        """Give the managed ledger of a shadow topic that lists the ledger."""
+        return next((shadow.managed_ledger for shadow in self.shadows if ledger_id in shadow.ledger_ids), None)
 
 
 @dataclass(frozen=True, slots=True)

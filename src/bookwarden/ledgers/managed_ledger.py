@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+COMPACTION_CURSOR = "__compaction"
 COMPACTED_LEDGER_PROPERTY = "CompactedTopicLedger"
+SHADOW_SOURCE_PROPERTY = "PULSAR.SHADOW_SOURCE"
 DELAYED_BUCKET_PREFIX = "#pulsar.internal.delayed.bucket_"
 
 _64_BITS = 2**64 - 1

@@ -8,18 +8,30 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from bookwarden.errors import FormatError, MalformedMarkError
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.names import TopicName, encode_local_name
 
 MAX_LEDGER_ID = 2**63 - 1
 
 
 class LedgerComponent(enum.Enum):
-    """What of Pulsar the ledger belonged to; the values are PIP-186's enum names."""
+    """What of Pulsar the ledger belonged to.
+
+    The first three are PIP-186's enum names; the others are ours, since the proposal has none for these ledgers.
+    """
 
     MANAGED_LEDGER = "MANAGED_LEDGER"
     MANAGED_CURSOR = "MANAGED_CURSOR"
     SCHEMA_STORAGE = "SCHEMA_STORAGE"
+    COMPACTED_LEDGER = "COMPACTED_LEDGER"
+    DELAYED_INDEX_BUCKET = "DELAYED_INDEX_BUCKET"
 
 
 class LedgerType(enum.Enum):
@@ -88,9 +100,15 @@ class PendingDeletion:
                 return _schema_holder(self.topic_name, self.schema_id)
             if self.component is LedgerComponent.MANAGED_LEDGER:
                 return _managed_ledger_holder(self.topic_name)
+            managed_ledger = _managed_ledger_holder(self.topic_name).name
+            if self.component is LedgerComponent.COMPACTED_LEDGER:
+                return CompactedHolder(_of_named_topic(managed_ledger))
             if not self.cursor_name:
-                raise FormatError("a cursor's ledger needs cursorName")
-            return CursorHolder(_managed_ledger_holder(self.topic_name).name, encode_local_name(self.cursor_name))
+                raise FormatError("the ledger of a cursor, or of its delayed messages, needs cursorName")
+            cursor = encode_local_name(self.cursor_name)
+            if self.component is LedgerComponent.DELAYED_INDEX_BUCKET:
+                return BucketHolder(_of_named_topic(managed_ledger), cursor)
+            return CursorHolder(managed_ledger, cursor)
         except FormatError as error:
             raise MalformedMarkError(f"ledger {self.ledger_id}: {error}") from error
 
@@ -107,6 +125,14 @@ def _schema_holder(topic_name: str, schema_id: str | None) -> SchemaHolder:
 @lru_cache(maxsize=8192)
 def _managed_ledger_holder(topic_name: str) -> ManagedLedgerHolder:
     return ManagedLedgerHolder(_topic(topic_name).managed_ledger)
+
+
+def _of_named_topic(managed_ledger: str) -> str:
+    """Return the managed ledger; FormatError if its topic's full name, which the ledger has, means another one."""
+    name = str(TopicName.of_managed_ledger(managed_ledger))
+    if TopicName.parse(name).managed_ledger != managed_ledger:
+        raise FormatError(f"the topic of managed ledger {managed_ledger} has the full name of another")
+    return managed_ledger
 
 
 def _topic(topic_name: str) -> TopicName:

@@ -14,7 +14,7 @@ import zlib
 
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.names import TopicName
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Versioned
 
 _BROKERS = "/loadbalance/brokers"
 _LAST = 0xFFFFFFFF
@@ -37,15 +37,30 @@ class BundleOwnership:
         name = TopicName.parse(topic)
         return self._bundle_owner(name) or self._broker_that_hides_its_bundles()
 
+    def owned_since(self, topic: str) -> int | None:
+        """Say since when (ms since 1970, the store's clock) a broker owns the topic; None if certainly none does.
+
+        Before that moment the topic was unloaded. It is 0 where a broker keeps the moment to itself.
+        """
+        self._store.sync()
+        name = TopicName.parse(topic)
+        owned = [node.created_ms for _, node in self._covering_bundles(name)]
+        if owned:
+            return min(owned)
+        return None if self._broker_that_hides_its_bundles() is None else 0
+
     def _bundle_owner(self, name: TopicName) -> str | None:
+        for path, node in self._covering_bundles(name):
+            return _url(node.value) or path
+        return None
+
+    def _covering_bundles(self, name: TopicName) -> list[tuple[str, Versioned]]:
         root = f"/namespace/{name.tenant}/{name.namespace}"
         if name.cluster is not None:
             root = f"/namespace/{name.tenant}/{name.cluster}/{name.namespace}"
         covering = [f"{root}/{bundle}" for bundle in self._children(root) if _covers(bundle, str(name))]
-        for path, node in zip(covering, self._store.get_many(covering), strict=True):
-            if node is not None:
-                return _url(node.value) or path
-        return None
+        found = zip(covering, self._store.get_many(covering), strict=True)
+        return [(path, node) for path, node in found if node is not None]
 
     def _broker_that_hides_its_bundles(self) -> str | None:
         brokers = self._children(_BROKERS)

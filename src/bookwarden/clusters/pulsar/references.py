@@ -15,15 +15,21 @@ from bookwarden.clusters.pulsar.metadata_paths import (
     managed_ledger_path,
     schema_path,
 )
+from bookwarden.clusters.pulsar.shadows import Shadows, ShadowTopics
+from bookwarden.clusters.pulsar.unnamed_use import AsksBrokers, ReadsLastEntries, UnnamedUses
 from bookwarden.errors import ConfigError, FormatError, StoreError
 from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
     CursorHolder,
     Holder,
     LiveReferences,
     ManagedLedgerHolder,
     References,
+    ShadowList,
     UnknownReferences,
 )
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
 from bookwarden.wire.cursor import decode_cursor
@@ -44,13 +50,41 @@ class _Node:
     decode: Callable[[bytes], _NamesLedgers]
 
 
-class MetadataReferences:
-    """Reads what holders name; a ledger counts as referenced if any of the metadata roots says so."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A node's decoded value, and the ledgers that it names."""
 
-    def __init__(self, stores: Sequence[MetadataStore]) -> None:
+    ledger_ids: frozenset[int]
+    info: _NamesLedgers
+
+
+# What a root says of a node: its value, None if there is no such node, or why it cannot be read.
+_Finding = _Found | None | UnknownReferences
+# By the paths of nodes, one for each root.
+_Findings = Sequence[Mapping[str, _Finding]]
+
+
+class MetadataReferences:
+    """Reads what holders name; a ledger counts as referenced if any of the metadata roots says so.
+
+    ``brokers`` are those of the first root: without them no ledger of a compacted view counts as unreferenced while
+    its topic exists. ``entries`` reads the ledgers of open cursors; without it the brokers' word is taken.
+    ``shadow_refresh``: look for shadow topics again after so many seconds; 0 looks at none.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[MetadataStore],
+        brokers: AsksBrokers | None = None,
+        entries: ReadsLastEntries | None = None,
+        *,
+        shadow_refresh: float = 0.0,
+    ) -> None:
         if not stores:
             raise ConfigError("no metadata store is configured: without one no reference can be read")
         self._stores = tuple(stores)
+        self._shadows = [ShadowTopics(store, shadow_refresh) for store in stores] if shadow_refresh > 0 else []
+        self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
 
     def read(self, holders: Sequence[Holder]) -> Mapping[Holder, References]:
         """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
@@ -59,16 +93,18 @@ class MetadataReferences:
         """
         references: dict[Holder, References] = {}
         nodes: dict[Holder, tuple[_Node, ...]] = {}
-        for holder in dict.fromkeys(holders):
+        distinct = list(dict.fromkeys(holders))
+        shadows = [root.known() for root in self._shadows] if _any_topic(distinct) else []
+        for holder in distinct:
             try:
-                nodes[holder] = _nodes_of(holder)
+                nodes[holder] = (*_nodes_of(holder), *_nodes_of_shadows(holder, shadows))
             except FormatError as error:
                 references[holder] = UnknownReferences(str(error))
         if not nodes:
             return references
         values = [self._values(store, nodes) for store in self._stores]
         findings = [_decode_all(nodes, found) for found in values]
-        references.update((holder, _union(needed, findings)) for holder, needed in nodes.items())
+        references.update((holder, self._references(holder, needed, findings)) for holder, needed in nodes.items())
         return references
 
     @staticmethod
@@ -84,26 +120,60 @@ class MetadataReferences:
             )
         return dict(zip(paths, values, strict=True))
 
+    def _references(self, holder: Holder, needed: Sequence[_Node], findings: _Findings) -> References:
+        for root in findings:
+            for node in needed:
+                finding = root[node.path]
+                if isinstance(finding, UnknownReferences):
+                    return finding
+        if isinstance(holder, ManagedLedgerHolder):
+            named = _named(needed[:1], findings)
+            return LiveReferences(named, _exists(needed[0], findings), shadows=_shadow_lists(needed[1:], findings))
+        named = _named(needed, findings)
+        if isinstance(holder, CompactedHolder):
+            return self._unnamed_uses.of_compacted(holder, named, _cursors(needed, findings))
+        if isinstance(holder, BucketHolder):
+            return self._unnamed_uses.of_buckets(holder, named, _cursors(needed, findings))
+        return LiveReferences(named, _exists(needed[0], findings))
 
-# What a node says: the ledgers it names, None if there is no such node, or why it cannot be read.
-_Finding = frozenset[int] | None | UnknownReferences
+
+def _any_topic(holders: Sequence[Holder]) -> bool:
+    return any(isinstance(holder, ManagedLedgerHolder) for holder in holders)
 
 
 def _nodes_of(holder: Holder) -> tuple[_Node, ...]:
     """Name the nodes that may refer to the holder's ledgers, its own first."""
     nodes: tuple[_Node, ...]
     if isinstance(holder, ManagedLedgerHolder):
-        nodes = (_Node(managed_ledger_path(holder.name), decode_managed_ledger),)
-    elif isinstance(holder, CursorHolder):
-        nodes = (
-            _Node(cursor_path(holder.managed_ledger, holder.cursor), decode_cursor),
-            _Node(managed_ledger_path(holder.managed_ledger), decode_managed_ledger),
-        )
+        nodes = (_managed_ledger(holder.name),)
+    elif isinstance(holder, CursorHolder | BucketHolder):
+        nodes = _cursor(holder.managed_ledger, holder.cursor), _managed_ledger(holder.managed_ledger)
+    elif isinstance(holder, CompactedHolder):
+        nodes = _cursor(holder.managed_ledger, COMPACTION_CURSOR), _managed_ledger(holder.managed_ledger)
     else:
         nodes = (_Node(schema_path(holder.schema_id), decode_schema_locator),)
     for node in nodes:
         validate_path(node.path)
     return nodes
+
+
+def _nodes_of_shadows(holder: Holder, shadows: Sequence[Shadows]) -> tuple[_Node, ...]:
+    """Name the nodes of the shadows of a topic; FormatError where it cannot be told which they are."""
+    if not isinstance(holder, ManagedLedgerHolder):
+        return ()
+    for root in shadows:
+        if root.doubts:
+            raise FormatError(f"{root.doubts[0]}: it may be a shadow topic, of this topic too")
+    names = dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
+    return tuple(_managed_ledger(name) for name in names)
+
+
+def _managed_ledger(name: str) -> _Node:
+    return _Node(managed_ledger_path(name), decode_managed_ledger)
+
+
+def _cursor(managed_ledger: str, cursor: str) -> _Node:
+    return _Node(cursor_path(managed_ledger, cursor), decode_cursor)
 
 
 def _decode_all(nodes: Mapping[Holder, Sequence[_Node]], values: Mapping[str, Versioned | None]) -> dict[str, _Finding]:
@@ -119,17 +189,38 @@ def _decode(node: _Node, found: Versioned | None) -> _Finding:
     if found is None:
         return None
     try:
-        return node.decode(found.value).ledger_ids
+        info = node.decode(found.value)
+        return _Found(info.ledger_ids, info)
     except FormatError as error:
         return UnknownReferences(f"{node.path}: {error}")
 
 
-def _union(needed: Sequence[_Node], roots: Sequence[Mapping[str, _Finding]]) -> References:
-    ledger_ids: set[int] = set()
-    for root in roots:
+def _named(needed: Sequence[_Node], findings: _Findings) -> frozenset[int]:
+    named: set[int] = set()
+    for root in findings:
         for node in needed:
             finding = root[node.path]
-            if isinstance(finding, UnknownReferences):
-                return finding
-            ledger_ids.update(finding or ())
-    return LiveReferences(frozenset(ledger_ids), any(root[needed[0].path] is not None for root in roots))
+            if isinstance(finding, _Found):
+                named.update(finding.ledger_ids)
+    return frozenset(named)
+
+
+def _exists(node: _Node, findings: _Findings) -> bool:
+    return any(root[node.path] is not None for root in findings)
+
+
+def _shadow_lists(needed: Sequence[_Node], findings: _Findings) -> tuple[ShadowList, ...]:
+    name = len(MANAGED_LEDGERS_ROOT) + 1
+    return tuple(ShadowList(node.path[name:], _named([node], findings)) for node in needed)
+
+
+def _cursors(needed: Sequence[_Node], findings: _Findings) -> dict[int, CursorInfo | None]:
+    """The cursor in each root, by its number, that has the topic; None where the topic has no such cursor."""
+    cursor, managed_ledger = needed
+    found = {}
+    for number, root in enumerate(findings):
+        if root[managed_ledger.path] is not None:
+            finding = root[cursor.path]
+            info = finding.info if isinstance(finding, _Found) else None
+            found[number] = info if isinstance(info, CursorInfo) else None
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.brokers import read_compacted_ledgers
 from bookwarden.clusters.pulsar.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.topic_positions import list_partitions, read_positions, subscription_path, topic_path
 from bookwarden.ledgers.managed_ledger import Position
@@ -74,6 +75,10 @@ class Topics:
         """Return ManagedLedgerInternalStats of one partition; this loads the topic."""
         answer: Mapping[str, Any] = self._admin.get_json(f"{topic_path(topic)}/internalStats")
         return answer
+
+    def compacted_ledgers(self, topic: str) -> frozenset[int]:
+        """Name the compacted ledgers of one partition, in use or recorded; this loads the topic."""
+        return read_compacted_ledgers(self.internal_stats(topic))
 
     def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
         """Return how far each subscription of one partition has acknowledged; this loads the topic."""

@@ -1,0 +1,100 @@
+"""Which topics are shadows of which: found by reading all managed ledgers of a metadata root now and then.
+
+A shadow topic's node lists the ledgers of its source, and names it by the property PULSAR.SHADOW_SOURCE
+(ManagedLedgerConfig of Pulsar 4.0). Nothing at the source's node tells of its shadows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bookwarden.clusters.pulsar.managed_ledger_names import walk_managed_ledgers
+from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY
+from bookwarden.ledgers.names import TopicName
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.envelope import unwrap
+from bookwarden.wire.managed_ledger import decode_managed_ledger
+
+_READ_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Shadows:
+    """The shadows of each source, by names of managed ledgers.
+
+    ``doubts`` are the nodes that cannot be read and may be shadows of anything.
+    """
+
+    by_source: Mapping[str, tuple[str, ...]]
+    doubts: tuple[str, ...] = ()
+
+
+class ShadowTopics:
+    """Finds the shadows of one metadata root, and keeps them for ``refresh`` seconds. Thread-safe."""
+
+    def __init__(self, store: MetadataStore, refresh: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._refresh = refresh
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: Shadows | None = None
+        self._read_at = 0.0
+
+    def known(self) -> Shadows:
+        """Return the shadows, read at most ``refresh`` seconds ago; StoreError when they cannot be read now."""
+        with self._lock:
+            if self._known is None or self._clock() - self._read_at >= self._refresh:
+                begun = self._clock()
+                self._known = read_shadows(self._store)
+                self._read_at = begun
+            return self._known
+
+
+def read_shadows(store: MetadataStore) -> Shadows:
+    """Read all managed ledgers of the root, and keep those that are shadows."""
+    store.sync()
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    doubts = []
+    for names in _portions(walk_managed_ledgers(store)):
+        nodes = store.get_many([managed_ledger_path(name) for name in names])
+        for name, node in zip(names, nodes, strict=True):
+            try:
+                sources = _sources(name, node.value if node is not None else b"")
+            except FormatError as error:
+                doubts.append(f"{managed_ledger_path(name)}: {error}")
+                continue
+            for source in sources:
+                found[source].append(name)
+    return Shadows({source: tuple(shadows) for source, shadows in found.items()}, tuple(doubts))
+
+
+def _sources(name: str, value: bytes) -> set[str]:
+    """Name what this managed ledger may be a shadow of; FormatError where that cannot be told."""
+    if SHADOW_SOURCE_PROPERTY.encode() not in unwrap(value)[0]:
+        return set()
+    source = decode_managed_ledger(value).properties.get(SHADOW_SOURCE_PROPERTY)
+    if source is None:
+        return set()
+    topic = TopicName.parse(source)
+    sources = {topic.managed_ledger}
+    partition = TopicName.of_managed_ledger(name).partition
+    if partition is not None and topic.partition is None:
+        sources.add(topic.partition_name(partition).managed_ledger)
+    return sources
+
+
+def _portions(walk: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    portion: list[str] = []
+    for names in walk:
+        portion += names
+        while len(portion) >= _READ_AT_ONCE:
+            yield portion[:_READ_AT_ONCE]
+            portion = portion[_READ_AT_ONCE:]
+    if portion:
+        yield portion

@@ -1,0 +1,127 @@
+"""Which ledgers may be in use although no metadata names them: compacted ledgers, and buckets of delayed messages.
+
+A compaction under way is referenced nowhere, and which compacted ledger is in use stands in the last entry of an open
+cursor's ledger, not in the node. A bucket whose property could not be put is used from memory until the topic is
+unloaded (AbstractTwoPhaseCompactor, PulsarCompactorSubscription and Bucket of Pulsar 4.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from bookwarden.clusters.pulsar.brokers import TopicCompaction
+from bookwarden.clusters.pulsar.ownership import BundleOwnership
+from bookwarden.errors import BookieError, FormatError, NotFoundError, PulsarError
+from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, LiveReferences, UnnamedUse
+from bookwarden.ledgers.managed_ledger import CursorInfo
+from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.cursor import decode_position_info
+
+_NO_BROKER = "there is no broker to ask"
+
+
+class AsksBrokers(Protocol):
+    """The brokers of the first metadata root; calls raise PulsarError, NotFoundError or FormatError."""
+
+    def compaction(self, topic: str) -> TopicCompaction:
+        """Return what the topic's owner says of its compaction."""
+
+    def subscriptions(self, topic: str) -> frozenset[str]:
+        """Name all subscriptions that the owner knows."""
+
+
+class ReadsLastEntries(Protocol):
+    """Reads ledgers from the bookies without changing them."""
+
+    def last_entry(self, ledger_id: int) -> bytes | None:
+        """Return the last entry of a ledger, open ones too; None if it has none.
+
+        Raises BookieError when the bookies do not say, NotFoundError when there is no such ledger.
+        """
+
+
+class UnnamedUses:
+    """Completes the references of holders whose ledgers may be in use unnamed; ``stores`` are the metadata roots."""
+
+    def __init__(
+        self, stores: Sequence[MetadataStore], brokers: AsksBrokers | None, entries: ReadsLastEntries | None = None
+    ) -> None:
+        self._ownership = tuple(BundleOwnership(store) for store in stores)
+        self._brokers = brokers
+        self._entries = entries
+
+    def of_compacted(
+        self, holder: CompactedHolder, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]
+    ) -> LiveReferences:
+        """Tell the compacted ledger in use from those of before.
+
+        ``named`` are the ledgers that the nodes name; ``cursors`` the compaction's cursor by the number of each root
+        that has the topic, None where there is no such cursor.
+        """
+        if not cursors:
+            return LiveReferences(named, exists=False)
+        if set(cursors) != {0}:
+            return _doubtful(named, "the topic is in a further metadata root, whose brokers cannot be asked")
+        if self._brokers is None:
+            return _doubtful(named, _NO_BROKER)
+        cursor, topic = cursors[0], str(TopicName.of_managed_ledger(holder.managed_ledger))
+        try:
+            recorded = self._recorded(cursor)
+            found = self._brokers.compaction(topic)
+        except (PulsarError, NotFoundError, FormatError, BookieError) as error:
+            return _doubtful(named, f"which compacted ledger is in use is not known: {error}")
+        in_use = found.ledger_ids | recorded
+        if cursor is None and not (in_use or found.subscribed or found.running):
+            # Without a subscription no compaction runs, and none has ended.
+            return LiveReferences(named, exists=True)
+        if not in_use:
+            return _doubtful(named, "no compacted ledger of the topic is in use")
+        if cursor is not None and cursor.cursors_ledger_id is not None and cursor.compacted_ledger_id is not None:
+            # The node's value is that of the last switch of the cursor's ledger, and outdated.
+            named = named - {cursor.compacted_ledger_id}
+        if found.running:
+            return _doubtful(named | in_use, "a compaction is under way")
+        effective = min(in_use)
+        reason = f"it was made after {effective}, the compacted ledger in use, perhaps by a compaction under way"
+        return LiveReferences(named | in_use, True, UnnamedUse(reason, before_ledger=effective))
+
+    def of_buckets(
+        self, holder: BucketHolder, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]
+    ) -> LiveReferences:
+        """Tell which unnamed buckets a broker may have in memory; the arguments are as for compacted ledgers."""
+        exists = any(cursor is not None for cursor in cursors.values())
+        topic = str(TopicName.of_managed_ledger(holder.managed_ledger))
+        owned_since = []
+        for root, cursor in cursors.items():
+            since = self._ownership[root].owned_since(topic)
+            if since is not None and (cursor is not None or self._knows_subscription(root, topic, holder.cursor)):
+                owned_since.append(since)
+        if not owned_since:
+            return LiveReferences(named, exists)
+        reason = "a broker has had the topic since before it was made, and may use it from memory until it unloads it"
+        return LiveReferences(named, exists, UnnamedUse(reason, before_ms=min(owned_since)))
+
+    def _recorded(self, cursor: CursorInfo | None) -> frozenset[int]:
+        """The compacted ledger as the bookies have it, where the cursor's ledger can be read."""
+        if cursor is None or cursor.cursors_ledger_id is None or self._entries is None:
+            return frozenset()
+        entry = self._entries.last_entry(cursor.cursors_ledger_id)
+        if entry is None:
+            raise FormatError(f"the compaction cursor's ledger {cursor.cursors_ledger_id} has no entry")
+        compacted = decode_position_info(entry).compacted_ledger_id
+        return frozenset() if compacted is None else frozenset({compacted})
+
+    def _knows_subscription(self, root: int, topic: str, cursor: str) -> bool:
+        """Whether a broker may have a subscription of this name; one that is not durable has no cursor's node."""
+        if root != 0 or self._brokers is None:
+            return True
+        try:
+            return decode_local_name(cursor) in self._brokers.subscriptions(topic)
+        except (PulsarError, NotFoundError, FormatError):
+            return True
+
+
+def _doubtful(named: frozenset[int], reason: str) -> LiveReferences:
+    return LiveReferences(named, True, UnnamedUse(reason))
