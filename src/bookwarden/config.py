@@ -119,6 +119,66 @@ class DeletionSettings(_Section):
         return self.still_referenced_grace_seconds
 
 
+class OffloadStoreSettings(_Section):
+    """One place that offloaded copies lie in, as the brokers recorded it, and the credentials for it."""
+
+    driver: Literal["S3", "aws-s3", "google-cloud-storage", "azureblob", "filesystem"]
+    endpoint: str = ""
+    buckets: tuple[str, ...] = ()
+    region: str = ""
+    access_key: str | None = None
+    secret_key: SecretStr | None = None
+    profile: str | None = None
+    path_style: bool | None = None
+    tls_trust_certs_file: str | None = None
+    service_account_file: str | None = None
+    account_url: str | None = None
+    account_name: str | None = None
+    account_key: SecretStr | None = None
+    mount: str | None = None
+
+    @model_validator(mode="after")
+    def _credentials_fit_the_driver(self) -> OffloadStoreSettings:
+        given = self.model_fields_set - _OF_EVERY_DRIVER
+        foreign = sorted(name for name in given - _OF_DRIVER[self.driver] if getattr(self, name) is not None)
+        if foreign:
+            raise ValueError(f"driver {self.driver!r} has no {foreign[0]}")
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ValueError("access_key and secret_key go together; only one of them is set")
+        if self.driver == "S3" and not self.endpoint:
+            raise ValueError("driver 'S3' needs the endpoint, as the brokers' managedLedgerOffloadServiceEndpoint")
+        if self.driver == "azureblob" and not self.account_url:
+            raise ValueError("driver 'azureblob' needs account_url, since brokers do not record the account")
+        if self.driver == "filesystem" and not self.endpoint:
+            raise ValueError("driver 'filesystem' needs the endpoint: the brokers' fs.defaultFS")
+        if self.driver != "filesystem" and not self.buckets:
+            raise ValueError(f"driver {self.driver!r} needs buckets: nothing is deleted in others")
+        return self
+
+
+_OF_EVERY_DRIVER = {"driver", "endpoint", "buckets", "region"}
+_OF_S3 = {"access_key", "secret_key", "profile", "path_style", "tls_trust_certs_file"}
+_OF_DRIVER = {
+    "S3": _OF_S3,
+    "aws-s3": _OF_S3,
+    "google-cloud-storage": {"service_account_file"},
+    "azureblob": {"account_url", "account_name", "account_key"},
+    "filesystem": {"mount"},
+}
+
+
+class OffloadSettings(_Section):
+    """Offloaded copies: where they may be deleted, and how the stores are asked."""
+
+    stores: tuple[OffloadStoreSettings, ...] = ()
+    verify_owner: bool = True
+    abort_uploads: bool = True
+    attempts: int = Field(default=5, ge=1, le=100)
+    parallel_requests: int = Field(default=16, ge=1, le=256)
+    connect_timeout_seconds: float = Field(default=5.0, gt=0)
+    read_timeout_seconds: float = Field(default=60.0, gt=0)
+
+
 class SweepSettings(_Section):
     """Phase two: where its state lies, how much a batch takes, and when the supervisor steps in."""
 
@@ -163,6 +223,7 @@ class Settings(BaseSettings):
     pulsar: PulsarSettings = PulsarSettings()
     metadata_store: MetadataStoreSettings = MetadataStoreSettings()
     deletion: DeletionSettings = DeletionSettings()
+    offload: OffloadSettings = OffloadSettings()
     sweep: SweepSettings = SweepSettings()
     metrics: MetricsSettings = MetricsSettings()
     spark: SparkSettings = SparkSettings()

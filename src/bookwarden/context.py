@@ -9,6 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
+from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -22,7 +25,7 @@ from bookwarden.clusters.pulsar.retries import RetrySender
 from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
 from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.clusters.pulsar.waiting_messages import WaitingMessages
-from bookwarden.config import Settings
+from bookwarden.config import OffloadStoreSettings, Settings
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
@@ -77,6 +80,27 @@ def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
     if store.digest_user and store.digest_password:
         options["digest"] = (store.digest_user, store.digest_password.get_secret_value())
     return open_store(url, **options)
+
+
+def offload_stores_of(settings: Settings) -> OffloadStores:
+    """Make what deletes offloaded copies; ConfigError if a driver's library is not installed."""
+    offload = settings.offload
+    limits = RequestLimits(
+        attempts=offload.attempts,
+        parallel=offload.parallel_requests,
+        connect_timeout=offload.connect_timeout_seconds,
+        read_timeout=offload.read_timeout_seconds,
+        abort_uploads=offload.abort_uploads,
+    )
+    return OffloadStores([allowed_store(_place_of(store), limits) for store in offload.stores])
+
+
+def _place_of(store: OffloadStoreSettings) -> OffloadPlace:
+    fields: dict[str, Any] = store.model_dump()
+    for name in ("secret_key", "account_key"):
+        secret = fields[name]
+        fields[name] = secret.get_secret_value() if secret else None
+    return OffloadPlace(**fields)
 
 
 def policy_of(settings: Settings) -> DeletionPolicy:

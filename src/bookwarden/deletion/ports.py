@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from bookwarden.ledgers.holders import Holder, References
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position, SchemaLocator
 from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 
 
@@ -26,6 +27,20 @@ class LedgerCatalog(Protocol):
 
         Never raises for a single ledger. A connection that breaks under the write is resolved by reading back;
         what stays unresolved is DeleteResult.UNKNOWN.
+        """
+
+
+class OffloadedCopies(Protocol):
+    """The stores of offloaded copies; no call raises for a store that does not answer or is not set up."""
+
+    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at each copy where it was recorded to be, in the order asked; this may be one request per copy."""
+
+    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
+        """Delete each copy with its index and the remains of its uploads, in the order asked.
+
+        Requests carry as many copies as the store takes. A store that cannot tell absent objects from deleted ones
+        says deleted.
         """
 
 
@@ -111,9 +126,6 @@ class TopicAdmin(Protocol):
 
     def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
         """Return how far each subscription of one partition has acknowledged; this loads the topic."""
-
-    def compacted_ledgers(self, topic: str) -> frozenset[int]:
-        """Name the compacted ledgers of one partition, in use or recorded; this loads the topic."""
 
     def trim(self, topic: str) -> None:
         """Remove the consumed ledgers that retention no longer holds."""

@@ -1,0 +1,81 @@
+"""Opens the stores of offloaded copies; the library of a driver is loaded only when one is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bookwarden.clusters.offload.filesystem import FileSystemStore
+from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.stores import AllowedStore, CopyStore
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.offloaded_copies import StoreLocation
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlace:
+    """One place of copies, as in the settings: the fields of a driver, the others empty."""
+
+    driver: str
+    endpoint: str = ""
+    buckets: tuple[str, ...] = ()
+    region: str = ""
+    access_key: str | None = None
+    secret_key: str | None = None
+    profile: str | None = None
+    path_style: bool | None = None
+    tls_trust_certs_file: str | None = None
+    service_account_file: str | None = None
+    account_url: str | None = None
+    account_name: str | None = None
+    account_key: str | None = None
+    mount: str | None = None
+
+
+def allowed_store(place: OffloadPlace, limits: RequestLimits) -> AllowedStore:
+    """Make what opens a place's locations; raise ConfigError, which names the extra, where its library is missing."""
+    loaders: dict[str, Callable[[], AllowedStore]] = {
+        "S3": lambda: _s3(place, limits),
+        "aws-s3": lambda: _s3(place, limits),
+        "google-cloud-storage": lambda: _gcs(place, limits),
+        "azureblob": lambda: _azure(place, limits),
+        "filesystem": lambda: _allow(place, lambda location: FileSystemStore(location, place.mount)),
+    }
+    return loaders[place.driver]()
+
+
+def _s3(place: OffloadPlace, limits: RequestLimits) -> AllowedStore:
+    try:
+        from bookwarden.clusters.offload.s3 import S3Access, S3Store
+    except ImportError as error:
+        raise _missing(place.driver, "s3") from error
+    access = S3Access(place.access_key, place.secret_key, place.profile, place.tls_trust_certs_file, place.path_style)
+    return _allow(place, lambda location: S3Store(location, access, limits, place.region))
+
+
+def _gcs(place: OffloadPlace, limits: RequestLimits) -> AllowedStore:
+    try:
+        from bookwarden.clusters.offload.gcs import GcsAccess, GcsStore
+    except ImportError as error:
+        raise _missing(place.driver, "gcs") from error
+    access = GcsAccess(place.service_account_file)
+    return _allow(place, lambda location: GcsStore(location, access, limits))
+
+
+def _azure(place: OffloadPlace, limits: RequestLimits) -> AllowedStore:
+    try:
+        from bookwarden.clusters.offload.azure import AzureAccess, AzureStore
+    except ImportError as error:
+        raise _missing(place.driver, "azure") from error
+    access = AzureAccess(place.account_url or "", place.account_name, place.account_key)
+    return _allow(place, lambda location: AzureStore(location, access, limits))
+
+
+def _allow(place: OffloadPlace, open_location: Callable[[StoreLocation], CopyStore]) -> AllowedStore:
+    return AllowedStore(place.driver, place.endpoint, place.buckets, place.region, open_location)
+
+
+def _missing(driver: str, extra: str) -> ConfigError:
+    return ConfigError(
+        f"offload.stores has driver {driver!r}, whose library is missing: pip install 'bookwarden[{extra}]'"
+    )

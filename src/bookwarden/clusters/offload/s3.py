@@ -1,0 +1,209 @@
+"""Copies on S3 and what speaks its protocol (drivers S3 and aws-s3), through boto3."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.names import data_name, object_names, owner_in
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.offloaded_copies import (
+    AbsentCopy,
+    CopyDeletion,
+    CopyFate,
+    CopyReading,
+    OffloadedCopy,
+    PresentCopy,
+    StoreLocation,
+    UnreadableCopy,
+)
+
+logger = logging.getLogger(__name__)
+
+# DeleteObjects takes 1,000 keys; a copy has two.
+_COPIES_PER_REQUEST = 500
+# An upload begins before its ledger can be marked, so a listing that is a little old has it.
+_UPLOADS_MAX_AGE = 60.0
+_GONE = ("NoSuchKey", "NoSuchUpload")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """Credentials; where none are given AWS's own chain finds them. ``path_style`` None: with an endpoint only."""
+
+    access_key: str | None = None
+    secret_key: str | None = None
+    profile: str | None = None
+    tls_trust_certs_file: str | None = None
+    path_style: bool | None = None
+
+
+class S3Store:
+    """The copies of one bucket; a fork needs a store of its own."""
+
+    def __init__(self, location: StoreLocation, access: S3Access, limits: RequestLimits, region: str = "") -> None:
+        """Make a store that connects at its first call; ``region`` is used where none was recorded.
+
+        Raises ConfigError for an endpoint, a profile or a region that cannot be.
+        """
+        self._bucket = location.bucket
+        self._limits = limits
+        self._client = _client(location, access, limits, region)
+        self._uploads: dict[str, list[str]] = {}
+        self._uploads_listed: float | None = None
+
+    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at the data object of each copy, in the order asked."""
+        words: dict[int, str] = {}
+        with ThreadPoolExecutor(self._limits.parallel) as pool:
+            return list(pool.map(lambda copy: self._look(copy, words), copies))
+
+    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
+        """Delete data, index and unfinished uploads of each copy; S3 does not tell absent objects from deleted."""
+        failures: dict[OffloadedCopy, str] = {}
+        for start in range(0, len(copies), _COPIES_PER_REQUEST):
+            chunk = copies[start : start + _COPIES_PER_REQUEST]
+            try:
+                failures.update(self._delete(chunk))
+            except (ClientError, BotoCoreError) as error:
+                # Each request was tried several times: what the store refuses now it refuses for the rest too.
+                failures.update(dict.fromkeys(copies[start:], self._say(error)))
+                break
+        failures.update(self._abort_uploads([copy for copy in copies if copy not in failures]))
+        return [
+            CopyDeletion(CopyFate.FAILED, failures[copy]) if copy in failures else CopyDeletion(CopyFate.DELETED)
+            for copy in copies
+        ]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _look(self, copy: OffloadedCopy, words: dict[int, str]) -> CopyReading:
+        if 0 in words:
+            return UnreadableCopy(words[0])
+        try:
+            answer = self._client.head_object(Bucket=self._bucket, Key=data_name(copy))
+        except ClientError as error:
+            status = int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+            if status == 404:
+                # A missing bucket looks the same here; the delete that follows tells.
+                return AbsentCopy()
+            if status not in words:
+                words[status] = self._words(copy, error)
+            return UnreadableCopy(words[status])
+        except BotoCoreError as error:
+            words[0] = self._say(error)
+            return UnreadableCopy(words[0])
+        return PresentCopy(owner_in(answer.get("Metadata", {})))
+
+    def _words(self, copy: OffloadedCopy, error: ClientError) -> str:
+        """Ask again in a way that has an answer with text: that of a HEAD is empty."""
+        try:
+            self._client.get_object(Bucket=self._bucket, Key=data_name(copy), Range="bytes=0-0")["Body"].close()
+        except (ClientError, BotoCoreError) as told:
+            return self._say(told)
+        return self._say(error)
+
+    def _delete(self, copies: Sequence[OffloadedCopy]) -> dict[OffloadedCopy, str]:
+        owners = {name: copy for copy in copies for name in object_names(copy)}
+        answer = self._client.delete_objects(
+            Bucket=self._bucket, Delete={"Objects": [{"Key": name} for name in owners], "Quiet": True}
+        )
+        return {
+            owners[refused["Key"]]: f"bucket {self._bucket!r}: {refused.get('Code')}: {refused.get('Message', '')}"
+            for refused in answer.get("Errors", ())
+            if refused.get("Code") not in _GONE
+        }
+
+    def _abort_uploads(self, copies: Sequence[OffloadedCopy]) -> dict[OffloadedCopy, str]:
+        if not copies or not self._limits.abort_uploads:
+            return {}
+        try:
+            uploads = self._unfinished()
+        except (ClientError, BotoCoreError) as error:
+            return dict.fromkeys(
+                copies, f"unfinished uploads could not be listed (offload.abort_uploads): {self._say(error)}"
+            )
+        failures = {}
+        for copy in copies:
+            for key in object_names(copy):
+                for upload in uploads.pop(key, ()):
+                    try:
+                        self._abort(key, upload)
+                    except (ClientError, BotoCoreError) as error:
+                        self._uploads_listed = None
+                        failures[copy] = f"an unfinished upload could not be aborted: {self._say(error)}"
+        return failures
+
+    def _abort(self, key: str, upload: str) -> None:
+        try:
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
+        except ClientError as error:
+            if error.response["Error"].get("Code") not in _GONE:
+                raise
+        logger.info("aborted an unfinished upload of %s in bucket %s", key, self._bucket)
+
+    def _unfinished(self) -> dict[str, list[str]]:
+        """List the bucket's unfinished uploads: one request for all ledgers, and again only after a while."""
+        if self._uploads_listed is None or time.monotonic() - self._uploads_listed > _UPLOADS_MAX_AGE:
+            found: dict[str, list[str]] = {}
+            for key, upload in self._list_uploads():
+                found.setdefault(key, []).append(upload)
+            self._uploads, self._uploads_listed = found, time.monotonic()
+        return self._uploads
+
+    def _list_uploads(self) -> Iterator[tuple[str, str]]:
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket)
+        for page in pages:
+            for upload in page.get("Uploads", ()):
+                yield upload["Key"], upload["UploadId"]
+
+    def _say(self, error: ClientError | BotoCoreError) -> str:
+        if isinstance(error, ClientError):
+            told = error.response["Error"]
+            return f"bucket {self._bucket!r}: {told.get('Code')}: {told.get('Message')}"
+        return f"bucket {self._bucket!r}: {error}"
+
+
+def _client(location: StoreLocation, access: S3Access, limits: RequestLimits, region: str) -> Any:
+    path_style = bool(location.endpoint) if access.path_style is None else access.path_style
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": limits.attempts},
+        connect_timeout=limits.connect_timeout,
+        read_timeout=limits.read_timeout,
+        max_pool_connections=limits.parallel,
+        s3={"addressing_style": "path" if path_style else "auto"},
+    )
+    try:
+        session = boto3.session.Session(profile_name=access.profile)
+        client = session.client(
+            "s3",
+            endpoint_url=location.endpoint or None,
+            region_name=location.region or region or session.region_name or "us-east-1",
+            aws_access_key_id=access.access_key,
+            aws_secret_access_key=access.secret_key,
+            verify=access.tls_trust_certs_file,
+            config=config,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"offload.stores cannot be used for {location}: {error}") from error
+    client.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+    return client
+
+
+def _add_md5(request: Any, **_: Any) -> None:
+    # Servers that do not know AWS's newer checksums refuse a bulk delete without this one.
+    body = request.body if isinstance(request.body, bytes) else request.body.encode()
+    request.headers["Content-MD5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()

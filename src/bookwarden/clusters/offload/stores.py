@@ -1,0 +1,123 @@
+"""All stores of offloaded copies that the settings allow, behind one port.
+
+What was recorded with a ledger decides where its copy is looked for; a place that the settings do not allow is a
+failure, never an absent copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.offloaded_copies import (
+    CopyDeletion,
+    CopyFate,
+    CopyReading,
+    OffloadedCopy,
+    StoreLocation,
+    UnreadableCopy,
+)
+
+_T = TypeVar("_T")
+
+
+class CopyStore(Protocol):
+    """The copies of one location; no call raises for a store that fails."""
+
+    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at each copy, in the order asked."""
+
+    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
+        """Delete all objects of each copy, in the order asked."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedStore:
+    """A place that copies may be deleted in, and how its location is opened.
+
+    ``buckets`` empty allows every bucket of the endpoint; ``region`` empty allows every region.
+    """
+
+    driver: str
+    endpoint: str
+    buckets: Collection[str]
+    region: str
+    open: Callable[[StoreLocation], CopyStore]
+
+    def allows(self, location: StoreLocation) -> bool:
+        """Whether the location that was recorded with a ledger is this one."""
+        return (
+            location.driver == self.driver
+            and normal_endpoint(location.endpoint) == normal_endpoint(self.endpoint)
+            and (not self.buckets or location.bucket in self.buckets)
+            and (not self.region or not location.region or location.region == self.region)
+        )
+
+
+class OffloadStores:
+    """Looks at and deletes offloaded copies, each where it was recorded to be; one object per process."""
+
+    def __init__(self, allowed: Sequence[AllowedStore] = ()) -> None:
+        self._allowed = tuple(allowed)
+        self._opened: dict[StoreLocation, CopyStore] = {}
+
+    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at each copy, in the order asked; a copy that cannot be looked at is UnreadableCopy."""
+        return self._each(copies, lambda store, some: store.read_many(some), UnreadableCopy)
+
+    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
+        """Delete each copy with its index and the remains of its uploads, in the order asked; never raises for one."""
+        return self._each(
+            copies, lambda store, some: store.delete_many(some), lambda reason: CopyDeletion(CopyFate.FAILED, reason)
+        )
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        while self._opened:
+            _, store = self._opened.popitem()
+            store.close()
+
+    def _each(
+        self,
+        copies: Sequence[OffloadedCopy],
+        ask: Callable[[CopyStore, Sequence[OffloadedCopy]], Sequence[_T]],
+        refuse: Callable[[str], _T],
+    ) -> list[_T]:
+        by_location: dict[StoreLocation, list[OffloadedCopy]] = {}
+        for copy in copies:
+            by_location.setdefault(copy.location, []).append(copy)
+        answers: dict[OffloadedCopy, _T] = {}
+        for location, some in by_location.items():
+            try:
+                store = self._store(location)
+            except ConfigError as error:
+                answers.update(dict.fromkeys(some, refuse(str(error))))
+            else:
+                answers.update(zip(some, ask(store, some), strict=True))
+        return [answers[copy] for copy in copies]
+
+    def _store(self, location: StoreLocation) -> CopyStore:
+        """Open the store of a location; raise ConfigError where the settings have none for it."""
+        if location not in self._opened:
+            allowed = next((store for store in self._allowed if store.allows(location)), None)
+            if allowed is None:
+                raise ConfigError(self._why_not(location))
+            self._opened[location] = allowed.open(location)
+        return self._opened[location]
+
+    def _why_not(self, location: StoreLocation) -> str:
+        if any(store.driver == location.driver for store in self._allowed):
+            return f"offload.stores has other buckets, regions or endpoints than recorded: {location}; the copy is kept"
+        return f"offload.stores has no driver {location.driver!r} ({location}); the copy is kept"
+
+
+def normal_endpoint(endpoint: str) -> str:
+    """Write an endpoint in the one form in which two that mean the same are equal."""
+    scheme, separator, rest = endpoint.strip().partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme.lower()}{separator}{host.lower()}{slash}{path}".rstrip("/") if separator else endpoint.rstrip("/")

@@ -1,0 +1,197 @@
+"""Offloaded copies on a real S3 server: looked at, deleted in bulk, and kept whenever the store is in doubt."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import pytest
+
+from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.names import object_names
+from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.ledgers.offloaded_copies import (
+    AbsentCopy,
+    CopyFate,
+    OffloadedCopy,
+    PresentCopy,
+    StoreLocation,
+    UnreadableCopy,
+)
+from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
+
+OWNER = "t/n/persistent/orders%2Fnew"
+LIMITS = RequestLimits(attempts=3, parallel=4, connect_timeout=2.0, read_timeout=20.0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(server: ObjectStore) -> str:
+    name = f"offload-{secrets.token_hex(4)}"
+    server.client.create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def troubled(server: ObjectStore) -> Iterator[TroubledStore]:
+    proxy = TroubledStore(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def stores() -> Iterator[list[OffloadStores]]:
+    made: list[OffloadStores] = []
+    yield made
+    for store in made:
+        store.close()
+
+
+def opened(made: list[OffloadStores], endpoint: str, bucket: str, limits: RequestLimits = LIMITS) -> OffloadStores:
+    place = OffloadPlace("S3", endpoint, (bucket,), access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    made.append(OffloadStores([allowed_store(place, limits)]))
+    return made[-1]
+
+
+def copy_in(endpoint: str, bucket: str, ledger_id: int = 7, uuid: UUID | None = None) -> OffloadedCopy:
+    return OffloadedCopy(ledger_id, OWNER, uuid or uuid4(), StoreLocation("S3", bucket, REGION, endpoint))
+
+
+def put(server: ObjectStore, copy: OffloadedCopy) -> OffloadedCopy:
+    for name in object_names(copy):
+        server.client.put_object(
+            Bucket=copy.location.bucket, Key=name, Body=b"x", Metadata={"managedledgername": copy.managed_ledger}
+        )
+    return copy
+
+
+def test_data_and_index_go_and_nothing_else(server: ObjectStore, bucket: str, stores: list[OffloadStores]) -> None:
+    doomed, kept = put(server, copy_in(server.endpoint, bucket)), put(server, copy_in(server.endpoint, bucket, 8))
+    segment = put(server, copy_in(server.endpoint, bucket, 9)._replace(segment=True))
+    store = opened(stores, server.endpoint, bucket)
+    assert store.read_many([doomed, segment]) == [PresentCopy(OWNER), PresentCopy(OWNER)]
+    assert [done.fate for done in store.delete_many([doomed, segment])] == [CopyFate.DELETED] * 2
+    assert server.keys(bucket) == set(object_names(kept))
+    assert store.read_many([doomed]) == [AbsentCopy()]
+
+
+def test_a_thousand_ledgers_take_two_deletes_and_one_listing(
+    server: ObjectStore, bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
+) -> None:
+    copies = [copy_in(troubled.endpoint, bucket, ledger) for ledger in range(1000)]
+    put(server, copies[0])
+    put(server, copies[-1])
+    store = opened(stores, troubled.endpoint, bucket)
+    assert {done.fate for done in store.delete_many(copies)} == {CopyFate.DELETED}
+    assert [request.split()[0] for request in troubled.requests] == ["POST", "POST", "GET"]
+    assert server.keys(bucket) == set()
+
+
+def test_an_unfinished_upload_is_aborted_with_its_copy_and_others_stay(
+    server: ObjectStore, bucket: str, stores: list[OffloadStores]
+) -> None:
+    doomed, other = copy_in(server.endpoint, bucket), copy_in(server.endpoint, bucket)
+    for copy in (doomed, other):
+        server.client.create_multipart_upload(Bucket=bucket, Key=object_names(copy)[0])
+    store = opened(stores, server.endpoint, bucket)
+    (done,) = store.delete_many([doomed])
+    assert done.fate is CopyFate.DELETED
+    assert server.uploads(bucket) == {object_names(other)[0]}
+
+
+def test_a_throttled_store_is_asked_again(
+    server: ObjectStore, bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
+) -> None:
+    copy = put(server, copy_in(troubled.endpoint, bucket))
+    troubled.refuse(2, 503, "SlowDown", "Please reduce your request rate.")
+    (done,) = opened(stores, troubled.endpoint, bucket).delete_many([copy])
+    assert done.fate is CopyFate.DELETED
+    assert server.keys(bucket) == set()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (503, "SlowDown", "Please reduce your request rate."),
+        (403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+        (403, "SignatureDoesNotMatch", "The request signature does not match."),
+    ],
+)
+def test_a_refusal_keeps_the_copy_and_tells_the_stores_own_words(
+    server: ObjectStore,
+    bucket: str,
+    troubled: TroubledStore,
+    stores: list[OffloadStores],
+    status: int,
+    code: str,
+    message: str,
+) -> None:
+    copy = put(server, copy_in(troubled.endpoint, bucket))
+    store = opened(stores, troubled.endpoint, bucket)
+    troubled.refuse(1000, status, code, message)
+    (reading,) = store.read_many([copy])
+    (done,) = store.delete_many([copy])
+    assert isinstance(reading, UnreadableCopy)
+    assert done.fate is CopyFate.FAILED
+    for reason in (reading.reason, done.reason):
+        assert code in reason
+        assert message in reason
+        assert SECRET_KEY not in reason
+    assert server.keys(bucket) == set(object_names(copy))
+
+
+def test_a_missing_bucket_is_a_failure_and_not_an_absent_copy(server: ObjectStore, stores: list[OffloadStores]) -> None:
+    (done,) = opened(stores, server.endpoint, "no-such-bucket").delete_many(
+        [copy_in(server.endpoint, "no-such-bucket")]
+    )
+    assert done.fate is CopyFate.FAILED
+    assert "NoSuchBucket" in done.reason
+
+
+def test_a_store_that_is_down_fails_every_copy_after_the_tries_of_one(stores: list[OffloadStores]) -> None:
+    endpoint = "http://127.0.0.1:9"
+    copies = [copy_in(endpoint, "offload", ledger) for ledger in range(2000)]
+    store = opened(stores, endpoint, "offload", RequestLimits(attempts=2, parallel=2, connect_timeout=1.0))
+    readings, done = store.read_many(copies), store.delete_many(copies)
+    assert all(isinstance(reading, UnreadableCopy) and "connect" in reading.reason for reading in readings)
+    assert all(one.fate is CopyFate.FAILED and "connect" in one.reason for one in done)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bucket": "another"},
+        {"endpoint": "http://elsewhere:9000"},
+        {"region": "eu-west-1"},
+        {"driver": "aws-s3"},
+        {"driver": "aliyun-oss"},
+        {"driver": ""},
+    ],
+    ids=str,
+)
+def test_a_place_that_the_settings_do_not_allow_is_a_failure(
+    server: ObjectStore, bucket: str, stores: list[OffloadStores], change: dict[str, str]
+) -> None:
+    place = OffloadPlace("S3", server.endpoint, (bucket,), REGION, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    stores.append(OffloadStores([allowed_store(place, LIMITS)]))
+    put(server, copy_in(server.endpoint, bucket))
+    stray = copy_in(server.endpoint, bucket)
+    stray = stray._replace(location=stray.location._replace(**change))
+    (reading,), (done,) = stores[0].read_many([stray]), stores[0].delete_many([stray])
+    assert isinstance(reading, UnreadableCopy)
+    assert done.fate is CopyFate.FAILED
+    assert repr(next(iter(change.values()))) in done.reason
+
+
+def test_one_bad_place_does_not_keep_the_others(server: ObjectStore, bucket: str, stores: list[OffloadStores]) -> None:
+    good, stray = put(server, copy_in(server.endpoint, bucket)), copy_in("http://elsewhere:9000", bucket)
+    done = opened(stores, server.endpoint, bucket).delete_many([stray, good, stray])
+    assert [one.fate for one in done] == [CopyFate.FAILED, CopyFate.DELETED, CopyFate.FAILED]
+    assert server.keys(bucket) == set()
