@@ -127,6 +127,9 @@ class TopicAdmin(Protocol):
     def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
         """Return how far each subscription of one partition has acknowledged; this loads the topic."""
 
+    def compacted_ledgers(self, topic: str) -> frozenset[int]:
+        """Name the compacted ledgers of one partition, in use or recorded; this loads the topic."""
+
     def trim(self, topic: str) -> None:
         """Remove the consumed ledgers that retention no longer holds."""
 
