@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
@@ -30,7 +28,7 @@ from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
 from bookwarden.deletion.journal_writing import FileJournal
-from bookwarden.deletion.mark import Marker
+from bookwarden.deletion.mark import Marker, MarkReport
 from bookwarden.deletion.removal import Removal
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
@@ -39,6 +37,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.resources import Resources
 from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
 
 
@@ -202,93 +201,68 @@ class MarkDecoder:
         return self._parsed[schema]
 
 
-class MetadataContext:
+class MetadataContext(Resources):
     """The metadata stores, and what is read through them; close it, or use it in a with statement."""
 
     def __init__(self, settings: Settings) -> None:
-        self._resources = ExitStack()
+        super().__init__()
         urls = settings.metadata_store.urls
-        self.stores = {url: self._open(settings, url) for url in dict.fromkeys(urls)}
-        bookkeeper_url = settings.metadata_store.bookkeeper_url or urls[0]
-        bookkeeper = self.stores.get(bookkeeper_url) or self._open(settings, bookkeeper_url)
-        self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
-        self.references = MetadataReferences(list(self.stores.values()))
-
-    def _open(self, settings: Settings, url: str) -> MetadataStore:
-        store = open_metadata_store(settings, url)
-        self._resources.callback(store.close)
-        return store
+        with self._closed_on_error():
+            self.stores = {url: self._keep(open_metadata_store(settings, url)) for url in dict.fromkeys(urls)}
+            bookkeeper_url = settings.metadata_store.bookkeeper_url or urls[0]
+            bookkeeper = self.stores.get(bookkeeper_url) or self._keep(open_metadata_store(settings, bookkeeper_url))
+            self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
+            self.references = MetadataReferences(list(self.stores.values()))
 
     @property
     def store(self) -> MetadataStore:
         """The first metadata root: the one of the cluster that the settings name."""
         return next(iter(self.stores.values()))
 
-    def close(self) -> None:
-        """End the sessions."""
-        self._resources.close()
 
-    def __enter__(self) -> MetadataContext:
-        return self
+class PhaseOneContext(Resources):
+    """Everything that phase one needs; close it, or use it in a with statement.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    ``on_report`` is told of each report of marks: ``MarkMetrics(registry).count`` of `pipelines.metrics` counts them.
+    """
 
-
-class PhaseOneContext:
-    """Everything that phase one needs; close it, or use it in a with statement."""
-
-    def __init__(self, settings: Settings) -> None:
-        connection = connection_of(settings)
-        self.metadata = MetadataContext(settings)
-        self._sender = PendingDeletionSender(connection, settings.deletion.topic, PendingDeletionCodec())
-        self.marker = Marker(self._sender, enabled=settings.deletion.topic_two_phase_deletion_enabled)
-        store, topics = ManagedLedgers(self.metadata.store), Topics(PulsarAdmin(connection))
-        self.removal = Removal(self.marker, store, topics)
-        self.broker_trim = BrokerTrim(self.marker, store, topics)
-        self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
-
-    def close(self) -> None:
-        """Close the producer and the sessions."""
-        self._sender.close()
-        self.metadata.close()
-
-    def __enter__(self) -> PhaseOneContext:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __init__(self, settings: Settings, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
+        super().__init__()
+        connection, deletion = connection_of(settings), settings.deletion
+        with self._closed_on_error():
+            self.metadata = self._keep(MetadataContext(settings))
+            admin = self._keep(PulsarAdmin(connection))
+            sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
+            self.marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=on_report)
+            store, topics = ManagedLedgers(self.metadata.store), Topics(admin)
+            self.removal = Removal(self.marker, store, topics)
+            self.broker_trim = BrokerTrim(self.marker, store, topics)
+            self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
 
 
-class SweepContext:
+class SweepContext(Resources):
     """Everything that phase two needs in one process; its sessions and clients do not survive a fork."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         deletion = settings.deletion
         connection = connection_of(settings)
-        registry = SchemaRegistry(PulsarAdmin(connection))
-        self._metadata = MetadataContext(settings)
-        self._outbox = RetrySender(
-            connection, deletion.retry_topic, deletion.dlq_topic, deletion.subscription, registry=registry
-        )
-        self._journal = journal_of(settings)
-        self.decode = MarkDecoder(registry).decode
-        self.sweep = Sweep(
-            self._metadata.catalog,
-            self._metadata.references,
-            self._journal,
-            self._outbox,
-            policy_of(settings),
-            SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
-            dry_run=settings.sweep.dry_run,
-        )
-
-    def close(self) -> None:
-        """Close sessions, clients and files."""
-        self._outbox.close()
-        self._journal.close()
-        self._metadata.close()
+        with self._closed_on_error():
+            registry = SchemaRegistry(self._keep(PulsarAdmin(connection)))
+            metadata = self._keep(MetadataContext(settings))
+            journal = self._keep(journal_of(settings))
+            outbox = self._keep(
+                RetrySender(
+                    connection, deletion.retry_topic, deletion.dlq_topic, deletion.subscription, registry=registry
+                )
+            )
+            self.decode = MarkDecoder(registry).decode
+            self.sweep = Sweep(
+                metadata.catalog,
+                metadata.references,
+                journal,
+                outbox,
+                policy_of(settings),
+                SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
+                dry_run=settings.sweep.dry_run,
+            )

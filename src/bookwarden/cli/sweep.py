@@ -67,14 +67,11 @@ def _sweep(settings: Settings, once: bool) -> Counter[str]:
 
 def _preview(settings: Settings) -> Iterator[OutcomeRow]:
     dry = settings.model_copy(update={"sweep": settings.sweep.model_copy(update={"dry_run": True})})
-    context = SweepContext(dry)
-    try:
+    with SweepContext(dry) as context:
         waiting = (decoded(received, context.decode) for received in waiting_messages_of(settings))
         for chunk in _chunks(waiting):
             for rows in context.sweep.process(chunk, "dry run"):
                 yield from rows
-    finally:
-        context.close()
 
 
 def _chunks(received: Iterable[ReceivedMark]) -> Iterator[list[ReceivedMark]]:

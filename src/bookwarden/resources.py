@@ -1,0 +1,52 @@
+"""Things that are closed together, also when not all of them could be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+
+class Closeable(Protocol):
+    """What holds a connection, a session or a file."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+CloseableT = TypeVar("CloseableT", bound=Closeable)
+ResourcesT = TypeVar("ResourcesT", bound="Resources")
+
+
+class Resources:
+    """Base of what opens several things: the last one opened is closed first, each whatever the others raise."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+
+    def _keep(self, thing: CloseableT) -> CloseableT:
+        """Close this one too, before all that were kept earlier; return it."""
+        self._opened.callback(thing.close)
+        return thing
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        """Close what was opened so far when the rest of a constructor fails: its caller has nothing to close."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close everything; the second time does nothing."""
+        self._opened.close()
+
+    def __enter__(self: ResourcesT) -> ResourcesT:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

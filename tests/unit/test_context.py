@@ -1,0 +1,138 @@
+"""What a context opens it closes, in order, also when it could not open everything; and whom it tells of marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import bookwarden.context
+from bookwarden.config import Settings, load_settings
+from bookwarden.context import MetadataContext, PhaseOneContext, SweepContext
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.pipelines.metrics import MarkMetrics
+from bookwarden.resources import Resources
+
+OPENED = {
+    MetadataContext: ["memory:one", "memory:two"],
+    PhaseOneContext: ["memory:one", "memory:two", "PulsarAdmin", "PendingDeletionSender"],
+    SweepContext: ["PulsarAdmin", "memory:one", "memory:two", "journal_of", "RetrySender"],
+}
+
+
+class Ledger:
+    """Writes down what is opened and closed."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.failing: str | None = None
+
+    def maker(self, name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*arguments: Any, **options: Any) -> Any:
+            return self.watched(name, make(*arguments, **options))
+
+        return made
+
+    def watched(self, name: str, thing: Any) -> Any:
+        if name == self.failing:
+            raise ConfigError(f"{name} cannot be opened")
+        self.opened.append(name)
+        close = thing.close
+
+        def closing() -> None:
+            self.closed.append(name)
+            close()
+
+        thing.close = closing
+        return thing
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    stores = {"metadata_store.urls": "['memory:one']", "metadata_store.bookkeeper_url": "memory:two"}
+    return load_settings(overrides={**stores, "sweep.journal": str(tmp_path / "journal")})
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    found = Ledger()
+    opening = bookwarden.context.open_metadata_store
+    monkeypatch.setattr(
+        bookwarden.context, "open_metadata_store", lambda settings, url: found.watched(url, opening(settings, url))
+    )
+    for name in ("PulsarAdmin", "PendingDeletionSender", "RetrySender", "journal_of"):
+        monkeypatch.setattr(bookwarden.context, name, found.maker(name, getattr(bookwarden.context, name)))
+    return found
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_a_context_closes_everything_once_the_last_opened_first(
+    kind: type[MetadataContext | PhaseOneContext | SweepContext], settings: Settings, ledger: Ledger
+) -> None:
+    with kind(settings) as context:
+        assert ledger.opened == OPENED[kind]
+        assert ledger.closed == []
+    context.close()
+    assert ledger.closed == OPENED[kind][::-1]
+
+
+@pytest.mark.parametrize(("kind", "failing"), [(kind, name) for kind, names in OPENED.items() for name in names])
+def test_a_context_that_cannot_open_one_thing_closes_those_before_it(
+    kind: type[MetadataContext | PhaseOneContext | SweepContext], failing: str, settings: Settings, ledger: Ledger
+) -> None:
+    ledger.failing = failing
+    with pytest.raises(ConfigError, match=f"{failing} cannot be opened"):
+        kind(settings)
+    before = OPENED[kind][: OPENED[kind].index(failing)]
+    assert (ledger.opened, ledger.closed) == (before, before[::-1])
+
+
+class Fragile:
+    """Something whose close may fail."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.closed = False
+        self._problem = problem
+
+    def close(self) -> None:
+        self.closed = True
+        if self._problem:
+            raise self._problem
+
+
+class Three(Resources):
+    """Opens three things, of which the middle one does not close well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.things = [self._keep(Fragile(problem)) for problem in (None, OSError("disk full"), None)]
+
+
+def test_what_fails_to_close_keeps_nothing_else_open() -> None:
+    three = Three()
+    with pytest.raises(OSError, match="disk full"):
+        three.close()
+    assert all(thing.closed for thing in three.things)
+
+
+def test_a_program_that_asks_for_metrics_of_phase_one_gets_them(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = CollectorRegistry()
+    monkeypatch.setattr(
+        bookwarden.context.PendingDeletionSender, "send_all", lambda _, marks: ["no answer"] + [None] * (len(marks) - 1)
+    )
+    marks = [
+        PendingDeletion("t/n/persistent/orders", LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
+        for ledger_id in range(3)
+    ]
+    with PhaseOneContext(settings, on_report=MarkMetrics(registry).count) as phase_one:
+        phase_one.marker.mark(marks)
+    sent = {"ledger_type": "LEDGER", "destination": "deletion"}
+    assert registry.get_sample_value("bookwarden_pending_deletions_sent_total", sent) == 2
+    assert registry.get_sample_value("bookwarden_marks_failed_total", {"ledger_type": "LEDGER"}) == 1
