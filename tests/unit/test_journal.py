@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +26,8 @@ from bookwarden.deletion.journal_reading import (
     JournalDamage,
     JournalFolder,
     JournalReader,
+    SelectedDeletions,
     Selection,
-    select_deletions,
     summarize_runs,
 )
 from bookwarden.deletion.journal_writing import FileJournal, ObjectJournal
@@ -298,9 +297,10 @@ def test_runs_are_told_with_times_ledgers_and_bytes_latest_first() -> None:
 )
 def test_deletions_are_selected_by_run_ledger_and_time(tmp_path: Path, selection: Selection, ids: list[int]) -> None:
     write(tmp_path, deleted(1, "a/0", 10), deleted(2, "a/1", 20), deleted(3, "ab/1", 30))
-    count, found = select_deletions(JournalReader(JournalFolder(tmp_path)), selection)
-    assert [deletion.entry.ledger_id for deletion in found] == ids
-    assert count == len(ids)
+    found = SelectedDeletions(JournalReader(JournalFolder(tmp_path)), selection)
+    for _ in range(2):
+        assert [deletion.entry.ledger_id for deletion in found] == ids
+    assert len(found) == len(ids)
 
 
 def write(folder: Path, *records: JournalRecord) -> None:
@@ -310,8 +310,8 @@ def write(folder: Path, *records: JournalRecord) -> None:
     journal.close()
 
 
-def selected(folder: Path, selection: Selection = Selection()) -> Iterator[Deletion]:  # noqa: B008
-    return select_deletions(JournalReader(JournalFolder(folder)), selection)[1]
+def selected(folder: Path, selection: Selection) -> SelectedDeletions:
+    return SelectedDeletions(JournalReader(JournalFolder(folder)), selection)
 
 
 def test_a_ledger_comes_once_with_its_last_deletion_whichever_run_and_file_that_is_in(tmp_path: Path) -> None:

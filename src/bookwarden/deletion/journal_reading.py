@@ -90,7 +90,7 @@ class JournalFolder:
 class JournalReader:
     """Reads a journal; each damaged place is told to ``damaged`` once for each time that it is come across."""
 
-    def __init__(self, source: JournalSource, damaged: Callable[[JournalDamage], None] | None = None) -> None:
+    def __init__(self, source: JournalSource, damaged: Callable[[JournalDamage], object] | None = None) -> None:
         self._source = source
         self._damaged = damaged or (lambda damage: None)
 
@@ -182,17 +182,29 @@ class Deletion:
     undone: UndoStep | None
 
 
-def select_deletions(reader: JournalReader, selection: Selection) -> tuple[int, Iterator[Deletion]]:
-    """Find the selected ledgers; return their number, and the last deletion of each as the journal has it.
+class SelectedDeletions:
+    """The selected ledgers, each with its last deletion as the journal has it; iterating reads the journal.
 
     A ledger that was deleted again later, by a run that is not selected, comes with that later deletion: earlier
-    metadata of it is out of date. Reads the journal three times, the last time while it is iterated.
+    metadata of it is out of date. What is written to the journal after this was made does not show.
     """
-    ids: Collection[int] = {
-        record.ledger_id for record in reader if isinstance(record, JournalEntry) and selection.takes(record)
-    }
-    last = _last_of(reader, ids)
-    return len(last), _chosen(reader, last)
+
+    def __init__(self, reader: JournalReader, selection: Selection) -> None:
+        self._reader = reader
+        ids = {record.ledger_id for record in reader if isinstance(record, JournalEntry) and selection.takes(record)}
+        self._last = _last_of(reader, ids)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __iter__(self) -> Iterator[Deletion]:
+        left = dict(self._last)
+        for record in self._reader:
+            if isinstance(record, JournalEntry):
+                at, undone = left.get(record.ledger_id, (None, None))
+                if record.journaled_at == at:
+                    del left[record.ledger_id]
+                    yield Deletion(record, undone)
 
 
 def _last_of(reader: JournalReader, ids: Collection[int]) -> dict[int, tuple[int, UndoStep | None]]:
@@ -215,12 +227,3 @@ def _step_since(deleted_at: int, steps: Collection[tuple[int, UndoStep]]) -> Und
         # It outlasts all later steps: somebody may rely on it since.
         return UndoStep.RESTORED
     return found[-1] if found else None
-
-
-def _chosen(reader: JournalReader, last: dict[int, tuple[int, UndoStep | None]]) -> Iterator[Deletion]:
-    for record in reader:
-        if isinstance(record, JournalEntry):
-            at, undone = last.get(record.ledger_id, (None, None))
-            if record.journaled_at == at:
-                del last[record.ledger_id]
-                yield Deletion(record, undone)

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from bookwarden.ledgers.holders import Holder, References
+from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position, SchemaLocator
-from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 
@@ -42,6 +43,36 @@ class OffloadedCopies(Protocol):
         Requests carry as many copies as the store takes. A store that cannot tell absent objects from deleted ones
         says deleted.
         """
+
+
+class RestoringCatalog(LedgerCatalog, Protocol):
+    """BookKeeper's list of ledgers, in which deleted ones can be put back."""
+
+    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
+        """Name the nodes at which the ledger's metadata may be; none for an id that cannot be."""
+
+    def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
+        """Create the node of each (id, path, raw metadata) that has none; what came of each, read afterwards.
+
+        Raises StoreError when the store does not answer; some may have been created then.
+        """
+
+
+class EntryProbe(Protocol):
+    """Bookies, asked what they hold; that changes nothing on them."""
+
+    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
+        """Ask for each (ledger id, its metadata, entry id) all bookies that should have it; answers by bookie id.
+
+        A bookie that does not answer is among the answers; nothing is raised for it.
+        """
+
+
+class MigrationFlag(Protocol):
+    """Whether the metadata is moving to another store."""
+
+    def require_idle(self) -> None:
+        """Read the flag anew; raise RefusedError unless nothing is copied now, and nothing was moved away."""
 
 
 class ReferenceReader(Protocol):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path, parse_layout
-from bookwarden.errors import FormatError, StoreError
+from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
+_LOG = logging.getLogger(__name__)
+
 DEFAULT_LEDGERS_ROOT: Final = "/ledgers"
+_CREATES_IN_FLIGHT: Final = 16
 
 
 class BookKeeperCatalog:
@@ -57,6 +62,32 @@ class BookKeeperCatalog:
             [(ledger.path, ledger.version) for ledger in ledgers],
             created_ms=[ledger.created_ms for ledger in ledgers],
         )
+
+    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
+        """Name the nodes at which the ledger's metadata may be; none for an id that cannot be."""
+        try:
+            return self._places(ledger_id, self._known_layouts())
+        except FormatError:
+            return ()
+
+    def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
+        """Create the node of each (id, path, raw metadata) that has none; what came of each, read afterwards.
+
+        The nodes above are created where they are missing. Raises FormatError for a path that is not the ledger's,
+        before anything is created, and StoreError when the store does not answer.
+        """
+        for ledger_id, path, _ in ledgers:
+            if path not in self.paths_of(ledger_id):
+                raise FormatError(f"{path} is not where the metadata of ledger {ledger_id} is kept")
+        with ThreadPoolExecutor(_CREATES_IN_FLIGHT, thread_name_prefix="restore") as pool:
+            # Exhausted, so that the first error is raised; the others are under way or done all the same.
+            list(pool.map(lambda ledger: self._create(ledger[1], ledger[2]), ledgers))
+
+    def _create(self, path: str, raw: bytes) -> None:
+        try:
+            self._store.create(path, raw, make_parents=True)
+        except (LostRaceError, OutcomeUnknownError) as error:
+            _LOG.info("%s", error)
 
     def layout(self) -> LedgerLayout:
         """Tell the layout that the LAYOUT node names; the hybrid if there is none."""

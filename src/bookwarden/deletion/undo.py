@@ -1,0 +1,189 @@
+"""Undo: put the metadata of deleted ledgers back while their bookies still hold the entries.
+
+A bookie drops a deleted ledger at its next garbage collection, which may be any moment: so the metadata of all
+ledgers is put back first, and only then are the bookies asked. The metadata of a ledger that turns out to be lost
+is taken away again. The process may be killed at any point: what it had begun is in the journal, and the next undo
+of the same ledgers goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from bookwarden.deletion.journal import Journal, UndoRecord, UndoStep
+from bookwarden.deletion.journal_reading import Deletion
+from bookwarden.deletion.ports import EntryProbe, MigrationFlag, RestoringCatalog
+from bookwarden.deletion.survival import Survival, entries_to_ask, survey
+from bookwarden.deletion.undo_rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.holdings import Holding
+from bookwarden.ledgers.metadata import (
+    DeleteResult,
+    LedgerMetadata,
+    LedgerReading,
+    LedgerState,
+    StoredLedger,
+    UnreadableLedger,
+)
+
+_AT_ONCE: Final = 500
+
+_STEPS = {
+    UndoOutcome.RESTORED: UndoStep.RESTORED,
+    UndoOutcome.UNVERIFIED: UndoStep.UNVERIFIED,
+    UndoOutcome.LOST: UndoStep.LOST,
+}
+_UNSETTLED = (UndoStep.BEGUN, UndoStep.UNVERIFIED, UndoStep.LOST)
+
+
+class Undo:
+    """Restores deletions, batch by batch; ``name`` is that of this undo in the journal."""
+
+    def __init__(
+        self,
+        catalog: RestoringCatalog,
+        bookies: EntryProbe,
+        migration: MigrationFlag,
+        journal: Journal,
+        decode: Callable[[bytes], LedgerMetadata],
+        name: str,
+        *,
+        keep_partial: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the ports; ``decode`` reads a metadata node's value and raises FormatError.
+
+        ``keep_partial`` leaves the metadata of a ledger that is lost only in part, for somebody to read the rest.
+        """
+        self._catalog = catalog
+        self._bookies = bookies
+        self._migration = migration
+        self._journal = journal
+        self._decode = decode
+        self._name = name
+        self._keep_partial = keep_partial
+        self._clock = clock
+
+    def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
+        """Restore the deletions, which are iterated over twice; yield what became of them, some at a time.
+
+        Raises RefusedError, before anything is written, during a migration of the metadata; StoreError when the
+        store or the journal does not answer. Both may be tried again.
+        """
+        put_back: set[int] = set()
+        for batch in _batches(deletions):
+            put_back |= self._put_back(batch)
+        for batch in _batches(deletions):
+            yield self._conclude(batch, put_back)
+
+    def preview(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
+        """Say what would become of each ledger, by what is there now; write nothing."""
+        for batch in _batches(deletions):
+            cases = self._examine(batch)
+            surveys = self._survey([case for case in cases if case.metadata is not None])
+            yield [preview(case, surveys) for case in cases]
+
+    def _put_back(self, deletions: Sequence[Deletion]) -> set[int]:
+        """Put the metadata of those ledgers back that have none now and can be restored; return their ids."""
+        self._migration.require_idle()
+        absent = [case.deletion for case in self._examine(deletions) if case.is_absent]
+        if absent:
+            self._record([(deletion, UndoStep.BEGUN) for deletion in absent])
+            self._catalog.restore_many([(d.entry.ledger_id, d.entry.path, d.entry.raw) for d in absent])
+            # Had one begun meanwhile, the store that it copies to might miss what was just written.
+            self._migration.require_idle()
+        return {deletion.entry.ledger_id for deletion in absent}
+
+    def _conclude(self, deletions: Sequence[Deletion], put_back: Collection[int]) -> list[UndoRow]:
+        """Ask the bookies for the ledgers, and say of each what became of it; ``put_back`` are those that were.
+
+        The metadata of what is lost is taken away again, if an undo put it there and nobody was told otherwise.
+        """
+        cases = self._examine(deletions)
+        surveys = self._survey([case for case in cases if isinstance(case.reading, StoredLedger)])
+        doomed = [case for case in cases if self._is_to_go(case, surveys, put_back)]
+        if doomed:
+            self._migration.require_idle()
+        gone = self._take_away(doomed)
+        rows = [conclusion(case, surveys, gone, put_back) for case in cases]
+        self._record(_steps(cases, rows, put_back))
+        return rows
+
+    def _examine(self, deletions: Sequence[Deletion]) -> list[UndoCase]:
+        readings = self._catalog.read_many([deletion.entry.ledger_id for deletion in deletions])
+        return [self._case(deletion, reading) for deletion, reading in zip(deletions, readings, strict=True)]
+
+    def _case(self, deletion: Deletion, reading: LedgerReading) -> UndoCase:
+        entry = deletion.entry
+        try:
+            metadata = self._decode(entry.raw)
+        except FormatError as error:
+            return UndoCase(deletion, reading, None, f"what was deleted cannot be read: {error}")
+        if metadata.state is not LedgerState.CLOSED:
+            state = metadata.state.name.lower().replace("_", " ")
+            text = f"it was {state} when it was deleted: whoever opens it would recover it to another end"
+            return UndoCase(deletion, reading, None, text)
+        if entry.path not in self._catalog.paths_of(entry.ledger_id):
+            text = f"{entry.path} is no place for it in this cluster: is the journal another cluster's?"
+            return UndoCase(deletion, reading, None, text)
+        if isinstance(reading, UnreadableLedger):
+            return UndoCase(deletion, reading, None, f"there is something in its place: {reading.reason}")
+        if isinstance(reading, StoredLedger) and reading.raw != entry.raw:
+            return UndoCase(deletion, reading, None, _other_metadata(reading.metadata, metadata))
+        return UndoCase(deletion, reading, metadata)
+
+    def _survey(self, cases: Sequence[UndoCase]) -> dict[int, Survival]:
+        asked: list[tuple[int, LedgerMetadata, int]] = []
+        answers: dict[int, list[tuple[int, Mapping[str, Holding]]]] = {}
+        for case in cases:
+            if case.metadata is not None and not case.was_never_deleted:
+                answers[case.ledger_id] = []
+                asked += [(case.ledger_id, case.metadata, entry_id) for entry_id in entries_to_ask(case.metadata)]
+        for (ledger_id, _, entry_id), holdings in zip(asked, self._bookies.holdings(asked), strict=True):
+            answers[ledger_id].append((entry_id, holdings))
+        return {ledger_id: survey(found) for ledger_id, found in answers.items()}
+
+    def _is_to_go(self, case: UndoCase, surveys: Mapping[int, Survival], put_back: Collection[int]) -> bool:
+        survival, reading = surveys.get(case.ledger_id), case.reading
+        if survival is None or not survival.lost or not isinstance(reading, StoredLedger) or reading.version != 0:
+            return False
+        # What an undo called restored, somebody may have begun to use.
+        by_undo = case.ledger_id in put_back or case.deletion.undone in _UNSETTLED
+        return by_undo and not (self._keep_partial and survival.held)
+
+    def _take_away(self, cases: Sequence[UndoCase]) -> dict[int, DeleteResult]:
+        stored = [case.reading for case in cases if isinstance(case.reading, StoredLedger)]
+        results = self._catalog.delete_many(stored)
+        return {reading.ledger_id: result for reading, result in zip(stored, results, strict=True)}
+
+    def _record(self, steps: Sequence[tuple[Deletion, UndoStep]]) -> None:
+        now_ms = int(self._clock() * 1000)
+        records = [UndoRecord(d.entry.ledger_id, d.entry.run, self._name, step, now_ms) for d, step in steps]
+        if records:
+            self._journal.append(records)
+
+
+def _batches(deletions: Iterable[Deletion]) -> Iterator[list[Deletion]]:
+    source = iter(deletions)
+    while batch := list(islice(source, _AT_ONCE)):
+        yield batch
+
+
+def _steps(
+    cases: Sequence[UndoCase], rows: Sequence[UndoRow], put_back: Collection[int]
+) -> list[tuple[Deletion, UndoStep]]:
+    steps = []
+    for case, row in zip(cases, rows, strict=True):
+        step, before = _STEPS.get(row.outcome), case.deletion.undone
+        if step is not None and (case.ledger_id in put_back or before not in (None, step)):
+            steps.append((case.deletion, step))
+    return steps
+
+
+def _other_metadata(found: LedgerMetadata, deleted: LedgerMetadata) -> str:
+    if found.ctime_ms != deleted.ctime_ms:
+        return "another ledger has this id now: the two were not created at the same time"
+    return "it has metadata, which is not what was deleted"
