@@ -15,12 +15,14 @@ import base64
 import enum
 import json
 import zlib
+from binascii import b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
 from typing import Any, Protocol
 
-# Made once: making it takes as long as rendering an entry.
 _render = json.JSONEncoder(separators=(",", ":")).encode
+_quoted = encode_basestring_ascii
 
 FORMAT = 1
 _HEADER = "header"
@@ -39,7 +41,7 @@ class JournalHeader:
 
     def encode(self) -> bytes:
         """Render the header as one line."""
-        return _line({"kind": _HEADER, **_fields(self)})
+        return _line(_render({"kind": _HEADER, **_fields(self)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,13 @@ class JournalEntry:
 
     def encode(self) -> bytes:
         """Render the entry as one line."""
-        fields = _fields(self)
-        fields["raw"] = base64.b64encode(self.raw).decode()
-        return _line(fields)
+        # By hand: the encoder takes twice as long, and each ledger that is deleted passes here.
+        raw = b2a_base64(self.raw, newline=False).decode()
+        return _line(
+            f'{{"ledger_id":{self.ledger_id},"holder":{_quoted(self.holder)},"path":{_quoted(self.path)},'
+            f'"version":{self.version},"created_ms":{self.created_ms},"raw":"{raw}","run":{_quoted(self.run)},'
+            f'"journaled_at":{self.journaled_at}}}'
+        )
 
     @classmethod
     def decode(cls, line: bytes) -> JournalEntry | None:
@@ -89,7 +95,7 @@ class UndoRecord:
 
     def encode(self) -> bytes:
         """Render the record as one line."""
-        return _line({"kind": _UNDO, **_fields(self), "step": self.step.value})
+        return _line(_render({"kind": _UNDO, **_fields(self), "step": self.step.value}))
 
 
 JournalRecord = JournalEntry | UndoRecord
@@ -124,10 +130,10 @@ def _record(fields: dict[str, Any]) -> JournalHeader | JournalRecord:
     return JournalEntry(**{**fields, "raw": base64.b64decode(fields["raw"])})
 
 
-def _fields(record: JournalHeader | JournalRecord) -> dict[str, Any]:
+def _fields(record: JournalHeader | UndoRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
-def _line(fields: dict[str, Any]) -> bytes:
-    body = _render(fields).encode()
+def _line(text: str) -> bytes:
+    body = text.encode()
     return b"%s\t%08x\n" % (body, zlib.crc32(body))

@@ -216,7 +216,7 @@ def _last_of(reader: JournalReader, ids: Collection[int]) -> dict[int, tuple[int
             continue
         if isinstance(record, UndoRecord):
             steps.setdefault(record.ledger_id, []).append((record.journaled_at, record.step))
-        else:
+        elif isinstance(record, JournalEntry):
             deleted[record.ledger_id] = max(record.journaled_at, deleted.get(record.ledger_id, 0))
     return {ledger_id: (at, _step_since(at, steps.get(ledger_id, ()))) for ledger_id, at in deleted.items()}
 
