@@ -103,12 +103,20 @@ class DevCluster:
         if not self._secured:
             return PulsarConnection(self.service_url, self.admin_url)
         credentials = broker_credentials(self._factory.credentials_folder)
+        trusted = str(credentials.certificate)
+        if self.options.auth == "tls":
+            files = credentials.superuser_certificate if superuser else credentials.ordinary_certificate
+            return PulsarConnection(
+                self.service_url,
+                self.admin_url,
+                auth="tls",
+                tls_certificate_file=str(files.certificate),
+                tls_private_key_file=str(files.private_key),
+                tls_trust_certs_file=trusted,
+            )
+        token = credentials.superuser_token if superuser else credentials.ordinary_token
         return PulsarConnection(
-            self.service_url,
-            self.admin_url,
-            auth="token",
-            token_file=str(credentials.superuser_token if superuser else credentials.ordinary_token),
-            tls_trust_certs_file=str(credentials.certificate),
+            self.service_url, self.admin_url, auth="token", token_file=str(token), tls_trust_certs_file=trusted
         )
 
     def protect_metadata(self, *trees: str) -> None:
@@ -193,12 +201,16 @@ class DevCluster:
 
     @property
     def _secured(self) -> bool:
-        return self.options.auth == "token"
+        return self.options.auth != "none"
 
     def _broker_is_ready(self) -> bool:
         connection = self.connection()
-        headers = {"Authorization": f"Bearer {connection.current_token()}"} if self._secured else {}
-        with urllib3.PoolManager(ca_certs=connection.tls_trust_certs_file) as http:
+        headers = {"Authorization": f"Bearer {connection.current_token()}"} if connection.auth == "token" else {}
+        with urllib3.PoolManager(
+            ca_certs=connection.tls_trust_certs_file,
+            cert_file=connection.tls_certificate_file,
+            key_file=connection.tls_private_key_file,
+        ) as http:
             return readiness.broker_is_ready(http, self.admin_url, headers)
 
     def _server(self, spec: ServerSpec, started: Mapping[str, StartedServer]) -> ServerProcess:

@@ -1,4 +1,4 @@
-"""Credentials of a development cluster: a certificate, tokens of two roles, passwords of its ZooKeeper.
+"""Credentials of a development cluster: certificates and tokens of two roles, passwords of its ZooKeeper.
 
 They are made once, in files that only their owner reads, and are never on a command line.
 """
@@ -6,33 +6,42 @@ They are made once, in files that only their owner reads, and are never on a com
 from __future__ import annotations
 
 import base64
-import datetime
 import hashlib
 import hmac
-import ipaddress
 import json
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from bookwarden.devcluster.ports import LOOPBACK
 from bookwarden.errors import ServerError
 
 SUPERUSER = "admin"
 ORDINARY_ROLE = "ordinary"
-_VALID = datetime.timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """The files of a certificate whose common name is the client's role, and of its key."""
+
+    certificate: Path
+    private_key: Path
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCredentials:
-    """The files that a broker with TLS and tokens needs, and those that its clients need."""
+    """The files that a broker with TLS needs, and those of its clients: tokens and certificates.
+
+    The broker's certificate is the authority that signed the clients'.
+    """
 
     certificate: Path
     private_key: Path
     token_key: Path
     superuser_token: Path
     ordinary_token: Path
+    superuser_certificate: ClientCertificate
+    ordinary_certificate: ClientCertificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +70,14 @@ def broker_credentials(folder: Path) -> BrokerCredentials:
         token_key=folder / "token.key",
         superuser_token=folder / f"{SUPERUSER}.token",
         ordinary_token=folder / f"{ORDINARY_ROLE}.token",
+        superuser_certificate=_client_certificate(folder, SUPERUSER),
+        ordinary_certificate=_client_certificate(folder, ORDINARY_ROLE),
     )
     # Written last: where it is, the others are.
     if not made.ordinary_token.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        certificate, private_key = _self_signed()
+        _write_certificates(made)
         key = secrets.token_bytes(32)
-        _write(made.certificate, certificate)
-        _write(made.private_key, private_key)
         _write(made.token_key, key)
         _write(made.superuser_token, sign_token(key, SUPERUSER).encode())
         _write(made.ordinary_token, sign_token(key, ORDINARY_ROLE).encode())
@@ -98,30 +107,22 @@ def _encode(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-def _self_signed() -> tuple[bytes, bytes]:
-    """Make a certificate for this machine that is its own authority, and its key, both as PEM."""
+def _client_certificate(folder: Path, role: str) -> ClientCertificate:
+    return ClientCertificate(folder / f"{role}.cert.pem", folder / f"{role}.key.pem")
+
+
+def _write_certificates(made: BrokerCredentials) -> None:
     try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
+        from bookwarden.devcluster.certificates import Authority
     except ImportError as error:
         raise ServerError("a cluster with TLS needs cryptography: pip install 'bookwarden[dev]'") from error
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bookwarden development cluster")])
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
-    now = datetime.datetime.now(datetime.timezone.utc)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + _VALID)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM), private
+    authority = Authority("bookwarden development cluster")
+    _write(made.certificate, authority.certificate)
+    _write(made.private_key, authority.private_key)
+    for role, files in ((SUPERUSER, made.superuser_certificate), (ORDINARY_ROLE, made.ordinary_certificate)):
+        certificate, private_key = authority.client_certificate(role)
+        _write(files.certificate, certificate)
+        _write(files.private_key, private_key)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -88,7 +88,7 @@ class ServerFactory:
 
         def command() -> Sequence[str]:
             general = settings.broker_settings(self.runtime().distribution, self.ports, self.options)
-            access = self._access() if self.options.auth == "token" else {}
+            access = self._access() if self.options.auth != "none" else {}
             path = self._write("broker", {**general, **access, **self.options.broker_settings})
             main = "org.apache.pulsar.PulsarBrokerStarter"
             return self._java(main, ["--broker-conf", str(path)], self._memory(_BROKER_MEMORY), self._login())
@@ -102,7 +102,7 @@ class ServerFactory:
             store = f"zk:{LOOPBACK}:{self.ports.zookeeper}"
             arguments = ["--cluster", CLUSTER_NAME, "--metadata-store", store, "--configuration-metadata-store", store]
             arguments += ["--web-service-url", web_url, "--broker-service-url", broker_url]
-            if self.options.auth == "token":
+            if self.options.auth != "none":
                 arguments += ["--web-service-url-tls", web_url, "--broker-service-url-tls", broker_url]
             return self._java(
                 "org.apache.pulsar.PulsarClusterMetadataSetup", arguments, _ZOOKEEPER_MEMORY, self._login()
@@ -116,7 +116,7 @@ class ServerFactory:
         return self.home / "credentials"
 
     def _access(self) -> dict[str, str]:
-        return settings.access_settings(self.ports, broker_credentials(self.credentials_folder))
+        return settings.access_settings(self.ports, broker_credentials(self.credentials_folder), self.options.auth)
 
     def _digest(self) -> str | None:
         return zookeeper_credentials(self.credentials_folder).digest if self.options.zookeeper_digest else None

@@ -18,10 +18,10 @@ class ClusterOptions:
     """What may differ between development clusters.
 
     ``max_entries_per_ledger`` makes ledgers roll early. ``session_seconds`` is the ZooKeeper session timeout of
-    the bookie and the broker. ``auth`` is "none", or "token" for tokens and TLS; ``zookeeper_digest`` makes
-    ZooKeeper know its users, see DevCluster.protect_metadata. ``throughput`` lets the bookie
-    and the broker take more memory and start more slowly, to serve faster: for benchmarks. ``*_settings`` override
-    any setting of the server; ``log_level`` is log4j's.
+    the bookie and the broker. ``auth`` is "none", "token" for tokens and TLS, or "tls" for TLS that requires client
+    certificates; ``zookeeper_digest`` makes ZooKeeper know its users, see DevCluster.protect_metadata. ``throughput``
+    lets the bookie and the broker take more memory and start more slowly, to serve faster: for benchmarks.
+    ``*_settings`` override any setting of the server; ``log_level`` is log4j's.
     """
 
     max_entries_per_ledger: int = 50_000
@@ -34,8 +34,8 @@ class ClusterOptions:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        if self.auth not in ("none", "token"):
-            raise ConfigError(f"auth of a development cluster is {self.auth!r}; expected none or token")
+        if self.auth not in ("none", "token", "tls"):
+            raise ConfigError(f"auth of a development cluster is {self.auth!r}; expected none, token or tls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ def broker_settings(distribution: Path, ports: ClusterPorts, options: ClusterOpt
     }
 
 
-def access_settings(ports: ClusterPorts, credentials: BrokerCredentials) -> dict[str, str]:
-    """Return the broker's settings of TLS, tokens and rights; files are named, secrets are not in here."""
+def access_settings(ports: ClusterPorts, credentials: BrokerCredentials, auth: str) -> dict[str, str]:
+    """Return the broker's settings of TLS, rights and this kind of auth; files are named, secrets are not in here."""
     return {
         "brokerServicePort": "",
         "webServicePort": "",
@@ -146,14 +146,30 @@ def access_settings(ports: ClusterPorts, credentials: BrokerCredentials) -> dict
         "tlsKeyFilePath": str(credentials.private_key),
         "tlsTrustCertsFilePath": str(credentials.certificate),
         "authenticationEnabled": "true",
-        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
-        "tokenSecretKey": credentials.token_key.as_uri(),
         "authorizationEnabled": "true",
         "superUserRoles": SUPERUSER,
         "brokerClientTlsEnabled": "true",
         "brokerClientTrustCertsFilePath": str(credentials.certificate),
+        **(_certificate_settings(credentials) if auth == "tls" else _token_settings(credentials)),
+    }
+
+
+def _token_settings(credentials: BrokerCredentials) -> dict[str, str]:
+    return {
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": credentials.token_key.as_uri(),
         "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
         "brokerClientAuthenticationParameters": credentials.superuser_token.as_uri(),
+    }
+
+
+def _certificate_settings(credentials: BrokerCredentials) -> dict[str, str]:
+    own = credentials.superuser_certificate
+    return {
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderTls",
+        "tlsRequireTrustedClientCertOnConnect": "true",
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationTls",
+        "brokerClientAuthenticationParameters": f"tlsCertFile:{own.certificate},tlsKeyFile:{own.private_key}",
     }
 
 

@@ -32,9 +32,9 @@ class PulsarAdmin:
     """The admin REST of one cluster; thread-safe, keeps its connections alive.
 
     A path is below ``/admin/v2`` unless it begins with ``/admin/`` or ``/lookup/``; its parts are already encoded.
-    Raises PulsarUnavailableError (no answer, 429, 5xx), PulsarAccessError (401, 403), NotFoundError (404),
-    PulsarConflictError (409, 412), PulsarError (any other answer) and ConfigError (an address or a credential
-    that cannot work); each names what was asked, never a credential.
+    Raises PulsarUnavailableError (no answer, 429, 5xx), PulsarAccessError (401, 403, a client certificate that is
+    missing or not trusted), NotFoundError (404), PulsarConflictError (409, 412), PulsarError (any other answer) and
+    ConfigError (an address or a credential that cannot work); each names what was asked, never a credential.
     """
 
     def __init__(self, connection: PulsarConnection, timeout_s: float = 10.0) -> None:
@@ -184,16 +184,15 @@ def _open_pool(connection: PulsarConnection) -> urllib3.PoolManager:
         if not connection.tls_validate_hostname or connection.tls_allow_insecure:
             options["assert_hostname"] = False
         if connection.auth == "tls":
-            options["cert_file"] = _existing("tls_certificate_file", connection.tls_certificate_file, needed=True)
-            options["key_file"] = _existing("tls_private_key_file", connection.tls_private_key_file, needed=True)
+            options["cert_file"], options["key_file"] = connection.client_certificate()
     return urllib3.PoolManager(**options)
 
 
-def _existing(name: str, path: str | None, *, needed: bool = False) -> str | None:
-    if not path and not needed:
+def _existing(name: str, path: str | None) -> str | None:
+    if not path:
         return None
     try:
-        with open(path or "", "rb"):
+        with open(path, "rb"):
             return path
     except OSError as error:
         raise ConfigError(f"pulsar.{name} {path!r} cannot be read: {error.strerror}") from error
@@ -215,8 +214,14 @@ def _unreachable(url: str, error: urllib3.exceptions.HTTPError) -> BookwardenErr
             return ConfigError(
                 f"{where} does not speak TLS: check pulsar.admin_url (http:// or https://, and the port)"
             )
+        if _is_about_our_certificate(error):
+            return PulsarAccessError(
+                f"{where} takes no client without a certificate that it trusts ({_first_line(error)}): "
+                "check pulsar.auth (tls) and pulsar.tls_certificate_file"
+            )
         return ConfigError(
-            f"TLS with {where} failed ({_first_line(error)}): check pulsar.tls_trust_certs_file and the host name"
+            f"TLS with {where} failed ({_first_line(error)}): check pulsar.tls_trust_certs_file, the host name, "
+            "and whether the broker asks for a client certificate"
         )
     if isinstance(error, urllib3.exceptions.LocationValueError):
         return ConfigError(f"pulsar.admin_url {where} is no usable address")
@@ -232,6 +237,13 @@ def _unreachable(url: str, error: urllib3.exceptions.HTTPError) -> BookwardenErr
             "(http:// or https://), or try again later"
         )
     return PulsarUnavailableError(f"request to {where} failed ({_first_line(error)}): check pulsar.admin_url")
+
+
+def _is_about_our_certificate(error: urllib3.exceptions.SSLError) -> bool:
+    # Alerts (RFC 8446, 6.2) come from the server; these are what servers say of a missing or distrusted certificate.
+    text = str(error).lower().replace("_", " ")
+    said = ("certificate", "unknown ca", "decrypt error", "handshake failure", "access denied")
+    return " alert " in text and any(alert in text for alert in said)
 
 
 def _first_line(error: Exception) -> str:

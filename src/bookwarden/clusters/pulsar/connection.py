@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pulsar
 
+from bookwarden.clusters.pulsar.oauth2 import client_of
 from bookwarden.errors import ConfigError
 
 AUTH_KINDS = ("none", "token", "tls", "oauth2")
@@ -53,6 +55,19 @@ class PulsarConnection:
             return self.token
         raise ConfigError("pulsar.auth is 'token', but neither pulsar.token_file nor pulsar.token is set")
 
+    def client_certificate(self) -> tuple[str, str]:
+        """Return the paths of our certificate and its key; raise ConfigError if they are no such pair."""
+        certificate = self._existing("tls_certificate_file", self.tls_certificate_file)
+        private_key = self._existing("tls_private_key_file", self.tls_private_key_file)
+        try:
+            # Without a password, OpenSSL would ask for that of an encrypted key on the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, private_key, password="")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            text = f"pulsar.tls_certificate_file {certificate} and pulsar.tls_private_key_file {private_key}"
+            raise ConfigError(f"{text} are no certificate and its unencrypted key in PEM: {reason}") from error
+        return certificate, private_key
+
     def client(self, **overrides: Any) -> pulsar.Client:
         """Open a client; the caller closes it. Never call this before a process forks: a client does not survive."""
         options: dict[str, Any] = {"logger": _client_logger()}
@@ -76,17 +91,17 @@ class PulsarConnection:
         if self.auth == "token":
             return pulsar.AuthenticationToken(self.current_token)
         if self.auth == "tls":
-            self._require_file("tls_certificate_file", self.tls_certificate_file)
-            self._require_file("tls_private_key_file", self.tls_private_key_file)
-            return pulsar.AuthenticationTLS(self.tls_certificate_file, self.tls_private_key_file)
+            return pulsar.AuthenticationTLS(*self.client_certificate())
         if self.auth == "oauth2":
-            return pulsar.AuthenticationOauth2(json.dumps({"type": "client_credentials", **self.oauth2}))
+            # The client would log the content of a private key that it cannot use.
+            return pulsar.AuthenticationOauth2(json.dumps(client_of(self.oauth2)))
         raise ConfigError(f"pulsar.auth is {self.auth!r}; expected one of {', '.join(AUTH_KINDS)}")
 
     @staticmethod
-    def _require_file(name: str, path: str | None) -> None:
+    def _existing(name: str, path: str | None) -> str:
         if not path or not os.path.isfile(path):
             raise ConfigError(f"pulsar.{name} is {path!r}: there is no such file")
+        return path
 
 
 def _client_logger() -> Any:

@@ -1,4 +1,4 @@
-"""OAuth2 client credentials for the admin REST; the binary protocol's client fetches its own tokens."""
+"""OAuth2 client credentials; tokens for the admin REST. The binary protocol's client fetches its own."""
 
 from __future__ import annotations
 
@@ -39,17 +39,10 @@ class ClientCredentials:
             return self._token
 
     def _fetch(self) -> None:
-        key = read_private_key(self._options.get("private_key", ""))
-        issuer = (self._options.get("issuer_url") or key.get("issuer_url") or "").rstrip("/")
-        if not issuer:
-            raise ConfigError("pulsar.oauth2.issuer_url is not set, and the private key file names none")
+        client = client_of(self._options)
+        issuer = client.pop("issuer_url")
         endpoint = self._call("GET", f"{issuer}/.well-known/openid-configuration", None).get("token_endpoint")
-        form = {
-            "grant_type": "client_credentials",
-            "client_id": key["client_id"],
-            "client_secret": key["client_secret"],
-        }
-        form.update({name: self._options[name] for name in ("audience", "scope") if self._options.get(name)})
+        form = {"grant_type": "client_credentials", **client}
         answer = self._call("POST", str(endpoint), form)
         token = answer.get("access_token")
         if not isinstance(token, str) or not token:
@@ -81,6 +74,17 @@ class ClientCredentials:
         if not isinstance(value, dict):
             raise ConfigError(f"{where} did not answer with a JSON object; check pulsar.oauth2.issuer_url")
         return value
+
+
+def client_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return issuer_url, client_id and client_secret, and of audience and scope what is set; raise ConfigError."""
+    key = read_private_key(options.get("private_key", ""))
+    issuer = (options.get("issuer_url") or key.get("issuer_url") or "").rstrip("/")
+    if not issuer:
+        raise ConfigError("pulsar.oauth2.issuer_url is not set, and the private key file names none")
+    client = {"issuer_url": issuer, "client_id": key["client_id"], "client_secret": key["client_secret"]}
+    client.update({name: options[name] for name in ("audience", "scope") if options.get(name)})
+    return client
 
 
 def read_private_key(location: str) -> Mapping[str, str]:
