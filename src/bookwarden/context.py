@@ -12,12 +12,14 @@ from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
+from bookwarden.clusters.pulsar.brokers import Brokers
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.readers import DeadLetterTopic
+from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.clusters.pulsar.retries import RetrySender
 from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
@@ -212,7 +214,16 @@ class MetadataContext(Resources):
             bookkeeper_url = settings.metadata_store.bookkeeper_url or urls[0]
             bookkeeper = self.stores.get(bookkeeper_url) or self._keep(open_metadata_store(settings, bookkeeper_url))
             self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
-            self.references = MetadataReferences(list(self.stores.values()))
+            self.references = MetadataReferences(
+                list(self.stores.values()),
+                Brokers(self._keep(PulsarAdmin(connection_of(settings)))),
+                shadow_refresh=settings.deletion.shadow_refresh_seconds,
+            )
+
+    @property
+    def reference_scan(self) -> ReferenceScan:
+        """Everything that names ledgers, in all metadata roots."""
+        return ReferenceScan(self.stores)
 
     @property
     def store(self) -> MetadataStore:

@@ -9,18 +9,14 @@ import click
 
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Facts, Part, Table, moment
+from bookwarden.cli.references import place_tables, reference_data, reference_pairs
 from bookwarden.context import MetadataContext, policy_of
-from bookwarden.deletion.explaining import Explanation, explain_ledger
-from bookwarden.ledgers.holders import (
-    CursorHolder,
-    LiveReferences,
-    ManagedLedgerHolder,
-    SchemaHolder,
-    UnknownReferences,
-)
+from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, StoredLedger, UnreadableLedger
 
-_HOLDER_KINDS = {ManagedLedgerHolder: "topic", CursorHolder: "cursor", SchemaHolder: "schema"}
+_everywhere = click.option(
+    "--everywhere", is_flag=True, help="Look for it in all of the metadata: every topic, schema and log of every root."
+)
 
 
 @click.group(epilog="Example:  bookwarden ledger explain 4711")
@@ -30,17 +26,20 @@ def ledger() -> None:
 
 @ledger.command()
 @click.argument("ledger_id", metavar="ID", type=click.IntRange(min=0))
+@_everywhere
 @pass_invocation
-def explain(invocation: Invocation, ledger_id: int) -> None:
+def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
     """Say what a ledger is, and whether the sweep would delete it.
 
-    Shows what BookKeeper knows of it, who refers to it, and what the sweep would do with a mark of it, and why.
-    Changes nothing.
+    Shows what BookKeeper knows of it, whether its holder refers to it, and what the sweep would do with a mark of it,
+    and why. Changes nothing.
     """
     settings = invocation.settings
     with MetadataContext(settings) as metadata:
         now_ms = int(time.time() * 1000)
         found = explain_ledger(ledger_id, metadata.catalog, metadata.references, policy_of(settings), now_ms)
+        if everywhere:
+            found = find_everywhere(found, metadata.reference_scan)
     invocation.write(_describe(found))
 
 
@@ -51,7 +50,8 @@ def _describe(found: Explanation) -> Document:
     parts: list[Part] = [_ledger_facts(found)]
     if isinstance(found.reading, StoredLedger):
         parts += [_custom_table(found.reading.metadata), _segments_table(found.reading.metadata)]
-        parts.append(Facts(_reference_pairs(found), title="References"))
+        parts.append(Facts(reference_pairs(found), title="References"))
+    parts += place_tables(found)
     parts.append(Facts(tuple(verdict), title="The sweep"))
     return Document(_data(found), tuple(parts))
 
@@ -92,28 +92,9 @@ def _segments_table(metadata: LedgerMetadata) -> Table:
     return Table((Column("from entry", right=True), Column("bookies", whole=False)), rows, empty="No bookies.")
 
 
-def _reference_pairs(found: Explanation) -> tuple[tuple[str, str], ...]:
-    if found.holder is None:
-        return (("holder", "none that the sweep knows"),)
-    holder = ("holder", f"{_HOLDER_KINDS[type(found.holder)]} {found.holder}")
-    references = found.references
-    if isinstance(references, UnknownReferences):
-        return holder, ("names it", f"unknown: {references.reason}")
-    if not isinstance(references, LiveReferences):
-        return (holder,)
-    others = len(references.ledger_ids - {found.reading.ledger_id})
-    return (
-        holder,
-        ("exists", "yes" if references.exists else "no"),
-        ("names it", "yes" if found.referenced else "no"),
-        ("other ledgers", f"{others:,}"),
-    )
-
-
 def _data(found: Explanation) -> dict[str, Any]:
     reading = found.reading
     stored = reading if isinstance(reading, StoredLedger) else None
-    unknown = found.references.reason if isinstance(found.references, UnknownReferences) else None
     return {
         "ledger_id": reading.ledger_id,
         "present": None if isinstance(reading, UnreadableLedger) else stored is not None,
@@ -121,10 +102,7 @@ def _data(found: Explanation) -> dict[str, Any]:
         "version": stored.version if stored else None,
         "created_at": (stored.metadata.ctime_ms or stored.created_ms) if stored else None,
         "metadata": _metadata_data(stored.metadata) if stored else None,
-        "holder": str(found.holder) if found.holder else None,
-        "holder_exists": found.references.exists if isinstance(found.references, LiveReferences) else None,
-        "referenced": found.referenced,
-        "references_problem": unknown,
+        **reference_data(found),
         "outcome": found.outcome,
         "verdict": found.verdict,
         "reason": found.reason,

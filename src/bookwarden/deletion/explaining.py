@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bookwarden.deletion.decide import Circumstances, Decision, DeletionPolicy, decide
 from bookwarden.deletion.named_ledgers import mark_of_holder
-from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
+from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader, ReferenceSearch
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holders import Holder, LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.references import Doubt, Reference, ReferenceIndex
 
 _VERDICTS = {
     Outcome.DELETED: "it would be deleted: nothing in its holder's metadata names it",
@@ -29,6 +30,8 @@ class Explanation:
     """A ledger with its holder, if its custom metadata names one, and that holder's references.
 
     ``outcome`` is None when no mark of it can be made; ``verdict`` says what the sweep would do, ``reason`` why.
+    ``everywhere`` are all places in the metadata that name it, and ``doubts`` those that could and cannot be read;
+    None if they were not looked for.
     """
 
     reading: LedgerReading
@@ -37,13 +40,15 @@ class Explanation:
     outcome: Outcome | None
     verdict: str
     reason: str
+    everywhere: tuple[Reference, ...] | None = None
+    doubts: tuple[Doubt, ...] = ()
 
     @property
     def referenced(self) -> bool | None:
-        """Whether the holder names the ledger; None when that is not known."""
+        """Whether the holder, or a shadow topic of it, names the ledger; None when that is not known."""
         if not isinstance(self.references, LiveReferences):
             return None
-        return self.reading.ledger_id in self.references.ledger_ids
+        return self.references.names(self.reading.ledger_id)
 
 
 def explain_ledger(
@@ -68,6 +73,14 @@ def explain_ledger(
     circumstances = Circumstances(attempts=0, age=policy.still_referenced_grace, now_ms=now_ms)
     decision = decide(mark, reading, found, circumstances, policy)
     return Explanation(reading, holder, found, decision.outcome, _VERDICTS[decision.outcome], _reason(decision, found))
+
+
+def find_everywhere(explanation: Explanation, search: ReferenceSearch) -> Explanation:
+    """Look for the ledger in all of the metadata, of all roots; StoreError if one of them does not answer."""
+    index = ReferenceIndex([explanation.reading.ledger_id])
+    search.read_into(index)
+    named = index.who_names(explanation.reading.ledger_id)
+    return replace(explanation, everywhere=named, doubts=index.doubts_about(explanation.holder))
 
 
 def _reason(decision: Decision, references: References) -> str:

@@ -11,6 +11,7 @@ from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Pos
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.references import ReferenceIndex
 
 
 class LedgerCatalog(Protocol):
@@ -82,6 +83,16 @@ class ReferenceReader(Protocol):
         """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
 
         Raises StoreError when a metadata root as a whole does not answer.
+        """
+
+
+class ReferenceSearch(Protocol):
+    """All of Pulsar's metadata, over all configured metadata roots."""
+
+    def read_into(self, index: ReferenceIndex) -> None:
+        """Add what every node names, and note each that cannot be parsed.
+
+        Raises StoreError when a metadata root does not answer: then the index is not to be used.
         """
 
 

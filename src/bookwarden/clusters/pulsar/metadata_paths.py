@@ -9,6 +9,8 @@ from typing import Final
 
 MANAGED_LEDGERS_ROOT: Final = "/managed-ledgers"
 SCHEMAS_ROOT: Final = "/schemas"
+# Namespaces of DistributedLog: functions, packages, and the table service (WorkerUtils, StorageConstants).
+LOG_ROOTS: Final = ("/pulsar/functions", "/pulsar/packages", "/stream/storage")
 
 
 def managed_ledger_path(name: str) -> str:
