@@ -18,9 +18,9 @@ from bookwarden.pipelines.metrics import MarkMetrics
 from bookwarden.resources import Resources
 
 OPENED = {
-    MetadataContext: ["memory:one", "memory:two"],
-    PhaseOneContext: ["memory:one", "memory:two", "PulsarAdmin", "PendingDeletionSender"],
-    SweepContext: ["PulsarAdmin", "memory:one", "memory:two", "journal_of", "RetrySender"],
+    MetadataContext: ["memory:one", "memory:two", "PulsarAdmin"],
+    PhaseOneContext: ["memory:one", "memory:two", "PulsarAdmin", "PulsarAdmin", "PendingDeletionSender"],
+    SweepContext: ["PulsarAdmin", "memory:one", "memory:two", "PulsarAdmin", "journal_of", "RetrySender"],
 }
 
 
