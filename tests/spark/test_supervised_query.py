@@ -66,7 +66,9 @@ class Stream:
         try:
             numbers = [row.number for row in batch.collect()]
             self.gates.pass_through("driver")
-            (self._outcome / str(number)).write_text(json.dumps(numbers))
+            unfinished = self._outcome.parent / "unfinished"
+            unfinished.write_text(json.dumps(numbers))
+            unfinished.replace(self._outcome / str(number))
             finished = True
         finally:
             self.pulse.leave(number, finished=finished)
