@@ -65,6 +65,18 @@ class StoreError(BookwardenError):
     """A metadata store did not do what it was asked."""
 
     exit_code = 7
+class MarkingInterrupted(KeyboardInterrupt):
+    """Ctrl-C while marks were being sent; not below the root, for nobody should take it for a failure and go on.
+
+    ``confirmed`` of ``total`` marks were confirmed by then; later ones may be confirmed all the same.
+    """
+
+    def __init__(self, confirmed: int, total: int) -> None:
+        super().__init__(f"interrupted when {confirmed:,} of {total:,} marks were confirmed")
+        self.confirmed = confirmed
+        self.total = total
+
+
 
 
 class StoreUnavailableError(StoreError):

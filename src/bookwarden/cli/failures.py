@@ -32,7 +32,14 @@ class TranslatingGroup(click.Group):
             if _invocation(ctx).output != "json":
                 raise
             return _end(ctx, error, error.format_message(), USAGE_EXIT_CODE)
-        except (KeyboardInterrupt, EOFError, click.Abort) as error:
+        except KeyboardInterrupt as error:
+            return _end(ctx, error, str(error) or "interrupted", INTERRUPTED_EXIT_CODE)
+        except (EOFError, click.Abort) as error:
+            return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
+        except SystemError as error:
+            # The native Pulsar client reports Ctrl-C so.
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
             return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,10 @@ from bookwarden.cli.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.preflight import require_marking
 from bookwarden.cli.questions import confirm, yes_option
 from bookwarden.context import PhaseOneContext
-from bookwarden.deletion.mark import MarkedLedger
+from bookwarden.deletion.mark import MarkedLedger, MarkReport
 from bookwarden.deletion.named_ledgers import marks_of_ids
 from bookwarden.deletion.phase_one import OperationResult
-from bookwarden.errors import BookwardenError, RefusedError
+from bookwarden.errors import BookwardenError, MarkingInterrupted, RefusedError
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 
 _KINDS = {LedgerType.LEDGER: "ledger", LedgerType.OFFLOAD_LEDGER: "offloaded copy"}
@@ -160,7 +161,8 @@ def mark_ledger(invocation: Invocation, ledger_ids: tuple[int, ...], dry_run: bo
 
     Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names.
     """
-    with PhaseOneContext(invocation.settings) as context:
+    confirmed = _Confirmed()
+    with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:
         if not context.marker.enabled:
             raise RefusedError("nothing is marked while deletion.topic_two_phase_deletion_enabled is false")
         marks = marks_of_ids(context.metadata.catalog, ledger_ids)
@@ -169,14 +171,37 @@ def mark_ledger(invocation: Invocation, ledger_ids: tuple[int, ...], dry_run: bo
             return
         require_marking(invocation.settings)
         confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
-        report = context.marker.mark(marks)
+        with confirmed.told_at_interruption():
+            report = context.marker.mark(marks)
     invocation.write(_ledgers_document(_rows((), report.ledgers), "The sweep deletes what nobody refers to."))
     if report.failed:
         raise BookwardenError(f"{len(report.failed)} of {counted(len(marks), 'mark')} failed; run the command again")
 
 
+class _Confirmed:
+    """How many marks of one command the broker has confirmed."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def count(self, report: MarkReport) -> None:
+        self._number += len(report.ledgers) - len(report.failed)
+
+    @contextmanager
+    def told_at_interruption(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            number = self._number + (error.confirmed if isinstance(error, MarkingInterrupted) else 0)
+            raise KeyboardInterrupt(
+                f"interrupted: {counted(number, 'mark')} confirmed; nothing left the metadata without a confirmed "
+                "mark, so run the command again"
+            ) from error
+
+
 def _run(invocation: Invocation, act: Act, question: str, *, dry_run: bool, yes: bool) -> None:
-    with PhaseOneContext(invocation.settings) as context:
+    confirmed = _Confirmed()
+    with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:
         if dry_run:
             invocation.write(_document(act(context, True)))
             return
@@ -185,7 +210,9 @@ def _run(invocation: Invocation, act: Act, question: str, *, dry_run: bool, yes:
         if not yes:
             planned = sum(len(result.planned) for result in act(context, True))
             confirm(f"{question} {counted(planned, 'ledger')} would be marked.", yes=False)
-        results = act(context, False)
+        # Without marks the broker does what it was asked, and there is nothing to tell.
+        with confirmed.told_at_interruption() if context.marker.enabled else nullcontext():
+            results = act(context, False)
     invocation.write(_document(results))
     problems = [result.problem for result in results if result.problem]
     if problems:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -16,7 +17,7 @@ import pulsar
 from bookwarden.clusters.pulsar.client_errors import result_name, translate
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.schemas import WriterSchema, for_encoded
-from bookwarden.errors import PulsarUnavailableError
+from bookwarden.errors import MarkingInterrupted, PulsarUnavailableError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 
 logger = logging.getLogger(__name__)
@@ -69,14 +70,23 @@ class PendingDeletionSender:
         """Send each and wait for the broker; None where it confirmed, else the reason, in the order given.
 
         Raises PulsarError only when nothing could be sent at all. A send that timed out may have arrived: that is
-        harmless as long as its ledger stays referenced.
+        harmless as long as its ledger stays referenced. MarkingInterrupted (a KeyboardInterrupt) tells how many were
+        confirmed before Ctrl-C.
         """
         if not marks:
             return []
+        waiting = _Confirmations(len(marks))
+        try:
+            with _interruptible():
+                self._send_each(marks, waiting)
+            return waiting.results(self._timeout_s + _GRACE_S)
+        except KeyboardInterrupt as interrupt:
+            raise MarkingInterrupted(waiting.confirmed(), len(marks)) from interrupt
+
+    def _send_each(self, marks: Sequence[PendingDeletion], waiting: _Confirmations) -> None:
         schema = WriterSchema("AVRO", self._encoder.registry_schema())
         send = self._producers.producer(self._topic, schema).send_async
         encode = self._encoder.encode
-        waiting = _Confirmations(len(marks))
         confirm = waiting.confirm
         keys: dict[tuple[object, ...], str] = {}
         for index, mark in enumerate(marks):
@@ -85,7 +95,6 @@ class PendingDeletionSender:
             if key is None:
                 key = keys[named] = str(mark.holder())
             send(encode(mark), partial(confirm, index), partition_key=key)
-        return waiting.results(self._timeout_s + _GRACE_S)
 
     def close(self) -> None:
         """Close the connection; a later send opens a new one."""
@@ -180,6 +189,20 @@ class ConfirmedProducers:
             logger.debug("closing the client: %s", error)
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C be a KeyboardInterrupt.
+
+    The native `send_async` looks for signals and returns although it found one, which Python reports as a SystemError.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+
+
 class _Confirmations:
     """What became of a known number of sends, by index."""
 
@@ -198,6 +221,9 @@ class _Confirmations:
     def results(self, timeout_s: float) -> list[str | None]:
         self._complete.wait(timeout_s)
         return [_reason(result) for result in self._results]
+
+    def confirmed(self) -> int:
+        return self._results.count(pulsar.Result.Ok)
 
 
 class _Outstanding:
