@@ -267,6 +267,7 @@ class SweepContext(Resources):
                     connection, deletion.retry_topic, deletion.dlq_topic, deletion.subscription, registry=registry
                 )
             )
+            copies = self._keep(offload_stores_of(settings))
             self.decode = MarkDecoder(registry).decode
             self.sweep = Sweep(
                 metadata.catalog,
@@ -275,5 +276,7 @@ class SweepContext(Resources):
                 outbox,
                 policy_of(settings),
                 SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
+                copies=copies,
+                verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
             )

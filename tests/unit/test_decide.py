@@ -146,11 +146,20 @@ def test_a_finished_mark_is_finished_however_often_it_was_retried() -> None:
     assert decided(AbsentLedger(7), attempts=99).outcome is Outcome.ALREADY_GONE
 
 
-def test_an_offloaded_copy_is_kept_while_no_driver_can_delete_it() -> None:
+def test_an_offloaded_copy_is_a_matter_of_its_uuid_and_of_whose_the_ledger_is() -> None:
     mark = replace(DATA, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=OffloadContext(1, 2, "S3"))
-    decision = decided(AbsentLedger(7), mark=mark)
-    assert decision.action is Action.RETRY
-    assert "S3" in decision.reason
+    named = replace(NAMED, offloaded=frozenset({OffloadContext(1, 2, "").uuid}))
+    anew = replace(NAMED, offloaded=frozenset({OffloadContext(1, 3, "").uuid}))
+    assert decided(AbsentLedger(7), mark=mark).action is Action.PROVE_COPY
+    assert decided(stored(), mark=mark).action is Action.DELETE_COPY
+    assert decided(stored(), anew, mark=mark).action is Action.DELETE_COPY
+    assert decided(stored(), named, mark=mark).outcome is Outcome.STILL_REFERENCED
+    assert decided(stored(), named, mark=mark, age=599).outcome is Outcome.RETRY
+    assert decided(stored({}), mark=mark).outcome is Outcome.MISMATCH
+    cursor = replace(CURSOR, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=mark.offload_context)
+    assert decided(AbsentLedger(7), mark=cursor).outcome is Outcome.MISMATCH
+    assert decided(UnreadableLedger(7, "cut off"), mark=mark).outcome is Outcome.RETRY
+    assert decided(stored(), UnknownReferences("no answer"), mark=mark).outcome is Outcome.RETRY
 
 
 WITH_DELAY = replace(POLICY, delete_delay=24 * 3600.0)

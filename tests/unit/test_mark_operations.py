@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers, VersionedManagedLedger
+from bookwarden.deletion.copy_deletion import copy_of
 from bookwarden.deletion.mark import Marker
 from bookwarden.deletion.removal import Removal
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim, consumed_ledgers
@@ -18,7 +19,7 @@ from bookwarden.errors import (
     RefusedError,
     StoreUnavailableError,
 )
-from bookwarden.ledgers.managed_ledger import LedgerInfo, Position
+from bookwarden.ledgers.managed_ledger import LedgerInfo, Position, as_uuid
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
@@ -241,6 +242,20 @@ def test_both_copies_of_an_offloaded_ledger_are_marked_and_only_the_existing_one
     context = result.planned[1].offload_context
     assert context is not None
     assert (context.msb, context.lsb, context.driver_name, dict(context.metadata)) == (5, -6, "aws-s3", {"bucket": "b"})
+
+
+def test_an_attempt_that_failed_and_legacy_segments_are_marked_too():
+    info = managed_ledger([1, 2, 3])
+    offloaded(info, 0, only=False)
+    info.ledgerInfo[0].offloadContext.complete = False
+    segment = info.ledgerInfo[1].offloadContext.offloadSegment.add(uidMsb=7, uidLsb=8, complete=True)
+    segment.driverMetadata.name = "S3"
+    result = Place(info).trim().trim(TOPIC)
+    offload, ledger = LedgerType.OFFLOAD_LEDGER, LedgerType.LEDGER
+    assert kinds(result.planned) == [(1, ledger), (1, offload), (2, ledger), (2, offload)]
+    whole, part = copy_of(result.planned[1]), copy_of(result.planned[3])
+    assert (whole.segment, whole.uuid) == (False, as_uuid(5, -6))
+    assert (part.segment, part.uuid, part.location.driver) == (True, as_uuid(7, 8), "S3")
 
 
 def test_a_shadow_topic_is_refused_in_both_modes():

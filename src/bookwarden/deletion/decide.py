@@ -9,13 +9,15 @@ from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.holders import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 
 
 class Action(enum.Enum):
     """What is to be done next about a pending deletion."""
 
     DELETE = "delete"
+    DELETE_COPY = "delete the offloaded copy"
+    PROVE_COPY = "prove whose the offloaded copy is, and delete it"
     FINISH = "finish"
     RETRY = "retry"
     DELAY = "delay"
@@ -99,7 +101,7 @@ def _judge(
     policy: DeletionPolicy,
 ) -> Decision:
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER:
-        return _retry(_no_driver(mark))
+        return _judge_copy(mark, reading, references, circumstances, policy)
     if isinstance(reading, AbsentLedger):
         return _finish(Outcome.ALREADY_GONE, "BookKeeper has no metadata of this ledger")
     if isinstance(reading, UnreadableLedger):
@@ -120,7 +122,11 @@ def _judge_referenced(
     namer = str(mark.holder())
     if mark.ledger_id not in references.ledger_ids:
         namer = f"{references.naming_shadow(mark.ledger_id)}, a shadow of {namer},"
-    text = f"{namer} still names the ledger {circumstances.age:.0f} s after it was marked"
+    return _still_named(f"{namer} still names the ledger", circumstances, policy)
+
+
+def _still_named(what: str, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
+    text = f"{what} {circumstances.age:.0f} s after it was marked"
     if circumstances.age < policy.still_referenced_grace:
         return _retry(text)
     return _finish(Outcome.STILL_REFERENCED, text)
@@ -137,11 +143,44 @@ def _judge_unreferenced(
     use = references.unnamed_use
     if use is not None and not use.rules_out(reading.ledger_id, created_ms):
         return _retry(f"nothing names it, but it may be in use: {use.reason}")
+    return _delayed(circumstances, policy) or Decision(Action.DELETE, Outcome.DELETED, "")
+
+
+def _judge_copy(
+    mark: PendingDeletion,
+    reading: LedgerReading,
+    references: References,
+    circumstances: Circumstances,
+    policy: DeletionPolicy,
+) -> Decision:
+    """Decide about an offloaded copy: named or not is a matter of its UUID, since a ledger may be offloaded anew.
+
+    A copy is named while it is written too, and when BookKeeper's has gone and it is the only one.
+    """
+    if mark.offload_context is None or mark.component is not LedgerComponent.MANAGED_LEDGER:
+        return _finish(Outcome.MISMATCH, "only ledgers of topics are offloaded, each to a place that is recorded")
+    if isinstance(reading, UnreadableLedger):
+        return _retry(f"ledger metadata: {reading.reason}")
+    if isinstance(reading, StoredLedger):
+        difference = custom_metadata_mismatch(mark.holder(), reading.metadata.custom)
+        if difference is not None:
+            return _finish(Outcome.MISMATCH, difference)
+    if isinstance(references, UnknownReferences):
+        return _retry(f"references of {mark.holder()}: {references.reason}")
+    if mark.offload_context.uuid in references.offloaded:
+        return _still_named(f"{mark.holder()} still names the offloaded copy", circumstances, policy)
+    # Without the ledger's own metadata only the copy itself can say whose it is.
+    proven = isinstance(reading, StoredLedger)
+    action = Action.DELETE_COPY if proven else Action.PROVE_COPY
+    return _delayed(circumstances, policy) or Decision(action, Outcome.DELETED, "")
+
+
+def _delayed(circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
     left = policy.delete_delay - _verified_for(circumstances)
-    if left > 0:
-        reason = f"nothing names it; to be deleted in {left:.0f} s (delete_delay_seconds)"
-        return Decision(Action.DELAY, Outcome.DELAYED, reason, wait=min(left, policy.longest_wait))
-    return Decision(Action.DELETE, Outcome.DELETED, "")
+    if left <= 0:
+        return None
+    reason = f"nothing names it; to be deleted in {left:.0f} s (delete_delay_seconds)"
+    return Decision(Action.DELAY, Outcome.DELAYED, reason, wait=min(left, policy.longest_wait))
 
 
 def _verified_for(circumstances: Circumstances) -> float:
@@ -149,11 +188,6 @@ def _verified_for(circumstances: Circumstances) -> float:
         return 0.0
     # A time that lies ahead, by a wrong clock, counts as now.
     return max(0.0, (circumstances.now_ms - circumstances.verified_ms) / 1000)
-
-
-def _no_driver(mark: PendingDeletion) -> str:
-    driver = mark.offload_context.driver_name if mark.offload_context else "unknown"
-    return f"no driver for offloaded copies on {driver!r} is set up; the copy is kept"
 
 
 def _finish(outcome: Outcome, reason: str) -> Decision:

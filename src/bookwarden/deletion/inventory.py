@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from bookwarden.deletion.ports import ReadCursor, ReadSchema
-from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo
+from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo, OffloadSegment
 from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
 
 
@@ -16,8 +17,7 @@ def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: st
     for ledger in ledgers:
         if ledger.offload is None or not ledger.offload.bookkeeper_deleted:
             marks.append(_mark(topic, LedgerType.LEDGER, ledger.ledger_id, reason))
-        context = _context(ledger.offload)
-        if context is not None:
+        for context in _contexts(ledger.offload):
             marks.append(_mark(topic, LedgerType.OFFLOAD_LEDGER, ledger.ledger_id, reason, context))
     return marks
 
@@ -89,8 +89,19 @@ def _cursor_mark(
     )
 
 
-def _context(offload: OffloadInfo | None) -> OffloadContext | None:
-    # An attempt that is not complete has a UUID too, and may have left objects; without a UUID nothing was begun.
-    if offload is None or (offload.uid_msb == 0 and offload.uid_lsb == 0):
-        return None
-    return OffloadContext(offload.uid_msb, offload.uid_lsb, offload.driver_name, dict(offload.driver_metadata))
+def _contexts(offload: OffloadInfo | None) -> list[OffloadContext]:
+    """Say where each offloaded copy lies: that of the whole ledger, and the segments of the former streaming offload.
+
+    An attempt that is not complete has a UUID too, and may have left objects; without a UUID nothing was begun.
+    """
+    if offload is None:
+        return []
+    copies: list[OffloadInfo | OffloadSegment] = [offload, *offload.segments]
+    return [_context(copy) for copy in copies if copy.uid_msb != 0 or copy.uid_lsb != 0]
+
+
+def _context(copy: OffloadInfo | OffloadSegment) -> OffloadContext:
+    metadata = dict(copy.driver_metadata)
+    if isinstance(copy, OffloadSegment):
+        metadata[LEGACY_SEGMENT] = "true"
+    return OffloadContext(copy.uid_msb, copy.uid_lsb, copy.driver_name, metadata)

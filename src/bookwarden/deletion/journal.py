@@ -6,7 +6,8 @@ A record's ``kind`` says which it is:
 
 - ``header``, the first of each file: JournalHeader;
 - none, a ledger that is about to be deleted: JournalEntry, with ``raw`` in base64;
-- ``undo``, a step of an undo: UndoRecord.
+- ``undo``, a step of an undo: UndoRecord;
+- ``copy``, an offloaded copy that is about to be deleted: CopyEntry.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _quoted = encode_basestring_ascii
 FORMAT = 1
 _HEADER = "header"
 _UNDO = "undo"
+_COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,23 @@ class UndoRecord:
         return _line(_render({"kind": _UNDO, **_fields(self), "step": self.step.value}))
 
 
-JournalRecord = JournalEntry | UndoRecord
+@dataclass(frozen=True, slots=True)
+class CopyEntry:
+    """An offloaded copy right before its delete; it cannot be put back. ``location`` is for people."""
+
+    ledger_id: int
+    holder: str
+    uuid: str
+    location: str
+    run: str
+    journaled_at: int
+
+    def encode(self) -> bytes:
+        """Render the entry as one line."""
+        return _line(_render({"kind": _COPY, **_fields(self)}))
+
+
+JournalRecord = JournalEntry | UndoRecord | CopyEntry
 
 
 class Journal(Protocol):
@@ -125,12 +143,14 @@ def _record(fields: dict[str, Any]) -> JournalHeader | JournalRecord:
         return JournalHeader(**fields)
     if kind == _UNDO:
         return UndoRecord(**{**fields, "step": UndoStep(fields["step"])})
+    if kind == _COPY:
+        return CopyEntry(**fields)
     if kind is not None:
         raise ValueError(kind)
     return JournalEntry(**{**fields, "raw": base64.b64decode(fields["raw"])})
 
 
-def _fields(record: JournalHeader | UndoRecord) -> dict[str, Any]:
+def _fields(record: JournalHeader | UndoRecord | CopyEntry) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 

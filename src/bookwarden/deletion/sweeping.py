@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from bookwarden.deletion.copy_deletion import CopyDeletions, NoStores
 from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
 from bookwarden.deletion.journal import Journal, JournalEntry
-from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
+from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader
 from bookwarden.errors import MalformedMarkError, StoreUnavailableError
 from bookwarden.ledgers.holders import Holder, References
 from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
@@ -68,6 +69,8 @@ class Sweep:
         policy: DeletionPolicy,
         limits: SweepLimits,
         *,
+        copies: OffloadedCopies | None = None,
+        verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
@@ -81,6 +84,9 @@ class Sweep:
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
+        self._copies = CopyDeletions(
+            copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
+        )
 
     def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
         """Carry the marks out, step by step, each holder's together; yield the outcomes of each step.
@@ -108,6 +114,8 @@ class Sweep:
         references = self._references.read(list(dict.fromkeys(holder for holder, _ in sound)))
         now_ms = int(self._clock() * 1000)
         decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
+        # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
+        decided = self._copies.carry_out(decided, run)
         return self._delete(decided, readings, run), readings, now_ms
 
     def _read(self, sound: Sequence[tuple[Holder, ReceivedMark]]) -> dict[int, LedgerReading]:

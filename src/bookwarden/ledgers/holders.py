@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,13 +92,14 @@ class LiveReferences:
     """The ledgers that a holder names, read just now; a holder that does not exist names none.
 
     ``ledger_ids`` are without those that only its ``shadows`` list. ``unnamed_use`` is None where what is not named
-    is not in use either.
+    is not in use either. ``offloaded`` are the offloaded copies that the holder or a shadow names, finished or not.
     """
 
     ledger_ids: frozenset[int]
     exists: bool
     unnamed_use: UnnamedUse | None = None
     shadows: tuple[ShadowList, ...] = ()
+    offloaded: frozenset[UUID] = frozenset()
 
     def names(self, ledger_id: int) -> bool:
         """Whether the holder, or a shadow topic of it, names the ledger."""

@@ -25,7 +25,8 @@ class Position(NamedTuple):
     entry_id: int
 
 
-def _as_uuid(msb: int, lsb: int) -> UUID:
+def as_uuid(msb: int, lsb: int) -> UUID:
+    """Make the UUID of two signed 64-bit halves, as in Java."""
     return UUID(int=((msb & _64_BITS) << 64) | (lsb & _64_BITS))
 
 
@@ -42,7 +43,7 @@ class OffloadSegment:
     @property
     def uuid(self) -> UUID:
         """The id that names the segment's objects."""
-        return _as_uuid(self.uid_msb, self.uid_lsb)
+        return as_uuid(self.uid_msb, self.uid_lsb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,12 @@ class OffloadInfo:
     @property
     def uuid(self) -> UUID:
         """The id that names the offloaded objects."""
-        return _as_uuid(self.uid_msb, self.uid_lsb)
+        return as_uuid(self.uid_msb, self.uid_lsb)
+
+    @property
+    def uuids(self) -> frozenset[UUID]:
+        """The ids of the copy and of its segments."""
+        return frozenset((self.uuid, *(segment.uuid for segment in self.segments)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,11 @@ class ManagedLedgerInfo:
     def ledger_ids(self) -> frozenset[int]:
         """The ledgers that this node refers to."""
         return frozenset(ledger.ledger_id for ledger in self.ledgers)
+
+    @property
+    def offloaded(self) -> frozenset[UUID]:
+        """The offloaded copies that this node refers to, finished or not."""
+        return frozenset().union(*(ledger.offload.uuids for ledger in self.ledgers if ledger.offload is not None))
 
 
 @dataclass(frozen=True, slots=True)

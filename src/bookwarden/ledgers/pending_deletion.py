@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from uuid import UUID
 
 from bookwarden.errors import FormatError, MalformedMarkError
 from bookwarden.ledgers.holders import (
@@ -16,6 +17,7 @@ from bookwarden.ledgers.holders import (
     ManagedLedgerHolder,
     SchemaHolder,
 )
+from bookwarden.ledgers.managed_ledger import as_uuid
 from bookwarden.ledgers.names import TopicName, encode_local_name
 
 MAX_LEDGER_ID = 2**63 - 1
@@ -49,6 +51,11 @@ class OffloadContext:
     lsb: int
     driver_name: str
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uuid(self) -> UUID:
+        """The id that names the copy's objects."""
+        return as_uuid(self.msb, self.lsb)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from bookwarden.clusters.pulsar.metadata_paths import (
     MANAGED_LEDGERS_ROOT,
@@ -29,7 +30,7 @@ from bookwarden.ledgers.holders import (
     ShadowList,
     UnknownReferences,
 )
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, ManagedLedgerInfo
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
 from bookwarden.wire.cursor import decode_cursor
@@ -128,7 +129,12 @@ class MetadataReferences:
                     return finding
         if isinstance(holder, ManagedLedgerHolder):
             named = _named(needed[:1], findings)
-            return LiveReferences(named, _exists(needed[0], findings), shadows=_shadow_lists(needed[1:], findings))
+            return LiveReferences(
+                named,
+                _exists(needed[0], findings),
+                shadows=_shadow_lists(needed[1:], findings),
+                offloaded=_offloaded(needed, findings),
+            )
         named = _named(needed, findings)
         if isinstance(holder, CompactedHolder):
             return self._unnamed_uses.of_compacted(holder, named, _cursors(needed, findings))
@@ -203,6 +209,12 @@ def _named(needed: Sequence[_Node], findings: _Findings) -> frozenset[int]:
             if isinstance(finding, _Found):
                 named.update(finding.ledger_ids)
     return frozenset(named)
+
+
+def _offloaded(needed: Sequence[_Node], findings: _Findings) -> frozenset[UUID]:
+    found = (root[node.path] for root in findings for node in needed)
+    infos = [finding.info for finding in found if isinstance(finding, _Found)]
+    return frozenset[UUID]().union(*(info.offloaded for info in infos if isinstance(info, ManagedLedgerInfo)))
 
 
 def _exists(node: _Node, findings: _Findings) -> bool:
