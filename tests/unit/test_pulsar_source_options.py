@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -108,6 +109,16 @@ def test_a_connection_survives_the_way_through_options() -> None:
         client_options={"io_threads": 2, "operation_timeout_seconds": 5},
     )
     assert parse_options({**options_of(connection), "topic": "t/n/a"}).connection == connection
+
+
+def test_each_option_that_may_hold_a_secret_has_a_name_that_spark_redacts() -> None:
+    hidden = PulsarConnection(
+        "pulsar://h:1", "http://h:2", auth="oauth2", token="s3cret", oauth2={"private_key": "s3cret"}
+    )
+    names = [name for name, value in options_of(hidden).items() if value == "s3cret"]
+    assert len(names) == 2
+    # The default of spark.redaction.regex.
+    assert all(re.search("(?i)secret|password|token|access[.]?key", name) for name in names)
 
 
 def test_oauth2_settings_survive_the_way_through_options() -> None:

@@ -15,6 +15,9 @@ from bookwarden.pipelines.pulsar_source.offsets import EARLIEST, LATEST, SUBSCRI
 _T = TypeVar("_T")
 
 _OAUTH2 = "oauth2."
+# A private key may be a data: URL, and Spark shows plans with the options whose names tell no secret.
+_OAUTH2_KEY = "private_key"
+_OAUTH2_KEY_REDACTED = "private_key_secret"
 _CLIENT = "pulsar.client."
 _TEXTS_OF_CONNECTION = {
     "authKind": "auth",
@@ -132,7 +135,8 @@ def options_of(connection: PulsarConnection) -> dict[str, str]:
             options[option] = getattr(connection, name)
     for option, name in _FLAGS_OF_CONNECTION.items():
         options[option] = str(getattr(connection, name)).lower()
-    options.update({_OAUTH2 + name: value for name, value in connection.oauth2.items()})
+    for name, value in connection.oauth2.items():
+        options[_OAUTH2 + (_OAUTH2_KEY_REDACTED if name == _OAUTH2_KEY else name)] = value
     options.update({_CLIENT + name: _text(value) for name, value in connection.client_options.items()})
     return options
 
@@ -186,7 +190,10 @@ def _connection(options: Mapping[str, str]) -> PulsarConnection:
     fields.setdefault("auth", "token" if {"token", "token_file"} & fields.keys() else "none")
     if fields["auth"] not in AUTH_KINDS:
         raise ConfigError(f"option authKind is {fields['auth']!r}; expected one of {', '.join(AUTH_KINDS)}")
-    fields["oauth2"] = {name[len(_OAUTH2) :]: text for name, text in options.items() if name.startswith(_OAUTH2)}
+    oauth2 = {name[len(_OAUTH2) :]: text for name, text in options.items() if name.startswith(_OAUTH2)}
+    if _OAUTH2_KEY_REDACTED in oauth2:
+        oauth2[_OAUTH2_KEY] = oauth2.pop(_OAUTH2_KEY_REDACTED)
+    fields["oauth2"] = oauth2
     fields["client_options"] = {
         name[len(_CLIENT) :]: _typed(text) for name, text in options.items() if name.startswith(_CLIENT)
     }
