@@ -70,8 +70,9 @@ class OffloadInfo:
 
     @property
     def uuids(self) -> frozenset[UUID]:
-        """The ids of the copy and of its segments."""
-        return frozenset((self.uuid, *(segment.uuid for segment in self.segments)))
+        """The ids of the copy and of its segments; none where no attempt was begun."""
+        found = (self.uuid, *(segment.uuid for segment in self.segments))
+        return frozenset(uuid for uuid in found if uuid.int != 0)
 
 
 @dataclass(frozen=True, slots=True)
