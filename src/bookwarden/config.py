@@ -201,6 +201,7 @@ class SweepSettings(_Section):
     max_backoff_seconds: float = Field(default=60.0, gt=0)
     stop_timeout_seconds: float = Field(default=60.0, gt=0)
 
+    lock: str = "/bookwarden/sweeps"
 
 class MetricsSettings(_Section):
     """The Prometheus endpoint of the driver; port 0 turns it off."""

@@ -17,14 +17,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
-from bookwarden.context import backlog_of
+from bookwarden.context import backlog_of, open_metadata_store
 from bookwarden.errors import PulsarError, SparkError
+from bookwarden.ledgers.names import encode_local_name
 from bookwarden.pipelines.ledger_deletion import LedgerDeletion
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.pipelines.sweep_lock import SweepLock
 
 logger = logging.getLogger(__name__)
 _INFLIGHT_SECONDS = 15.0
+# A server ends sessions in steps of its own tick, and may not grant a time as short as we ask for.
+_SESSION_GRACE_SECONDS = 10.0
 
 # What the sweep needs of Spark, whoever starts it; an operator's own values win.
 SPARK_DEFAULTS = {
@@ -87,7 +91,7 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
 
     Returns how many pending deletions had each outcome. Raises SparkError when the query failed more often than
-    the settings allow.
+    the settings allow, and RefusedError while another sweep of the subscription runs.
     """
     sweep = settings.sweep
     pulse = Pulse()
@@ -107,11 +111,33 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
         lambda: query.start(once=once), pulse, patience, once=once, on_failures=metrics.count_failures
     )
     try:
-        with _stopped_by_signals(supervisor.stop), _published(settings, metrics):
+        with (
+            _alone(settings, supervisor.stop),
+            _stopped_by_signals(supervisor.stop),
+            _published(settings, metrics),
+        ):
             supervisor.run()
     finally:
         spark.streams.removeListener(pulse)
     return query.totals
+
+
+@contextmanager
+def _alone(settings: Settings, stop: Callable[[], None]) -> Iterator[None]:
+    """Hold the subscription's lock; a dry run, which takes nothing from the subscription, needs none."""
+    if settings.sweep.dry_run or not settings.sweep.lock:
+        yield
+        return
+    deletion = settings.deletion
+    name = encode_local_name(f"{deletion.topic} {deletion.subscription}")
+    store = open_metadata_store(settings, settings.metadata_store.urls[0])
+    try:
+        lock = SweepLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
+        lock.acquire(settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
+        with lock.kept(stop):
+            yield
+    finally:
+        store.close()
 
 
 @contextmanager

@@ -1,0 +1,125 @@
+"""The lock that keeps two sweeps of one subscription from doing the same work: an ephemeral node of its driver.
+
+It saves work and confusion, and nothing hangs on it: the subscription gives each message to one sweep's batch at a
+time, and everything may run twice. So a store that does not answer, or refuses the node, keeps nobody from sweeping.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+
+from bookwarden.errors import LostRaceError, NotFoundError, RefusedError, StoreError
+from bookwarden.metastore.interface import MetadataStore
+
+logger = logging.getLogger(__name__)
+LOOK_SECONDS = 5.0
+
+
+class SweepLock:
+    """Held by the driver whose node is the first below ``path``; a node's value is JSON: host, pid, began (UTC), id."""
+
+    def __init__(self, store: MetadataStore, path: str, *, look_s: float = LOOK_SECONDS) -> None:
+        self._store = store
+        self._path = path
+        self._look_s = look_s
+        self._ended = threading.Event()
+        self._held = False
+        self._other: str | None = None
+        self._trouble = ""
+        began = datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds")
+        described = {"host": socket.gethostname(), "pid": os.getpid(), "began": began, "id": uuid.uuid4().hex}
+        self._value = json.dumps(described).encode()
+
+    def acquire(self, wait_s: float) -> None:
+        """Take the lock; RefusedError names who still has it after so long, in which a dead one's session ends."""
+        end = time.monotonic() + wait_s
+        other = self._take_if_reachable()
+        if other and wait_s > 0:
+            logger.warning("%s; waiting up to %.0f s, in case it is dead", other, wait_s)
+        while other and time.monotonic() < end:
+            self._ended.wait(min(self._look_s, 1.0))
+            other = self._take_if_reachable()
+        if other:
+            raise RefusedError(f"{other}: stop that one first, or leave the work to it")
+
+    @contextmanager
+    def kept(self, lost: Callable[[], None]) -> Iterator[None]:
+        """Look after the lock during the body; it ends when the store is closed, which its caller does next.
+
+        A lock that went with its session is taken again. If another sweep has it by then, `lost` is called once, and
+        RefusedError raised behind the body.
+        """
+        thread = threading.Thread(target=self._look_after, args=(lost,), name="sweep-lock", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            # A look at a store that is away takes its time; it must not keep the process from ending.
+            thread.join(self._look_s)
+        if self._other:
+            raise RefusedError(f"{self._other}; it took the lock when this one had lost its session, so this one ended")
+
+    def _look_after(self, lost: Callable[[], None]) -> None:
+        while not self._ended.wait(self._look_s):
+            self._other = self._take_if_reachable()
+            if self._other:
+                logger.error("%s; this one ends", self._other)
+                lost()
+                return
+
+    def _take_if_reachable(self) -> str | None:
+        try:
+            return self._take()
+        except (StoreError, NotFoundError) as error:
+            if str(error) != self._trouble:
+                logger.warning("the sweep's lock %s: %s; sweeping goes on without it", self._path, error)
+            self._trouble = str(error)
+            return None
+
+    def _take(self) -> str | None:
+        """Hold the lock unless another does; describe that one."""
+        first = self._first()
+        if first is None:
+            if self._held:
+                logger.warning("the sweep's lock %s went with its session; taking it again", self._path)
+            self._store.ephemeral_sequential(f"{self._path}/driver-", self._value)
+            first = self._first()
+        self._held = first == self._value
+        if self._held or first is None:
+            return None
+        self._withdraw()
+        return _describe(first)
+
+    def _first(self) -> bytes | None:
+        try:
+            nodes = self._store.list_children(self._path)
+        except NotFoundError:
+            with suppress(LostRaceError):
+                self._store.create(self._path, b"", make_parents=True)
+            return None
+        found = self._store.get_many([f"{self._path}/{name}" for name in nodes])
+        return next((node.value for node in found if node is not None), None)
+
+    def _withdraw(self) -> None:
+        paths = [f"{self._path}/{name}" for name in self._store.list_children(self._path)]
+        nodes = zip(paths, self._store.get_many(paths), strict=True)
+        ours = [(path, node.version) for path, node in nodes if node is not None and node.value == self._value]
+        self._store.delete_many(ours)
+
+
+def _describe(value: bytes) -> str:
+    try:
+        found = json.loads(value)
+        return f"another sweep runs on {found['host']} as process {found['pid']} since {found['began']}"
+    except (ValueError, TypeError, KeyError):
+        return "another sweep runs; its lock does not say where"
