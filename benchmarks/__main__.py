@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from benchmarks import latency, mark, source, sweep
+from benchmarks import journal, latency, mark, source, sweep
 from benchmarks.options import Options
 from benchmarks.results import OUTPUT, say
 from bookwarden.errors import BookwardenError
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "sweep": sweep.run,
     "latency": latency.run,
     "mark": mark.run,
+    "journal": journal.run,
 }
 
 
