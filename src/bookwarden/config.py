@@ -96,6 +96,20 @@ class MetadataStoreSettings(_Section):
         return self
 
 
+class BookKeeperSettings(_Section):
+    """How bookies are reached when entries are read; their addresses come from the metadata store."""
+
+    tls: bool = False
+    tls_trust_certs_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_private_key_file: str | None = None
+    tls_validate_hostname: bool = True
+    connect_timeout_seconds: float = Field(default=5.0, gt=0)
+    request_timeout_seconds: float = Field(default=10.0, gt=0)
+    reads_in_flight: int = Field(default=500, ge=1, le=2000)
+    bytes_in_flight: int = Field(default=32 * 1024 * 1024, ge=65_536)
+
+
 class DeletionSettings(_Section):
     """Two-phase deletion; the names that begin with two_phase_deletion_ are PIP-186's."""
 
@@ -224,6 +238,7 @@ class Settings(BaseSettings):
 
     pulsar: PulsarSettings = PulsarSettings()
     metadata_store: MetadataStoreSettings = MetadataStoreSettings()
+    bookkeeper: BookKeeperSettings = BookKeeperSettings()
     deletion: DeletionSettings = DeletionSettings()
     offload: OffloadSettings = OffloadSettings()
     sweep: SweepSettings = SweepSettings()

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from functools import cached_property
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
+from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
@@ -94,6 +99,24 @@ def offload_stores_of(settings: Settings) -> OffloadStores:
         abort_uploads=offload.abort_uploads,
     )
     return OffloadStores([allowed_store(_place_of(store), limits) for store in offload.stores])
+
+def bookie_options_of(settings: Settings) -> BookieOptions:
+    """Say how bookies are reached and read."""
+    bookkeeper = settings.bookkeeper
+    tls = BookieTls(
+        trust_certs_file=bookkeeper.tls_trust_certs_file,
+        certificate_file=bookkeeper.tls_certificate_file,
+        private_key_file=bookkeeper.tls_private_key_file,
+        validate_hostname=bookkeeper.tls_validate_hostname,
+    )
+    return BookieOptions(
+        connect_timeout_s=bookkeeper.connect_timeout_seconds,
+        request_timeout_s=bookkeeper.request_timeout_seconds,
+        reads_in_flight=bookkeeper.reads_in_flight,
+        bytes_in_flight=bookkeeper.bytes_in_flight,
+        tls=tls if bookkeeper.tls else None,
+    )
+
 
 
 def _place_of(store: OffloadStoreSettings) -> OffloadPlace:
@@ -237,6 +260,13 @@ class PhaseOneContext(Resources):
     ``on_report`` is told of each report of marks: ``MarkMetrics(registry).count`` of `pipelines.metrics` counts them.
     """
 
+            self._addresses = BookieAddresses(bookkeeper, settings.metadata_store.ledgers_root)
+            self._bookie_options = bookie_options_of(settings)
+
+    @cached_property
+    def bookies(self) -> Bookies:
+        """The bookies behind the catalog, for one thread; connected as they are asked."""
+        return self._keep(Bookies(self._addresses, self._bookie_options))
     def __init__(self, settings: Settings, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
         super().__init__()
         connection, deletion = connection_of(settings), settings.deletion

@@ -16,7 +16,11 @@
     │   ├── PulsarAccessError        the broker refuses our credentials or rights
     │   ├── PulsarConflictError      what should be created exists, or what should go is in use
     │   └── DataGoneError            messages that should still be there were trimmed or skipped
-    ├── BookieError              a bookie did not answer, or answered with an error of its own
+    ├── BookieError              bookies did not give what was asked of them
+    │   ├── BookieUnavailableError   too few of them answered to know: try again
+    │   ├── BookieAccessError        they ask for credentials or encryption that we did not bring
+    │   ├── EntryAbsentError         every bookie that should have the entry says that it has not
+    │   └── DigestMismatchError      an entry is not, byte for byte, what was written
     ├── SparkError               a query failed more often than allowed, or cannot start
     └── ServerError              a server of the development cluster did not start, or did not stop
 
@@ -124,9 +128,27 @@ class DataGoneError(PulsarError):
 
 
 class BookieError(BookwardenError):
-    """A bookie did not answer, or answered with an error of its own."""
+    """Bookies did not give what was asked of them."""
 
     exit_code = 13
+
+
+class BookieUnavailableError(BookieError):
+    """A bookie, or too many of a ledger's bookies, did not answer, so that nothing is known: try again."""
+
+
+class BookieAccessError(BookieError):
+    """The bookies ask for credentials or encryption that we did not bring."""
+
+    exit_code = 9
+
+
+class EntryAbsentError(BookieError):
+    """Every bookie that should have the entry answered that it has not."""
+
+
+class DigestMismatchError(BookieError):
+    """An entry, or what a bookie knows of the last one, is not byte for byte what was written."""
 
 
 class SparkError(BookwardenError):

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from typing import Any
 
 import click
 
+from bookwarden.cli.entries import ENTRY_FORMS, write_entries
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.cli.references import place_tables, reference_data, reference_pairs
+from bookwarden.clusters.bookkeeper.reader import open_ledger
 from bookwarden.context import MetadataContext, policy_of
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
-from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, StoredLedger, UnreadableLedger
+from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger
 
 _everywhere = click.option(
     "--everywhere", is_flag=True, help="Look for it in all of the metadata: every topic, schema and log of every root."
 )
+_LEDGER_ID = click.argument("ledger_id", metavar="ID", type=click.IntRange(min=0))
+_ENTRY_ID = click.IntRange(min=0)
+
+_EXAMPLES = """\b
+Examples:
+  bookwarden ledger explain 4711
+  bookwarden ledger show 4711
+  bookwarden ledger read 4711 --first 100 --limit 10"""
 
 
-@click.group(epilog="Example:  bookwarden ledger explain 4711")
+@click.group(epilog=_EXAMPLES)
 def ledger() -> None:
     """Look at single ledgers."""
 
 
 @ledger.command()
-@click.argument("ledger_id", metavar="ID", type=click.IntRange(min=0))
+@_LEDGER_ID
 @_everywhere
 @pass_invocation
 def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
@@ -43,11 +56,65 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
     invocation.write(_describe(found))
 
 
+@ledger.command()
+@_LEDGER_ID
+@pass_invocation
+def show(invocation: Invocation, ledger_id: int) -> None:
+    """Show what BookKeeper's metadata says of a ledger; never its password."""
+    with MetadataContext(invocation.settings) as metadata:
+        stored = _stored(metadata, ledger_id)
+    parts = (_ledger_facts(stored), _custom_table(stored.metadata), _segments_table(stored.metadata))
+    invocation.write(Document({"ledger_id": ledger_id, **_stored_data(stored)}, parts))
+
+
+@ledger.command()
+@_LEDGER_ID
+@click.option("--first", type=_ENTRY_ID, default=0, show_default=True, help="The first entry to read.")
+@click.option("--last", type=_ENTRY_ID, help="The last entry to read. Default: the last one that is confirmed.")
+@click.option("--limit", type=click.IntRange(min=1), help="Read no more entries than this.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(ENTRY_FORMS)),
+    help="hex: a dump of each entry (default). raw: the payloads' bytes and nothing between them. json: an object "
+    "for each entry, one a line, with the payload in base64 (default with -o json).",
+)
+@pass_invocation
+def read(
+    invocation: Invocation, ledger_id: int, first: int, last: int | None, limit: int | None, form: str | None
+) -> None:
+    """Read a ledger's entries from the bookies and write them to the standard output.
+
+    Reading changes nothing: an open ledger is not fenced and stays open. Each entry is checked against its digest;
+    a bookie that does not answer is replaced by another that has the entry.
+    """
+    with MetadataContext(invocation.settings) as metadata:
+        reader = open_ledger(_stored(metadata, ledger_id), metadata.bookies)
+        end = reader.last_confirmed() if last is None else last
+        if limit is not None:
+            end = min(end, first + limit - 1)
+        chosen = form or ("json" if invocation.output == "json" else "hex")
+        with contextlib.closing(reader.read(first, end)) as entries:
+            count = write_entries(entries, chosen, sys.stdout.buffer)
+    if not count:
+        invocation.say(f"no entries: the last confirmed entry of ledger {ledger_id} is {end}")
+
+
+def _stored(metadata: MetadataContext, ledger_id: int) -> StoredLedger:
+    """Read the ledger's metadata; NotFoundError or FormatError if there is none to work with."""
+    (reading,) = metadata.catalog.read_many([ledger_id])
+    if isinstance(reading, AbsentLedger):
+        raise NotFoundError(f"BookKeeper has no metadata of ledger {ledger_id}: it was deleted, or never was")
+    if isinstance(reading, UnreadableLedger):
+        raise FormatError(f"the metadata of ledger {ledger_id} cannot be read: {reading.reason}")
+    return reading
+
+
 def _describe(found: Explanation) -> Document:
     verdict = [("with a mark of it", found.verdict)]
     if found.reason:
         verdict.append(("because", found.reason))
-    parts: list[Part] = [_ledger_facts(found)]
+    parts: list[Part] = [_ledger_facts(found.reading)]
     if isinstance(found.reading, StoredLedger):
         parts += [_custom_table(found.reading.metadata), _segments_table(found.reading.metadata)]
         parts.append(Facts(reference_pairs(found), title="References"))
@@ -56,8 +123,7 @@ def _describe(found: Explanation) -> Document:
     return Document(_data(found), tuple(parts))
 
 
-def _ledger_facts(found: Explanation) -> Facts:
-    reading = found.reading
+def _ledger_facts(reading: LedgerReading) -> Facts:
     title = f"Ledger {reading.ledger_id}"
     if isinstance(reading, AbsentLedger):
         return Facts((("state", "absent: BookKeeper has no metadata of it"),), title)
@@ -88,8 +154,14 @@ def _custom_table(metadata: LedgerMetadata) -> Table:
 
 
 def _segments_table(metadata: LedgerMetadata) -> Table:
-    rows = tuple((str(segment.first_entry_id), ", ".join(segment.ensemble)) for segment in metadata.segments)
-    return Table((Column("from entry", right=True), Column("bookies", whole=False)), rows, empty="No bookies.")
+    firsts = [segment.first_entry_id for segment in metadata.segments]
+    lasts = [first - 1 for first in firsts[1:]] + [metadata.last_entry_id]
+    rows = tuple(
+        (str(segment.first_entry_id), "" if last is None else str(last), ", ".join(segment.ensemble))
+        for segment, last in zip(metadata.segments, lasts, strict=True)
+    )
+    columns = (Column("from entry", right=True), Column("to entry", right=True), Column("bookies", whole=False))
+    return Table(columns, rows, empty="No bookies.")
 
 
 def _data(found: Explanation) -> dict[str, Any]:
@@ -98,14 +170,20 @@ def _data(found: Explanation) -> dict[str, Any]:
     return {
         "ledger_id": reading.ledger_id,
         "present": None if isinstance(reading, UnreadableLedger) else stored is not None,
-        "path": stored.path if stored else None,
-        "version": stored.version if stored else None,
-        "created_at": (stored.metadata.ctime_ms or stored.created_ms) if stored else None,
-        "metadata": _metadata_data(stored.metadata) if stored else None,
+        **(_stored_data(stored) if stored else dict.fromkeys(("path", "version", "created_at", "metadata"))),
         **reference_data(found),
         "outcome": found.outcome,
         "verdict": found.verdict,
         "reason": found.reason,
+    }
+
+
+def _stored_data(stored: StoredLedger) -> dict[str, Any]:
+    return {
+        "path": stored.path,
+        "version": stored.version,
+        "created_at": stored.metadata.ctime_ms or stored.created_ms,
+        "metadata": _metadata_data(stored.metadata),
     }
 
 

@@ -84,16 +84,14 @@ class Story:
         self._say("creating the deletion topics")
         DeletionTopicsSetup(self._admin, deletion_topics_of(self._settings)).run()
         self._fill_topics()
-        with PhaseOneContext(self._settings) as phase_one, self._bookie() as bookie:
+        with PhaseOneContext(self._settings) as phase_one:
+            bookie = Bookie(f"127.0.0.1:{self._cluster.ports.bookie}", phase_one.metadata.bookies)
             self._damage_a_ledger(phase_one)
             self._release_bundles(phase_one)
             census = self._take_census(phase_one, bookie)
             self._phase_one(phase_one)
             self._phase_two(phase_one)
             return self._finale(phase_one, bookie, census)
-
-    def _bookie(self) -> Bookie:
-        return Bookie("127.0.0.1", self._cluster.ports.bookie)
 
     def _fill_topics(self) -> None:
         topics.create_namespaces(self._admin)

@@ -2,7 +2,7 @@
 
 All begin with ``BookieMetadataFormatVersion\\t<version>\\n``. Version 1 goes on with lines of text, version 2 with
 protobuf's text format, version 3 with a varint length and the binary message. The password that a ledger's
-metadata carries is never taken into a value or an error.
+metadata carries is never taken into LedgerMetadata or an error; decode_ledger_password alone gives it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,19 @@ def decode_ledger_metadata(raw: bytes) -> LedgerMetadata:
     if header == _VERSION_1:
         return _from_lines(raw[_HEADER_SIZE:])
     raise FormatError(f"{_WHAT}: {len(raw)} bytes without a header of version 1, 2 or 3")
+
+
+def decode_ledger_password(raw: bytes) -> bytes:
+    """Decode the password alone, for those who read the ledger's entries; empty where there is none.
+
+    Raises FormatError as decode_ledger_metadata does.
+    """
+    header = raw[:_HEADER_SIZE]
+    if header == _VERSION_3:
+        return _parse_delimited(raw).password
+    if header == _VERSION_2:
+        return _parse_text(raw[_HEADER_SIZE:]).password
+    return b""
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -> bytes:

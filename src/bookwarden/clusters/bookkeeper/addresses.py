@@ -1,0 +1,69 @@
+"""Where a bookie listens: a ledger's metadata names bookies by id, which may be its address or any other name.
+
+Format: discover.BookieServiceInfo, client.DefaultBookieAddressResolver of BookKeeper 4.17.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from bookwarden.errors import BookieUnavailableError, FormatError, StoreUnavailableError
+from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.wire.pb.bookie_service_info_pb2 import BookieServiceInfoFormat
+from bookwarden.wire.protobuf import parse
+
+Address = tuple[str, int]
+
+_PROTOCOL: Final = "bookie-rpc"
+_HOST_AND_PORT = re.compile(r"([^:/]+):(\d{1,5})", re.ASCII)
+
+
+def address_in(bookie_id: str) -> Address | None:
+    """Read the address off an id that is host:port, as ids are unless an operator chose otherwise."""
+    match = _HOST_AND_PORT.fullmatch(bookie_id)
+    return (match[1], int(match[2])) if match else None
+
+
+class BookieAddresses:
+    """Looks bookies up in their registrations below one ledgers root, each time anew: a bookie may move.
+
+    An id that is host:port serves as address where there is no registration. A bookie that is about to stop, or
+    has lost its session, may still answer there.
+    """
+
+    def __init__(self, store: MetadataStore, ledgers_root: str) -> None:
+        self._store = store
+        self._root = ledgers_root.rstrip("/")
+
+    def find(self, bookie_id: str) -> Address:
+        """Find the address; raise BookieUnavailableError if none is known, FormatError if it cannot be read."""
+        registration = self._registration(bookie_id)
+        address = address_in(bookie_id) if registration is None else _endpoint(bookie_id, registration.value)
+        if address is None:
+            raise BookieUnavailableError(
+                f"bookie {bookie_id} is not registered below {self._root}/available, and its id is no address: start it"
+            )
+        return address
+
+    def _registration(self, bookie_id: str) -> Versioned | None:
+        available = f"{self._root}/available"
+        try:
+            writable, read_only = self._store.get_many(
+                [f"{available}/{bookie_id}", f"{available}/readonly/{bookie_id}"]
+            )
+        except StoreUnavailableError:
+            # Reading goes on without the metadata store where the id says enough.
+            return None
+        return writable or read_only
+
+
+def _endpoint(bookie_id: str, value: bytes) -> Address | None:
+    """Read a registration; an empty one, as bookies before 4.11 write it, stands for the id itself."""
+    if not value:
+        return address_in(bookie_id)
+    info = parse(BookieServiceInfoFormat(), value, f"the registration of bookie {bookie_id}")
+    for endpoint in info.endpoints:
+        if endpoint.protocol == _PROTOCOL:
+            return endpoint.host, endpoint.port
+    raise FormatError(f"the registration of bookie {bookie_id} names no endpoint for {_PROTOCOL}")
