@@ -201,6 +201,7 @@ class SweepSettings(_Section):
     outcomes: str = "var/outcomes"
     journal: str = "var/journal"
     journal_retention_days: float | None = Field(default=None, gt=0)
+    lock: str = "/bookwarden/sweeps"
     dry_run: bool = False
     max_entries_per_batch: int = Field(default=20_000, ge=1)
     max_rows_per_batch: int = Field(default=50_000, ge=1)
@@ -215,7 +216,6 @@ class SweepSettings(_Section):
     max_backoff_seconds: float = Field(default=60.0, gt=0)
     stop_timeout_seconds: float = Field(default=60.0, gt=0)
 
-    lock: str = "/bookwarden/sweeps"
 
 class MetricsSettings(_Section):
     """The Prometheus endpoint of the driver; port 0 turns it off."""

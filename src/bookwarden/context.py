@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-from functools import cached_property
 
-from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
-from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
-from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.tls import BookieTls
+from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
@@ -88,18 +87,6 @@ def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
     return open_store(url, **options)
 
 
-def offload_stores_of(settings: Settings) -> OffloadStores:
-    """Make what deletes offloaded copies; ConfigError if a driver's library is not installed."""
-    offload = settings.offload
-    limits = RequestLimits(
-        attempts=offload.attempts,
-        parallel=offload.parallel_requests,
-        connect_timeout=offload.connect_timeout_seconds,
-        read_timeout=offload.read_timeout_seconds,
-        abort_uploads=offload.abort_uploads,
-    )
-    return OffloadStores([allowed_store(_place_of(store), limits) for store in offload.stores])
-
 def bookie_options_of(settings: Settings) -> BookieOptions:
     """Say how bookies are reached and read."""
     bookkeeper = settings.bookkeeper
@@ -117,6 +104,18 @@ def bookie_options_of(settings: Settings) -> BookieOptions:
         tls=tls if bookkeeper.tls else None,
     )
 
+
+def offload_stores_of(settings: Settings) -> OffloadStores:
+    """Make what deletes offloaded copies; ConfigError if a driver's library is not installed."""
+    offload = settings.offload
+    limits = RequestLimits(
+        attempts=offload.attempts,
+        parallel=offload.parallel_requests,
+        connect_timeout=offload.connect_timeout_seconds,
+        read_timeout=offload.read_timeout_seconds,
+        abort_uploads=offload.abort_uploads,
+    )
+    return OffloadStores([allowed_store(_place_of(store), limits) for store in offload.stores])
 
 
 def _place_of(store: OffloadStoreSettings) -> OffloadPlace:
@@ -242,6 +241,13 @@ class MetadataContext(Resources):
                 Brokers(self._keep(PulsarAdmin(connection_of(settings)))),
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
             )
+            self._addresses = BookieAddresses(bookkeeper, settings.metadata_store.ledgers_root)
+            self._bookie_options = bookie_options_of(settings)
+
+    @cached_property
+    def bookies(self) -> Bookies:
+        """The bookies behind the catalog, for one thread; connected as they are asked."""
+        return self._keep(Bookies(self._addresses, self._bookie_options))
 
     @property
     def reference_scan(self) -> ReferenceScan:
@@ -260,13 +266,6 @@ class PhaseOneContext(Resources):
     ``on_report`` is told of each report of marks: ``MarkMetrics(registry).count`` of `pipelines.metrics` counts them.
     """
 
-            self._addresses = BookieAddresses(bookkeeper, settings.metadata_store.ledgers_root)
-            self._bookie_options = bookie_options_of(settings)
-
-    @cached_property
-    def bookies(self) -> Bookies:
-        """The bookies behind the catalog, for one thread; connected as they are asked."""
-        return self._keep(Bookies(self._addresses, self._bookie_options))
     def __init__(self, settings: Settings, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
         super().__init__()
         connection, deletion = connection_of(settings), settings.deletion

@@ -65,10 +65,6 @@ class MalformedMarkError(FormatError):
     """A message on a deletion topic is no valid pending deletion."""
 
 
-class StoreError(BookwardenError):
-    """A metadata store did not do what it was asked."""
-
-    exit_code = 7
 class MarkingInterrupted(KeyboardInterrupt):
     """Ctrl-C while marks were being sent; not below the root, for nobody should take it for a failure and go on.
 
@@ -81,6 +77,10 @@ class MarkingInterrupted(KeyboardInterrupt):
         self.total = total
 
 
+class StoreError(BookwardenError):
+    """A metadata store did not do what it was asked."""
+
+    exit_code = 7
 
 
 class StoreUnavailableError(StoreError):
