@@ -11,7 +11,7 @@ import sys
 
 from bookwarden.config import load_settings
 from bookwarden.errors import BookwardenError
-from bookwarden.pipelines.sweep_driver import run_sweep, session
+from bookwarden.pipelines.sweep_driver import end_session, run_sweep, session
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
         try:
             run_sweep(spark, settings, once=given.once)
         finally:
-            spark.stop()
+            end_session(spark)
     except BookwardenError as error:
         logging.error("%s", error)
         return error.exit_code

@@ -53,7 +53,7 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
 
 def _sweep(settings: Settings, once: bool) -> Counter[str]:
     try:
-        from bookwarden.pipelines.sweep_driver import run_sweep, session
+        from bookwarden.pipelines.sweep_driver import end_session, run_sweep, session
     except ModuleNotFoundError as error:
         if not error.name or error.name.startswith("bookwarden"):
             raise
@@ -62,7 +62,7 @@ def _sweep(settings: Settings, once: bool) -> Counter[str]:
     try:
         return run_sweep(spark, settings, once=once)
     finally:
-        spark.stop()
+        end_session(spark)
 
 
 def _preview(settings: Settings) -> Iterator[OutcomeRow]:

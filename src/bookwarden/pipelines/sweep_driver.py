@@ -87,6 +87,18 @@ def session(settings: Settings, *, local: bool = False) -> SparkSession:
         raise SparkError(f"Spark does not start ({text}); it needs Java 17 or newer: check java -version") from error
 
 
+def end_session(spark: SparkSession) -> None:
+    """Stop Spark; one whose JVM was killed is stopped already."""
+    _unless_gone(spark.stop)
+
+
+def _unless_gone(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - py4j's and the socket's; the sweep's own error must be the one that is told
+        logger.info("Spark is gone: %s", error)
+
+
 def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) -> Counter[str]:
     """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
 
@@ -118,7 +130,7 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
         ):
             supervisor.run()
     finally:
-        spark.streams.removeListener(pulse)
+        _unless_gone(lambda: spark.streams.removeListener(pulse))
     return query.totals
 
 
