@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -13,20 +17,26 @@ from bookwarden.cli.preflight import require_topics
 from bookwarden.cli.questions import confirm, yes_option
 from bookwarden.config import Settings
 from bookwarden.context import dead_letters_of, decoder_of
-from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters
+from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, ReasonGroup, group_by_reason
+from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.received import decoded
 
 _EPILOG = """\b
 Examples:
-  bookwarden dlq list
+  bookwarden dlq list --group-by reason
+  bookwarden dlq list --reason 'no driver'
   bookwarden dlq show 12:0:-1
-  bookwarden dlq replay --all        once the cause is mended
+  bookwarden dlq replay --reason 'no driver'   once the cause is mended
+  bookwarden dlq export letters.jsonl
   bookwarden dlq drop 12:0:-1"""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A dead letter as programs read it; times in milliseconds since the epoch, ``ledger_id`` None if malformed."""
+    """A dead letter as programs read it; times in milliseconds since the epoch, ``ledger_id`` None if malformed.
+
+    ``schema_version`` is in hexadecimal digits, for the registry of ``topic``.
+    """
 
     id: str
     ledger_id: int | None
@@ -36,8 +46,31 @@ class DeadLetterView:
     reason: str
     published_at: int
     topic: str
+    key: str | None
+    event_time: int | None
+    schema_version: str | None
     payload: bytes
     properties: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Dead letters of one kind of reason as programs read them; times in milliseconds since the epoch."""
+
+    reason: str
+    count: int
+    oldest: int
+    newest: int
+    example: DeadLetterView
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which dead letters a command takes: by ids, by reason, at most so many; None does not limit."""
+
+    ids: tuple[str, ...] | None = None
+    reason: str | None = None
+    limit: int | None = None
 
 
 @click.group(epilog=_EPILOG)
@@ -52,15 +85,23 @@ def dlq() -> None:
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _all = click.option("--all", "everything", is_flag=True, help="All dead letters, instead of IDs.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Only show which would be taken.")
+_reason = click.option("--reason", metavar="TEXT", help="Those whose reason, or its group in the list, has this text.")
+_limit = click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
 
 
 @dlq.command("list")
-@click.option("--limit", type=click.IntRange(min=1), help="Show at most so many.")
+@click.option("--group-by", type=click.Choice(["reason"]), help="Count those whose reasons are of one kind.")
+@_reason
+@_limit
 @pass_invocation
-def list_letters(invocation: Invocation, limit: int | None) -> None:
+def list_letters(invocation: Invocation, group_by: str | None, reason: str | None, limit: int | None) -> None:
     """List the dead letters, oldest first."""
     settings = invocation.settings
-    invocation.write(_listing(_views(settings, list(_letters(settings).read(limit)))))
+    found = _letters(settings).read(limit, reason=reason)
+    if group_by:
+        invocation.write(_grouped(settings, group_by_reason(found)))
+    else:
+        invocation.write(_listing(list(_views(settings, found))))
 
 
 @dlq.command()
@@ -69,7 +110,7 @@ def list_letters(invocation: Invocation, limit: int | None) -> None:
 def show(invocation: Invocation, message_id: str) -> None:
     """Show one dead letter with its payload and properties."""
     settings = invocation.settings
-    (view,) = _views(settings, [_letters(settings).show(message_id)])
+    (view,) = tuple(_views(settings, [_letters(settings).show(message_id)]))
     facts = Facts((*_facts(view), ("topic", view.topic), ("published", moment(view.published_at))))
     properties = Table(
         (Column("property"), Column("value", whole=False)), tuple(sorted(view.properties.items())), empty="none"
@@ -81,31 +122,75 @@ def show(invocation: Invocation, message_id: str) -> None:
 @dlq.command()
 @_ids
 @_all
+@_reason
+@_limit
 @_dry_run
 @yes_option
 @pass_invocation
-def replay(invocation: Invocation, ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool) -> None:
+def replay(
+    invocation: Invocation,
+    ids: tuple[str, ...],
+    everything: bool,
+    reason: str | None,
+    limit: int | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Send dead letters back to the deletion topic, their counts reset."""
 
-    def act(letters: DeadLetters, wanted: tuple[str, ...] | None, dry: bool) -> list[DeadLetter]:
-        return letters.replay(wanted, dry_run=dry)
+    def act(letters: DeadLetters, choice: Choice, dry: bool) -> list[DeadLetter]:
+        return letters.replay(choice.ids, reason=choice.reason, limit=choice.limit, dry_run=dry)
 
-    _run(invocation, act, "Send back", _wanted(ids, everything), dry_run=dry_run, yes=yes)
+    _run(invocation, act, "Send back", _choice(ids, everything, reason, limit), dry_run=dry_run, yes=yes)
 
 
 @dlq.command()
 @_ids
 @_all
+@_reason
+@_limit
 @_dry_run
 @yes_option
 @pass_invocation
-def drop(invocation: Invocation, ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool) -> None:
+def drop(
+    invocation: Invocation,
+    ids: tuple[str, ...],
+    everything: bool,
+    reason: str | None,
+    limit: int | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Take dead letters off the DLQ for good; their ledgers stay."""
 
-    def act(letters: DeadLetters, wanted: tuple[str, ...] | None, dry: bool) -> list[DeadLetter]:
-        return letters.drop(wanted, dry_run=dry)
+    def act(letters: DeadLetters, choice: Choice, dry: bool) -> list[DeadLetter]:
+        return letters.drop(choice.ids, reason=choice.reason, limit=choice.limit, dry_run=dry)
 
-    _run(invocation, act, "Drop", _wanted(ids, everything), dry_run=dry_run, yes=yes)
+    _run(invocation, act, "Drop", _choice(ids, everything, reason, limit), dry_run=dry_run, yes=yes)
+
+
+@dlq.command()
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
+@_reason
+@_limit
+@yes_option
+@pass_invocation
+def export(invocation: Invocation, file: Path, reason: str | None, limit: int | None, yes: bool) -> None:
+    """Write dead letters to FILE, a JSON object a line.
+
+    "-" writes to the standard output. The dead letters stay on the DLQ. Payloads are in base64.
+    """
+    settings = invocation.settings
+    lines = (_exported(view) for view in _views(settings, _letters(settings).read(limit, reason=reason)))
+    if str(file) == "-":
+        for line in lines:
+            click.echo(line, nl=False)
+        return
+    if file.exists():
+        confirm(f"Replace {file}?", yes=yes)
+    count = _write_whole(file, lines)
+    note = f"Written to {file}: {counted(count, 'dead letter')}."
+    invocation.write(Document({"file": str(file), "dead_letters": count}, (Note(note),)))
 
 
 def _letters(settings: Settings) -> DeadLetters:
@@ -113,17 +198,39 @@ def _letters(settings: Settings) -> DeadLetters:
     return dead_letters_of(settings)
 
 
-def _wanted(ids: tuple[str, ...], everything: bool) -> tuple[str, ...] | None:
-    if everything == bool(ids):
-        raise click.UsageError("give IDs, or --all")
-    return None if everything else ids
+def _choice(ids: tuple[str, ...], everything: bool, reason: str | None, limit: int | None) -> Choice:
+    if sum((bool(ids), everything, reason is not None)) != 1:
+        raise click.UsageError("give IDs, or --reason, or --all")
+    if ids and limit is not None:
+        raise click.UsageError("--limit goes with --reason or --all")
+    return Choice(ids or None, reason, limit)
+
+
+def _exported(view: DeadLetterView) -> str:
+    fields = {**dataclasses.asdict(view), "payload": base64.b64encode(view.payload).decode()}
+    return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def _write_whole(file: Path, lines: Iterable[str]) -> int:
+    """Write the file under another name first: half an export must not be taken for one."""
+    count = 0
+    part = file.with_name(file.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as output:
+            for line in lines:
+                output.write(line)
+                count += 1
+        part.replace(file)
+    except OSError as error:
+        raise BookwardenError(f"{file} cannot be written: {error.strerror}") from error
+    return count
 
 
 def _run(
     invocation: Invocation,
-    act: Callable[[DeadLetters, tuple[str, ...] | None, bool], list[DeadLetter]],
+    act: Callable[[DeadLetters, Choice, bool], list[DeadLetter]],
     verb: str,
-    wanted: tuple[str, ...] | None,
+    choice: Choice,
     *,
     dry_run: bool,
     yes: bool,
@@ -131,39 +238,67 @@ def _run(
     settings = invocation.settings
     letters = _letters(settings)
     if dry_run:
-        invocation.write(_listing(_views(settings, act(letters, wanted, True)), "Dry run: nothing was changed."))
+        views = list(_views(settings, act(letters, choice, True)))
+        invocation.write(_listing(views, "Dry run: nothing was changed."))
         return
     if not yes:
-        planned = act(letters, wanted, True)
+        planned = act(letters, choice, True)
         # Those that were looked at, and no others that arrive while the question stands.
-        wanted = tuple(letter.message_id for letter in planned)
+        choice = Choice(tuple(letter.message_id for letter in planned))
         confirm(f"{verb} {counted(len(planned), 'dead letter')}?", yes=False)
-    done = act(letters, wanted, False) if wanted != () else []
+    done = act(letters, choice, False) if choice.ids != () else []
     past = "Sent back" if verb == "Send back" else "Dropped"
-    invocation.write(_listing(_views(settings, done), f"{past}: {counted(len(done), 'dead letter')}."))
+    invocation.write(_listing(list(_views(settings, done)), f"{past}: {counted(len(done), 'dead letter')}."))
 
 
-def _views(settings: Settings, letters: list[DeadLetter]) -> list[DeadLetterView]:
+def _views(settings: Settings, letters: Iterable[DeadLetter]) -> Iterator[DeadLetterView]:
     decode = decoder_of(settings).decode
-    views = []
     for letter in letters:
         received = decoded(letter.received, decode)
         mark = received.mark
-        views.append(
-            DeadLetterView(
-                id=letter.message_id,
-                ledger_id=mark.ledger_id if mark else None,
-                holder=str(mark.holder()) if mark else (received.key or ""),
-                outcome=letter.outcome,
-                attempts=letter.attempts,
-                reason=letter.reason or received.problem or "",
-                published_at=received.published_at,
-                topic=received.topic,
-                payload=received.payload,
-                properties=dict(received.properties),
-            )
+        yield DeadLetterView(
+            id=letter.message_id,
+            ledger_id=mark.ledger_id if mark else None,
+            holder=str(mark.holder()) if mark else (received.key or ""),
+            outcome=letter.outcome,
+            attempts=letter.attempts,
+            reason=letter.reason or received.problem or "",
+            published_at=received.published_at,
+            topic=received.topic,
+            key=received.key,
+            event_time=received.event_time,
+            schema_version=received.schema_version.hex() if received.schema_version else None,
+            payload=received.payload,
+            properties=dict(received.properties),
         )
-    return views
+
+
+def _grouped(settings: Settings, groups: list[ReasonGroup]) -> Document:
+    examples = _views(settings, [group.example for group in groups])
+    views = [
+        GroupView(group.reason, group.count, group.oldest, group.newest, example)
+        for group, example in zip(groups, examples, strict=True)
+    ]
+    columns = (
+        Column("letters", right=True),
+        Column("oldest"),
+        Column("newest"),
+        Column("ledger, such as", right=True),
+        Column("id"),
+        Column("reason", whole=False),
+    )
+    rows = tuple(
+        (
+            f"{view.count:,}",
+            moment(view.oldest),
+            moment(view.newest),
+            _ledger(view.example),
+            view.example.id,
+            view.reason or "(none)",
+        )
+        for view in views
+    )
+    return Document({"groups": views}, (Table(columns, rows, empty="No dead letters."),))
 
 
 def _listing(views: list[DeadLetterView], note: str = "") -> Document:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,6 +40,13 @@ _OF_EARLIER_ROUNDS = frozenset(
     )
 )
 _CONFIRM_EVERY = 500
+# What differs between reasons of one kind: quoted text, names with slashes, numbers.
+_PARTICULARS = (
+    (re.compile(r"'[^']*'|\"[^\"]*\""), "<text>"),
+    (re.compile(r"[^\s'\"(]*/[^\s'\":;,)]*"), "<name>"),
+    (re.compile(r"\b(?=\w*\d)[0-9a-f]{8,}\b|\d[\d.,]*(?<=\d)"), "#"),
+)
+_GROUP_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,17 @@ class DeadLetter:
     def message_id(self) -> str:
         """Its id on the DLQ, by which it is shown, replayed or dropped."""
         return self.received.message_id
+
+
+@dataclass(slots=True)
+class ReasonGroup:
+    """Dead letters whose reasons are of one kind; times of publishing in milliseconds."""
+
+    reason: str
+    count: int
+    oldest: int
+    newest: int
+    example: DeadLetter
 
 
 class DeadLetterReading(Protocol):
@@ -85,12 +104,10 @@ class DeadLetters:
     def __init__(self, box: DeadLetterBox) -> None:
         self._box = box
 
-    def read(self, limit: int | None = None) -> Iterator[DeadLetter]:
-        """Yield the dead letters, oldest first on each partition, at most so many."""
+    def read(self, limit: int | None = None, *, reason: str | None = None) -> Iterator[DeadLetter]:
+        """Yield the dead letters, those with the reason, oldest first on each partition, at most so many."""
         with self._box.open() as reading:
-            for count, received in enumerate(reading):
-                if limit is not None and count >= limit:
-                    return
+            for received in _chosen(reading, None, reason, limit):
                 yield _dead_letter(received)
 
     def show(self, message_id: str) -> DeadLetter:
@@ -100,8 +117,17 @@ class DeadLetters:
                 return letter
         raise _absent({message_id})
 
-    def replay(self, message_ids: Collection[str] | None = None, *, dry_run: bool = False) -> list[DeadLetter]:
+    def replay(
+        self,
+        message_ids: Collection[str] | None = None,
+        *,
+        reason: str | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> list[DeadLetter]:
         """Send these, or all, to the deletion topic with their counts reset; return them.
+
+        ``reason`` takes those that have it; ``limit``, where no ids are given, at most so many.
 
         A message leaves the DLQ only after its copy is confirmed, so a failure in between leaves it twice, not
         never. NotFoundError, after all others are done, if an id is not there.
@@ -109,7 +135,7 @@ class DeadLetters:
         done: list[DeadLetter] = []
         pending: list[ReceivedMark] = []
         with self._box.open() as reading:
-            for received in _chosen(reading, message_ids):
+            for received in _chosen(reading, message_ids, reason, limit):
                 done.append(_dead_letter(received))
                 if dry_run:
                     continue
@@ -121,16 +147,46 @@ class DeadLetters:
         _require_all(message_ids, done)
         return done
 
-    def drop(self, message_ids: Collection[str] | None = None, *, dry_run: bool = False) -> list[DeadLetter]:
-        """Take these, or all, off the DLQ for good; return them. NotFoundError, at the end, as for `replay`."""
+    def drop(
+        self,
+        message_ids: Collection[str] | None = None,
+        *,
+        reason: str | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> list[DeadLetter]:
+        """Take these, or all, off the DLQ for good; return them. The choice, and NotFoundError, as for `replay`."""
         done: list[DeadLetter] = []
         with self._box.open() as reading:
-            for received in _chosen(reading, message_ids):
+            for received in _chosen(reading, message_ids, reason, limit):
                 if not dry_run:
                     reading.acknowledge(received)
                 done.append(_dead_letter(received))
         _require_all(message_ids, done)
         return done
+
+
+def reason_group(reason: str) -> str:
+    """Reduce a reason to its kind: ids, names and figures are replaced, so that those of many letters are alike."""
+    for pattern, placeholder in _PARTICULARS:
+        reason = pattern.sub(placeholder, reason)
+    return reason[:_GROUP_LENGTH]
+
+
+def has_reason(letter: DeadLetter, text: str) -> bool:
+    """Say whether a dead letter's reason, or the kind of it, contains the text."""
+    return text in letter.reason or text in reason_group(letter.reason)
+
+
+def group_by_reason(letters: Iterable[DeadLetter]) -> list[ReasonGroup]:
+    """Group dead letters by the kind of their reason, the largest group first."""
+    groups: dict[str, ReasonGroup] = {}
+    for letter in letters:
+        kind, at = reason_group(letter.reason), letter.received.published_at
+        group = groups.setdefault(kind, ReasonGroup(kind, 0, at, at, letter))
+        group.count += 1
+        group.oldest, group.newest = min(group.oldest, at), max(group.newest, at)
+    return sorted(groups.values(), key=lambda group: (-group.count, group.reason))
 
 
 def reset_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -149,15 +205,20 @@ def _dead_letter(received: ReceivedMark) -> DeadLetter:
     )
 
 
-def _chosen(reading: DeadLetterReading, message_ids: Collection[str] | None) -> Iterator[ReceivedMark]:
+def _chosen(
+    reading: DeadLetterReading, message_ids: Collection[str] | None, reason: str | None, limit: int | None
+) -> Iterator[ReceivedMark]:
     wanted = None if message_ids is None else set(message_ids)
+    most = len(wanted) if wanted is not None else limit
+    count = 0
     for received in reading:
-        if wanted is None:
-            yield received
-        elif received.message_id in wanted:
-            wanted.discard(received.message_id)
-            yield received
-        if wanted is not None and not wanted:
+        if wanted is not None and received.message_id not in wanted:
+            continue
+        if reason is not None and not has_reason(_dead_letter(received), reason):
+            continue
+        yield received
+        count += 1
+        if count == most:
             return
 
 
