@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
@@ -20,6 +23,7 @@ from bookwarden.clusters.pulsar.brokers import Brokers
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.migration_flag import MigrationFlagReader
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.readers import DeadLetterTopic
@@ -33,11 +37,19 @@ from bookwarden.config import OffloadStoreSettings, Settings
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
+from bookwarden.deletion.journal_reading import (
+    JournalDamage,
+    JournalFolder,
+    JournalReader,
+    SelectedDeletions,
+    Selection,
+)
 from bookwarden.deletion.journal_writing import FileJournal
 from bookwarden.deletion.mark import Marker, MarkReport
 from bookwarden.deletion.removal import Removal
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
+from bookwarden.deletion.undo import Undo
 from bookwarden.errors import MalformedMarkError, NotFoundError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
@@ -45,6 +57,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
 
 def connection_of(settings: Settings) -> PulsarConnection:
@@ -178,6 +191,11 @@ def journal_of(settings: Settings) -> FileJournal:
     return FileJournal(Path(sweep.journal), keep_days=sweep.journal_retention_days)
 
 
+def journal_reader_of(settings: Settings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
+    """Give access to the whole journal; ``damaged`` is told of damaged places in it."""
+    return JournalReader(JournalFolder(Path(settings.sweep.journal)), damaged)
+
+
 def dead_letters_of(settings: Settings) -> DeadLetters:
     """Give access to the DLQ."""
     deletion, connection = settings.deletion, connection_of(settings)
@@ -236,6 +254,7 @@ class MetadataContext(Resources):
             bookkeeper_url = settings.metadata_store.bookkeeper_url or urls[0]
             bookkeeper = self.stores.get(bookkeeper_url) or self._keep(open_metadata_store(settings, bookkeeper_url))
             self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
+            self.bookkeeper_store = bookkeeper
             self.references = MetadataReferences(
                 list(self.stores.values()),
                 Brokers(self._keep(PulsarAdmin(connection_of(settings)))),
@@ -278,6 +297,39 @@ class PhaseOneContext(Resources):
             self.removal = Removal(self.marker, store, topics)
             self.broker_trim = BrokerTrim(self.marker, store, topics)
             self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
+
+
+class UndoContext(Resources):
+    """Everything that undo needs; close it, or use it in a with statement.
+
+    ``damaged`` is told of damaged places in the journal; ``name`` is that of this undo in the journal.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        keep_partial: bool = False,
+        damaged: Callable[[JournalDamage], object] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = time.strftime("undo-%Y%m%dT%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8]
+        self._reader = journal_reader_of(settings, damaged)
+        with self._closed_on_error():
+            metadata = self._keep(MetadataContext(settings))
+            self.undo = Undo(
+                metadata.catalog,
+                ReplicaProbe(metadata.bookies),
+                MigrationFlagReader({**metadata.stores, "BookKeeper's metadata": metadata.bookkeeper_store}),
+                self._keep(journal_of(settings)),
+                decode_ledger_metadata,
+                self.name,
+                keep_partial=keep_partial,
+            )
+
+    def select(self, selection: Selection) -> SelectedDeletions:
+        """Find deletions in the journal; StoreError if it cannot be read."""
+        return SelectedDeletions(self._reader, selection)
 
 
 class SweepContext(Resources):

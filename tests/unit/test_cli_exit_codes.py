@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from bookwarden.cli.failures import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE, TranslatingGroup
 from bookwarden.cli.invocation import Invocation
 from bookwarden.cli.main import cli
-from bookwarden.errors import BookwardenError, ConfigError, StoreAccessError
+from bookwarden.errors import BookwardenError, ConfigError, StoreAccessError, StoreError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -89,6 +89,13 @@ def test_an_interrupt_has_its_code() -> None:
         (["mark", "trim", "t", "--force"], USAGE_EXIT_CODE, "--store"),
         (["dlq", "drop"], USAGE_EXIT_CODE, "--all"),
         (["dlq", "drop", "1:2:-1", "--all"], USAGE_EXIT_CODE, "--all"),
+        (["dlq", "replay", "1:2:-1", "--reason", "x"], USAGE_EXIT_CODE, "--reason"),
+        (["dlq", "replay", "1:2:-1", "--limit", "1"], USAGE_EXIT_CODE, "--limit"),
+        (["dlq", "list", "--group-by", "colour"], USAGE_EXIT_CODE, "--group-by"),
+        (["undo"], USAGE_EXIT_CODE, "--list"),
+        (["undo", "--list", "--ledger", "1"], USAGE_EXIT_CODE, "--list"),
+        (["undo", "--since", "yesterday"], USAGE_EXIT_CODE, "--since"),
+        (["--set", "sweep.journal=/nonexistent", "undo", "--list"], StoreError.exit_code, "/nonexistent"),
         (["ledger", "explain", "-1"], USAGE_EXIT_CODE, "-1"),
     ],
 )

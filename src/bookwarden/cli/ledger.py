@@ -83,7 +83,7 @@ def show(invocation: Invocation, ledger_id: int) -> None:
 def read(
     invocation: Invocation, ledger_id: int, first: int, last: int | None, limit: int | None, form: str | None
 ) -> None:
-    """Read a ledger's entries from the bookies and write them to the standard output.
+    """Read a ledger's entries off its bookies.
 
     Reading changes nothing: an open ledger is not fenced and stays open. Each entry is checked against its digest;
     a bookie that does not answer is replaced by another that has the entry.

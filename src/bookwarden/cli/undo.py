@@ -1,0 +1,150 @@
+"""The command that puts deleted ledgers back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timezone
+
+import click
+
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.output import Column, Document, Note, Part, Table, counted, moment
+from bookwarden.cli.questions import confirm, yes_option
+from bookwarden.context import UndoContext, journal_reader_of
+from bookwarden.deletion.journal_reading import JournalDamage, Selection, summarize_runs
+from bookwarden.deletion.undo_rows import UndoOutcome, UndoRow
+from bookwarden.errors import BookwardenError, NotFoundError
+
+_EPILOG = """\b
+Examples:
+  bookwarden undo --list                       what was deleted, by run
+  bookwarden undo --run RUN --dry-run          what could be restored now
+  bookwarden undo --run RUN                    put it back
+  bookwarden undo --ledger 4711 --ledger 4712
+  bookwarden undo --since 2026-08-01T12:00:00  times are UTC
+
+\b
+How long it can be undone, and what to do next: docs/undo.md."""
+
+_TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%Y-%m-%d"]
+# More than these, and those that are whole are only counted for people.
+_SHOWN = 100
+_DONE = (UndoOutcome.RESTORED, UndoOutcome.NOTHING_TO_DO, UndoOutcome.WOULD_RESTORE)
+_NEXT = (
+    "A ledger was restored, not what named it: its topic does not list it, and a mark of it that is still in flight "
+    "deletes it again. Ask the bookies once more, by the same command, when each has collected its garbage. "
+    "What to do next: docs/undo.md"
+)
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--list", "listing", is_flag=True, help="List the runs in the journal, the latest first.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Runs to list.")
+@click.option("--run", metavar="RUN", help="What this run deleted; RUN is QUERY/BATCH, or QUERY for all its batches.")
+@click.option("--ledger", "ledgers", type=click.IntRange(min=0), metavar="ID", multiple=True, help="May be repeated.")
+@click.option("--since", type=click.DateTime(_TIMES), metavar="TIME", help="What was deleted from this time on, UTC.")
+@click.option("--keep-partial", is_flag=True, help="Leave the metadata of ledgers that are lost only in part.")
+@click.option("--dry-run", is_flag=True, help="Only ask the bookies what could be restored.")
+@yes_option
+@pass_invocation
+def undo(
+    invocation: Invocation,
+    listing: bool,
+    limit: int,
+    run: str | None,
+    ledgers: tuple[int, ...],
+    since: datetime | None,
+    keep_partial: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Put back what the sweep deleted.
+
+    Reads the journal, puts the metadata of closed ledgers back byte for byte, and asks their bookies for the first
+    and last entries. Bookies drop a deleted ledger at their next garbage collection: be quick.
+    """
+    selection = _selection(run, ledgers, since)
+    if listing == (selection is not None):
+        raise click.UsageError("give --list, or what to undo: --run, --ledger, --since")
+    if selection is None:
+        _list(invocation, limit)
+        return
+    damage: dict[JournalDamage, None] = {}
+    with UndoContext(invocation.settings, keep_partial=keep_partial, damaged=damage.setdefault) as context:
+        deletions = context.select(selection)
+        if not len(deletions):
+            raise NotFoundError(_not_found(invocation, damage))
+        if not dry_run:
+            confirm(f"Put back the metadata of {counted(len(deletions), 'ledger')}?", yes=yes)
+        rows: list[UndoRow] = []
+        try:
+            for some in context.undo.preview(deletions) if dry_run else context.undo.run(deletions):
+                rows += some
+                invocation.say(f"{len(rows):,} of {counted(len(deletions), 'ledger')}")
+        finally:
+            # What was settled before an error is told as well; the rest is settled by another undo.
+            invocation.write(_describe(context.name, rows, list(damage), dry_run=dry_run))
+    left = [row for row in rows if row.outcome not in _DONE]
+    if left and not dry_run:
+        raise BookwardenError(f"{counted(len(left), 'ledger')} of {len(rows):,} cannot be called restored")
+
+
+def _selection(run: str | None, ledgers: tuple[int, ...], since: datetime | None) -> Selection | None:
+    if run is None and not ledgers and since is None:
+        return None
+    since_ms = None if since is None else int(since.replace(tzinfo=timezone.utc).timestamp() * 1000)
+    return Selection(run, frozenset(ledgers) or None, since_ms)
+
+
+def _not_found(invocation: Invocation, damage: dict[JournalDamage, None]) -> str:
+    text = (
+        f"the journal {invocation.settings.sweep.journal} has no such deletion: `bookwarden undo --list` shows its runs"
+    )
+    return "; ".join([text, *map(str, damage)])
+
+
+def _list(invocation: Invocation, limit: int) -> None:
+    damage: dict[JournalDamage, None] = {}
+    runs = summarize_runs(journal_reader_of(invocation.settings, damage.setdefault))
+    columns = (
+        Column("run"),
+        Column("first"),
+        Column("last"),
+        Column("ledgers", right=True),
+        Column("bytes of metadata", right=True),
+    )
+    cells = tuple(
+        (run.run, moment(run.first), moment(run.last), f"{run.ledgers:,}", f"{run.bytes:,}") for run in runs[:limit]
+    )
+    parts: list[Part] = [Table(columns, cells, empty="Nothing was deleted.")]
+    if len(runs) > limit:
+        parts.append(Note(f"{counted(len(runs) - limit, 'earlier run')} not shown: raise --limit."))
+    parts += [Note(str(found)) for found in damage]
+    invocation.write(Document({"runs": runs[:limit], "runs_in_all": len(runs), "damaged": list(damage)}, tuple(parts)))
+
+
+def _describe(name: str, rows: list[UndoRow], damage: list[JournalDamage], *, dry_run: bool) -> Document:
+    counts = Counter(row.outcome.value for row in rows)
+    summary = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(counts.items())) or "nothing"
+    shown = rows if len(rows) <= _SHOWN else [row for row in rows if row.outcome not in _DONE or row.reason]
+    columns = (
+        Column("ledger", right=True),
+        Column("outcome"),
+        Column("copies", right=True),
+        Column("holder", whole=False),
+        Column("reason", whole=False),
+    )
+    cells = tuple(
+        (str(row.ledger_id), row.outcome.value, _copies(row), row.holder or "-", row.reason or "-") for row in shown
+    )
+    parts: list[Part] = [Table(columns, cells, empty="")] if cells else []
+    parts += [Note(str(found)) for found in damage]
+    parts.append(Note(f"Dry run: {summary}. Nothing was changed." if dry_run else f"Undone: {summary}."))
+    if counts[UndoOutcome.RESTORED.value] and not dry_run:
+        parts.append(Note(_NEXT))
+    data = {"undo": name, "dry_run": dry_run, "counts": dict(counts), "ledgers": rows, "damaged": damage}
+    return Document(data, tuple(parts))
+
+
+def _copies(row: UndoRow) -> str:
+    return f"{row.held} of {row.copies}" if row.copies else "-"
