@@ -60,7 +60,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
 @_LEDGER_ID
 @pass_invocation
 def show(invocation: Invocation, ledger_id: int) -> None:
-    """Show what BookKeeper's metadata says of a ledger; never its password."""
+    """Show a ledger's metadata, without its password."""
     with MetadataContext(invocation.settings) as metadata:
         stored = _stored(metadata, ledger_id)
     parts = (_ledger_facts(stored), _custom_table(stored.metadata), _segments_table(stored.metadata))
