@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -143,7 +144,7 @@ def test_a_query_whose_stop_hangs_ends_the_supervisor_and_no_second_one_begins(
         # Then stop() returns with an error while the query goes on.
         spark.conf.set(STOP_TIMEOUT, "1s")
     try:
-        with stream.supervised(stop_timeout=20 if spark_gives_up else 2):
+        with stream.supervised(stop_timeout=20 if spark_gives_up else 2), caplog.at_level(logging.WARNING):
             stream.gates.shut("driver")
             stream.gates.offer(30)
             eventually(lambda: stream.gates.reached("driver"), 60)
