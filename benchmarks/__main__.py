@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from benchmarks import journal, latency, mark, source, sweep
+from benchmarks import journal, latency, mark, offload, source, sweep
 from benchmarks.options import Options
 from benchmarks.results import OUTPUT, say
 from bookwarden.errors import BookwardenError
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "latency": latency.run,
     "mark": mark.run,
     "journal": journal.run,
+    "offload": offload.run,
 }
 
 

@@ -58,7 +58,7 @@ class Population:
         """Create the metadata of ledgers that no holder names; return their marks, the topics taking turns."""
         ids = range(self._next_id, self._next_id + count)
         self._next_id = ids.stop
-        values = [_metadata(holder) for holder in self._holders]
+        values = [metadata_of(holder) for holder in self._holders]
         nodes = [(ledger_path("/ledgers", ledger_id), values[ledger_id % self._topics]) for ledger_id in ids]
         with self._client() as client:
             _create_parents(client, nodes)
@@ -76,7 +76,8 @@ class Population:
             client.close()
 
 
-def _metadata(holder: ManagedLedgerHolder) -> bytes:
+def metadata_of(holder: ManagedLedgerHolder) -> bytes:
+    """Make the metadata of a closed ledger of the holder's."""
     custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
     metadata = LedgerMetadata(
         format_version=3,

@@ -17,13 +17,14 @@ from bookwarden.devcluster.distribution import Progress, Release, ensure_distrib
 from bookwarden.errors import ServerError
 
 
-def archive(version: str = "9") -> bytes:
+def archive(version: str = "9", *names: str) -> bytes:
     """Make an archive in the form of the release's."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as tar:
-        member = tarfile.TarInfo(f"apache-pulsar-{version}/lib/a.jar")
-        member.size = 3
-        tar.addfile(member, io.BytesIO(b"jar"))
+        for name in names or ("a",):
+            member = tarfile.TarInfo(f"apache-pulsar-{version}/lib/{name}.jar")
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"jar"))
     return content.getvalue()
 
 
@@ -51,6 +52,19 @@ def test_it_is_fetched_once_and_nothing_else_stays(tmp_path: Path) -> None:
     assert (unpacked / "lib" / "a.jar").read_bytes() == b"jar"
     assert visible(cache) == {"apache-pulsar-9"}
     assert ensure_distribution(RELEASE, cache, fetch=fetch_nothing) == unpacked
+
+
+def test_only_the_files_that_are_asked_for_are_unpacked(tmp_path: Path) -> None:
+    content = archive("9", "a", "b")
+    release = Release("9", hashlib.sha512(content).hexdigest(), len(content), only=("/lib/b",))
+
+    def fetch_both(release: Release, folder: Path, progress: Progress) -> Path:
+        path = folder / release.archive_name
+        path.write_bytes(content)
+        return path
+
+    unpacked = ensure_distribution(release, tmp_path, fetch=fetch_both)
+    assert [path.name for path in (unpacked / "lib").iterdir()] == ["b.jar"]
 
 
 def test_another_archive_than_the_pinned_one_is_refused(tmp_path: Path) -> None:

@@ -28,26 +28,38 @@ _SHOWN_EVERY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A released distribution: its version and the SHA-512 and size (bytes) of its archive."""
+    """A released distribution: its version and the SHA-512 and size (bytes) of its archive.
+
+    ``folder`` is the one folder inside the archive, without the version. Of ``only``, if not empty, a file's name must
+    have one in it to be unpacked. ``title`` is for people.
+    """
 
     version: str
     sha512: str
     size: int
+    distribution: str = "pulsar-server-distribution"
+    folder: str = "apache-pulsar"
+    only: tuple[str, ...] = ()
+    title: str = "Pulsar"
 
     @property
     def artifact(self) -> str:
         """The Maven coordinates of the archive."""
-        return f"org.apache.pulsar:pulsar-server-distribution:{self.version}:tar.gz:bin"
+        return f"org.apache.pulsar:{self.distribution}:{self.version}:tar.gz:bin"
 
     @property
     def archive_name(self) -> str:
         """The file name that Maven gives the archive."""
-        return f"pulsar-server-distribution-{self.version}-bin.tar.gz"
+        return f"{self.distribution}-{self.version}-bin.tar.gz"
 
     @property
     def folder_name(self) -> str:
         """The one folder inside the archive."""
-        return f"apache-pulsar-{self.version}"
+        return f"{self.folder}-{self.version}"
+
+    def unpacks(self, name: str) -> bool:
+        """Whether a file of the archive is unpacked."""
+        return not self.only or any(part in name for part in self.only)
 
 
 PULSAR_4_0_8 = Release(
@@ -57,6 +69,20 @@ PULSAR_4_0_8 = Release(
         "be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6"
     ),
     size=245494718,
+)
+
+# Of its two offloaders the one for object stores: the other, for file systems, is four times as large.
+OFFLOADERS_4_0_8 = Release(
+    version="4.0.8",
+    sha512=(
+        "f0e98550b99271c02863eb91cb250b580524e198669ff14ec8341f2eadad886a"
+        "bb54a0f593449350b2a60672e626bead6bd813179788bc7e938ff56a2b28e0a7"
+    ),
+    size=62028727,
+    distribution="pulsar-offloader-distribution",
+    folder="apache-pulsar-offloaders",
+    only=("/tiered-storage-jcloud-",),
+    title="Pulsar's offloaders",
 )
 
 
@@ -91,7 +117,7 @@ def ensure_distribution(
         with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder) as temporary:
             archive = (fetch or fetch_with_maven)(release, Path(temporary), progress)
             check_archive(archive, release)
-            progress(f"unpacking Pulsar {release.version}")
+            progress(f"unpacking {release.title} {release.version}")
             _unpack(archive, Path(temporary), release).rename(unpacked)
     return unpacked
 
@@ -101,13 +127,13 @@ def fetch_with_maven(release: Release, folder: Path, progress: Progress) -> Path
     maven = shutil.which("mvn")
     if maven is None:
         raise ServerError("Pulsar is fetched through Maven, and there is no mvn on PATH: install it (package maven)")
-    progress(f"fetching Pulsar {release.version} ({release.size / 1e6:.0f} MB) through Maven")
+    progress(f"fetching {release.title} {release.version} ({release.size / 1e6:.0f} MB) through Maven")
     guard = str(Path(__file__).with_name("guard.py"))
     command = [sys.executable, "-I", "-S", guard, "tied", str(os.getpid()), "-1", maven, "-q", "-B", _MAVEN_PLUGIN]
     command += [f"-Dartifact={release.artifact}", f"-DoutputDirectory={folder}", "-Dmdep.useBaseVersion=true"]
     log = folder / "maven.log"
     with log.open("wb") as output:
-        code = _wait_for(command, output.fileno(), f"fetching Pulsar {release.version}", progress, folder)
+        code = _wait_for(command, output.fileno(), f"fetching {release.title} {release.version}", progress, folder)
     archive = folder / release.archive_name
     if code != 0 or not archive.is_file():
         raise ServerError(
@@ -145,7 +171,7 @@ def check_archive(archive: Path, release: Release) -> None:
             digest.update(block)
     if digest.hexdigest() != release.sha512:
         raise ServerError(
-            f"the archive of Pulsar {release.version} has SHA-512 {digest.hexdigest()[:16]}..., expected "
+            f"the archive of {release.title} {release.version} has SHA-512 {digest.hexdigest()[:16]}..., expected "
             f"{release.sha512[:16]}...: remove it from Maven's repository (~/.m2) and try again"
         )
 
@@ -155,9 +181,12 @@ def _unpack(archive: Path, folder: Path, release: Release) -> Path:
     options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     try:
         with tarfile.open(archive, "r:gz") as content:
-            content.extractall(folder, **options)  # type: ignore[arg-type]  # the stubs know only the literal
+            chosen = [member for member in content if release.unpacks(member.name)]
+            content.extractall(folder, chosen, **options)  # type: ignore[arg-type]  # the stubs know only the literal
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        raise ServerError(f"Pulsar {release.version} could not be unpacked into {folder.parent}: {error}") from error
+        raise ServerError(
+            f"{release.title} {release.version} could not be unpacked into {folder.parent}: {error}"
+        ) from error
     return folder / release.folder_name
 
 

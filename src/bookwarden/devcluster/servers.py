@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bookwarden.devcluster import readiness, settings
 from bookwarden.devcluster.credentials import broker_credentials, zookeeper_credentials
-from bookwarden.devcluster.distribution import Progress, ensure_distribution
+from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, Progress, ensure_distribution
 from bookwarden.devcluster.java import Java, find_java
 from bookwarden.devcluster.ports import LOOPBACK
 from bookwarden.devcluster.process import ServerSpec
@@ -89,11 +89,13 @@ class ServerFactory:
         def command() -> Sequence[str]:
             general = settings.broker_settings(self.runtime().distribution, self.ports, self.options)
             access = self._access() if self.options.auth != "none" else {}
-            path = self._write("broker", {**general, **access, **self.options.broker_settings})
+            offload = self._offload() if self.options.offload else {}
+            path = self._write("broker", {**general, **access, **offload, **self.options.broker_settings})
             main = "org.apache.pulsar.PulsarBrokerStarter"
             return self._java(main, ["--broker-conf", str(path)], self._memory(_BROKER_MEMORY), self._login())
 
-        return self._spec("broker", command, lambda _start: is_ready())
+        spec = self._spec("broker", command, lambda _start: is_ready())
+        return dataclasses.replace(spec, environment=self.options.broker_environment)
 
     def metadata_setup(self, broker_url: str, web_url: str) -> ServerSpec:
         """Return the spec of the program that writes the cluster's first metadata, then ends."""
@@ -117,6 +119,13 @@ class ServerFactory:
 
     def _access(self) -> dict[str, str]:
         return settings.access_settings(self.ports, broker_credentials(self.credentials_folder), self.options.auth)
+
+    def _offload(self) -> dict[str, str]:
+        # A namespace with an offload policy of its own looks in ./offloaders, whatever the broker's settings say.
+        unpacked, folder = ensure_distribution(OFFLOADERS_4_0_8), self.home / "offloaders"
+        if not folder.is_symlink():
+            folder.symlink_to(unpacked / "offloaders")
+        return settings.offload_settings(folder, self._folder("nar"))
 
     def _digest(self) -> str | None:
         return zookeeper_credentials(self.credentials_folder).digest if self.options.zookeeper_digest else None

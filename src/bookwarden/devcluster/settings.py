@@ -21,7 +21,8 @@ class ClusterOptions:
     the bookie and the broker. ``auth`` is "none", "token" for tokens and TLS, or "tls" for TLS that requires client
     certificates; ``zookeeper_digest`` makes ZooKeeper know its users, see DevCluster.protect_metadata. ``throughput``
     lets the bookie and the broker take more memory and start more slowly, to serve faster: for benchmarks.
-    ``*_settings`` override any setting of the server; ``log_level`` is log4j's.
+    ``offload`` gives the broker the offloader for object stores: which driver, and where, goes into its settings, the
+    credentials into its environment. ``*_settings`` override any setting of the server; ``log_level`` is log4j's.
     """
 
     max_entries_per_ledger: int = 50_000
@@ -29,7 +30,9 @@ class ClusterOptions:
     auth: str = "none"
     zookeeper_digest: bool = False
     throughput: bool = False
+    offload: bool = False
     broker_settings: Mapping[str, str] = field(default_factory=dict)
+    broker_environment: Mapping[str, str] = field(default_factory=dict)
     bookie_settings: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "info"
 
@@ -171,6 +174,11 @@ def _certificate_settings(credentials: BrokerCredentials) -> dict[str, str]:
         "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationTls",
         "brokerClientAuthenticationParameters": f"tlsCertFile:{own.certificate},tlsKeyFile:{own.private_key}",
     }
+
+
+def offload_settings(offloaders: Path, unpacked: Path) -> dict[str, str]:
+    """Return the settings by which the broker finds its offloaders, and unpacks them in a folder of its own."""
+    return {"offloadersDirectory": str(offloaders), "narExtractionDirectory": str(unpacked)}
 
 
 def read_settings(path: Path) -> dict[str, str]:

@@ -1,0 +1,257 @@
+"""Offloaded copies on Google Cloud Storage (an emulator), Azure (a stub of its REST interface) and file systems."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pytest
+from gcp_storage_emulator.server import create_server
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from bookwarden.clusters.offload.azure import AzureAccess, AzureStore
+from bookwarden.clusters.offload.filesystem import FileSystemStore
+from bookwarden.clusters.offload.gcs import GcsAccess, GcsStore
+from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.names import map_file_name, object_names
+from bookwarden.devcluster.ports import free_ports
+from bookwarden.ledgers.offloaded_copies import (
+    AbsentCopy,
+    CopyFate,
+    OffloadedCopy,
+    PresentCopy,
+    StoreLocation,
+    UnreadableCopy,
+)
+
+OWNER = "t/n/persistent/orders"
+LIMITS = RequestLimits(attempts=2, parallel=4, connect_timeout=2.0, read_timeout=5.0)
+
+
+def copies_at(location: StoreLocation, count: int = 3) -> list[OffloadedCopy]:
+    return [OffloadedCopy(ledger, OWNER, uuid4(), location) for ledger in range(count)]
+
+
+class Google:
+    """The emulator, and a client of its own."""
+
+    def __init__(self, port: int) -> None:
+        self.endpoint = f"http://127.0.0.1:{port}"
+        self.client: Any = storage.Client(
+            "test", AnonymousCredentials(), client_options={"api_endpoint": self.endpoint}
+        )
+
+    def put(self, copy: OffloadedCopy) -> None:
+        for name in object_names(copy):
+            blob = self.client.bucket(copy.location.bucket).blob(name)
+            blob.metadata = {"managedledgername": copy.managed_ledger}
+            blob.upload_from_string(b"x")
+
+    def names(self, bucket: str) -> set[str]:
+        return {blob.name for blob in self.client.list_blobs(bucket)}
+
+
+@pytest.fixture(scope="module")
+def google() -> Iterator[Google]:
+    (port,) = free_ports(1)
+    server = create_server("127.0.0.1", port, in_memory=True)
+    server.start()
+    made = Google(port)
+    yield made
+    made.client.close()
+    server.stop()
+
+
+def test_google_deletes_many_in_one_request_and_knows_what_is_absent(google: Google) -> None:
+    google.client.create_bucket("offload")
+    location = StoreLocation("google-cloud-storage", "offload", "", google.endpoint)
+    gone, doomed, kept = copies_at(location)
+    google.put(doomed)
+    google.put(kept)
+    store = GcsStore(location, GcsAccess(anonymous=True), LIMITS)
+    try:
+        assert store.read_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER)]
+        assert [done.fate for done in store.delete_many([gone, doomed])] == [CopyFate.ABSENT, CopyFate.DELETED]
+        assert google.names("offload") == set(object_names(kept))
+    finally:
+        store.close()
+
+
+def test_google_without_the_bucket_or_without_an_answer_is_a_failure(google: Google) -> None:
+    for endpoint, says in ((google.endpoint, "bucket"), ("http://127.0.0.1:9", "refused")):
+        location = StoreLocation("google-cloud-storage", "no-such-bucket", "", endpoint)
+        store = GcsStore(location, GcsAccess(anonymous=True), RequestLimits(read_timeout=1.0))
+        try:
+            (done,) = store.delete_many(copies_at(location, 1))
+        finally:
+            store.close()
+        assert done.fate is CopyFate.FAILED
+        assert says in done.reason
+
+
+class AzureStub:
+    """As much of Blob Storage's REST interface as is used: HEAD, and batches of DELETE."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, dict[str, str]] = {}
+        self.containers = {"offload"}
+        self.batches: list[int] = []
+        self.refusing = False
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_HEAD(self) -> None:
+                status, headers = outer.look(unquote(self.path.partition("?")[0]))
+                self._answer(status, headers, b"")
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                if outer.refusing:
+                    text = "<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code></Error>"
+                    self._answer(
+                        403,
+                        {"x-ms-error-code": "AuthenticationFailed", "Content-Type": "application/xml"},
+                        text.encode(),
+                    )
+                    return
+                paths = re.findall(r"^DELETE (\S+) HTTP", body, re.MULTILINE)
+                outer.batches.append(len(paths))
+                parts = [outer.delete(unquote(path.partition("?")[0])) for path in paths]
+                answer = "".join(
+                    f"--part\r\nContent-Type: application/http\r\nContent-ID: {number}\r\n\r\n{part}\r\n"
+                    for number, part in enumerate(parts)
+                )
+                self._answer(202, {"Content-Type": "multipart/mixed; boundary=part"}, f"{answer}--part--\r\n".encode())
+
+            def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/account"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def look(self, path: str) -> tuple[int, dict[str, str]]:
+        if self.refusing:
+            return 403, {"x-ms-error-code": "AuthenticationFailed"}
+        code = self._missing(path)
+        return (404, {"x-ms-error-code": code}) if code else (200, self.blobs[path])
+
+    def delete(self, path: str) -> str:
+        code = self._missing(path)
+        if code:
+            return f"HTTP/1.1 404 missing\r\nx-ms-error-code: {code}\r\nContent-Length: 0\r\n"
+        del self.blobs[path]
+        return "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n"
+
+    def _missing(self, path: str) -> str:
+        if path.split("/")[-2] not in self.containers:
+            return "ContainerNotFound"
+        return "" if path in self.blobs else "BlobNotFound"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def azure() -> Iterator[AzureStub]:
+    stub = AzureStub()
+    yield stub
+    stub.close()
+
+
+def azure_store(stub: AzureStub, container: str = "offload") -> AzureStore:
+    location = StoreLocation("azureblob", container, "", "")
+    return AzureStore(location, AzureAccess(stub.url, "account", "a2V5"), LIMITS)
+
+
+def test_azure_deletes_many_in_one_request_and_knows_what_is_absent(azure: AzureStub) -> None:
+    copies = copies_at(StoreLocation("azureblob", "offload", "", ""), 130)
+    for copy in copies[1:]:
+        for name in object_names(copy):
+            azure.blobs[f"/account/offload/{name}"] = {
+                "x-ms-meta-ManagedLedgerName": OWNER,
+                "x-ms-blob-type": "BlockBlob",
+            }
+    store = azure_store(azure)
+    try:
+        assert store.read_many(copies[:2]) == [AbsentCopy(), PresentCopy(OWNER)]
+        fates = [done.fate for done in store.delete_many(copies[:-1])]
+    finally:
+        store.close()
+    assert fates == [CopyFate.ABSENT] + [CopyFate.DELETED] * 128
+    assert azure.batches == [256, 2]
+    assert set(azure.blobs) == {f"/account/offload/{name}" for name in object_names(copies[-1])}
+
+
+def test_azure_without_the_container_or_the_right_key_is_a_failure(azure: AzureStub) -> None:
+    copies = copies_at(StoreLocation("azureblob", "other", "", ""), 1)
+    store = azure_store(azure, "other")
+    try:
+        for code in ("ContainerNotFound", "AuthenticationFailed"):
+            azure.refusing = code == "AuthenticationFailed"
+            (reading,), (done,) = store.read_many(copies), store.delete_many(copies)
+            assert isinstance(reading, UnreadableCopy)
+            assert done.fate is CopyFate.FAILED
+            assert code in done.reason
+    finally:
+        store.close()
+
+
+def test_a_folder_of_a_file_system_goes_whole_and_its_neighbour_stays(tmp_path: Path) -> None:
+    location = StoreLocation("filesystem", "", "", tmp_path.as_uri())
+    gone, doomed, kept = copies_at(location)
+    for copy in (doomed, kept):
+        folder = tmp_path / map_file_name(copy)
+        folder.mkdir(parents=True)
+        for name in ("data", "index", ".data.crc"):
+            (folder / name).write_bytes(b"x")
+    for store in (
+        FileSystemStore(location, None),
+        FileSystemStore(location._replace(endpoint="hdfs://n:1"), str(tmp_path)),
+    ):
+        (tmp_path / map_file_name(doomed)).mkdir(exist_ok=True)
+        assert store.read_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER)]
+        assert [done.fate for done in store.delete_many([gone, doomed])] == [CopyFate.ABSENT, CopyFate.DELETED]
+    assert not (tmp_path / map_file_name(doomed)).exists()
+    assert len(list((tmp_path / map_file_name(kept)).iterdir())) == 3
+
+
+def test_a_file_system_that_is_not_mounted_or_left_by_a_link_is_a_failure(tmp_path: Path) -> None:
+    mount, elsewhere = tmp_path / "mount", tmp_path / "elsewhere"
+    mount.mkdir()
+    location = StoreLocation("filesystem", "", "", "hdfs://name-node:8020")
+    (copy,) = copies_at(location, 1)
+    for store, says in (
+        (FileSystemStore(location, None), "not on this machine"),
+        (FileSystemStore(location, str(mount)), "mounted"),
+    ):
+        (done,) = store.delete_many([copy])
+        assert done.fate is CopyFate.FAILED
+        assert says in done.reason
+    folder = elsewhere / map_file_name(copy)
+    folder.mkdir(parents=True)
+    (mount / "t").symlink_to(elsewhere / "t")
+    (done,) = FileSystemStore(location, str(mount)).delete_many([copy])
+    assert done.fate is CopyFate.FAILED
+    assert folder.is_dir()
