@@ -116,7 +116,7 @@ class AzureStub:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 if outer.refusing:
-                    text = "<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code></Error>"
+                    text = "<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code><Message>No.</Message></Error>"
                     self._answer(
                         403,
                         {"x-ms-error-code": "AuthenticationFailed", "Content-Type": "application/xml"},
