@@ -12,6 +12,7 @@ from typing import Any
 from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.clusters.offload.limits import RequestLimits
@@ -255,9 +256,11 @@ class MetadataContext(Resources):
             bookkeeper = self.stores.get(bookkeeper_url) or self._keep(open_metadata_store(settings, bookkeeper_url))
             self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
             self.bookkeeper_store = bookkeeper
+            self._last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
                 list(self.stores.values()),
                 Brokers(self._keep(PulsarAdmin(connection_of(settings)))),
+                self._last_entries,
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
             )
             self._addresses = BookieAddresses(bookkeeper, settings.metadata_store.ledgers_root)
@@ -271,7 +274,7 @@ class MetadataContext(Resources):
     @property
     def reference_scan(self) -> ReferenceScan:
         """Everything that names ledgers, in all metadata roots."""
-        return ReferenceScan(self.stores)
+        return ReferenceScan(self.stores, self._last_entries)
 
     @property
     def store(self) -> MetadataStore:

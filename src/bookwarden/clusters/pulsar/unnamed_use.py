@@ -68,12 +68,14 @@ class UnnamedUses:
             return _doubtful(named, _NO_BROKER)
         cursor, topic = cursors[0], str(TopicName.of_managed_ledger(holder.managed_ledger))
         try:
-            recorded = self._recorded(cursor)
             found = self._brokers.compaction(topic)
+            if found.running:
+                return _doubtful(named | found.ledger_ids, "a compaction is under way")
+            recorded = self._recorded(cursor)
         except (PulsarError, NotFoundError, FormatError, BookieError) as error:
             return _doubtful(named, f"which compacted ledger is in use is not known: {error}")
         in_use = found.ledger_ids | recorded
-        if cursor is None and not (in_use or found.subscribed or found.running):
+        if cursor is None and not (in_use or found.subscribed):
             # Without a subscription no compaction runs, and none has ended.
             return LiveReferences(named, exists=True)
         if not in_use:
@@ -81,8 +83,6 @@ class UnnamedUses:
         if cursor is not None and cursor.cursors_ledger_id is not None and cursor.compacted_ledger_id is not None:
             # The node's value is that of the last switch of the cursor's ledger, and outdated.
             named = named - {cursor.compacted_ledger_id}
-        if found.running:
-            return _doubtful(named | in_use, "a compaction is under way")
         effective = min(in_use)
         reason = f"it was made after {effective}, the compacted ledger in use, perhaps by a compaction under way"
         return LiveReferences(named | in_use, True, UnnamedUse(reason, before_ledger=effective))
