@@ -17,6 +17,8 @@ _LENGTH_BYTES: Final = 4
 # Far above nettyMaxFrameSizeBytes of any bookie, and below what the first bytes of another protocol announce.
 _MAX_FRAME: Final = 256 * 1024 * 1024
 
+_NO_RESPONSE: Final = "a bookie's answer is not of BookKeeper's protocol version 3: is it a bookie?"
+
 OK: Final = pb.EOK
 NO_LEDGER: Final = pb.ENOLEDGER
 NO_ENTRY: Final = pb.ENOENTRY
@@ -78,7 +80,10 @@ def decode_response(frame: bytes) -> tuple[int, Response]:
     try:
         message = pb.Response.FromString(frame)
     except DecodeError as error:
-        raise FormatError("a bookie's answer is not of BookKeeper's protocol version 3: is it a bookie?") from error
+        raise FormatError(_NO_RESPONSE) from error
+    # A status that we do not know is left out by the parser, and would read as EOK.
+    if not message.IsInitialized():
+        raise FormatError(_NO_RESPONSE)
     transaction = message.header.txnId
     read = message.readResponse
     # The only response with a body; a field that is not set reads as empty.

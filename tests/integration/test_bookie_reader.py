@@ -1,0 +1,315 @@
+"""Reading ledgers from real bookies: what the broker and BookKeeper's client wrote, entry by entry."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.digests import Entry
+from bookwarden.clusters.bookkeeper.reader import LedgerReader, open_ledger
+from bookwarden.clusters.bookkeeper.tls import BookieTls
+from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden.devcluster.certificates import Authority
+from bookwarden.devcluster.distribution import ensure_distribution
+from bookwarden.devcluster.java import find_java
+from bookwarden.errors import BookieUnavailableError, EntryAbsentError
+from bookwarden.ledgers.holdings import Presence
+from bookwarden.ledgers.metadata import LedgerState, StoredLedger
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from servers.more_bookies import MoreBookies
+from servers.pulsar_topics import TopicUnderTest
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+WRITER = Path(__file__).parents[1] / "java/LedgerWriter.java"
+SHELL = "org.apache.bookkeeper.bookie.BookieShell"
+NAMED = "a-bookie-with-a-name"
+ENTRIES = 40
+# What the writer is asked for, by the name that a test uses for the ledger.
+SPECS = {
+    "CRC32C": f"CRC32C,3,2,2,{ENTRIES},,closed",
+    "CRC32": f"CRC32,3,2,2,{ENTRIES},a password,closed",
+    "HMAC": f"MAC,3,2,2,{ENTRIES},a password,closed",
+    "DUMMY": f"DUMMY,3,2,2,{ENTRIES},,closed",
+    "HMAC without password": f"MAC,3,3,2,{ENTRIES},,closed",
+    "empty": "CRC32C,3,2,2,0,,closed",
+    "open": f"MAC,3,2,2,{ENTRIES},a password,open",
+    "open and told": f"CRC32C,3,2,2,{ENTRIES},,told",
+    "open and empty": "CRC32C,3,2,2,0,,open",
+}
+
+
+@dataclass
+class Site:
+    """Three bookies with TLS, one of them with a name for an id, and the ledgers of SPECS on them."""
+
+    cluster: DevCluster
+    more: MoreBookies
+    store: MetadataStore
+    authority: Path
+    client_certificate: tuple[Path, Path]
+    ledgers: dict[str, int]
+
+    def stored(self, name: str | int) -> StoredLedger:
+        (reading,) = BookKeeperCatalog(self.store).read_many([self.ledgers[name] if isinstance(name, str) else name])
+        assert isinstance(reading, StoredLedger), reading
+        return reading
+
+    def bookies(self, options: BookieOptions | None = None) -> Bookies:
+        return Bookies(BookieAddresses(self.store, "/ledgers"), options or BookieOptions())
+
+    def server(self, bookie_id: str) -> ServerProcess:
+        return self.more.servers.get(bookie_id, self.cluster.bookie)
+
+    def reader(self, name: str | int, bookies: Bookies) -> LedgerReader:
+        return open_ledger(self.stored(name), bookies)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("bookies")
+    authority = Authority("bookies")
+    files = [folder / name for name in ("server.pem", "server.key", "client.pem", "client.key")]
+    contents = (authority.certificate, authority.private_key, *authority.client_certificate("reader"))
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content)
+    options = ClusterOptions(max_entries_per_ledger=10, bookie_settings=_tls_settings(files[0], files[1]))
+    with DevCluster(folder / "pulsar", options) as cluster, closing(open_store(cluster.store_url)) as store:
+        more = MoreBookies(cluster, "", NAMED)
+        try:
+            more.start()
+            ledgers = dict(zip(SPECS, _write_ledgers(cluster, list(SPECS.values())), strict=True))
+            yield Site(cluster, more, store, files[0], (files[2], files[3]), ledgers)
+        finally:
+            more.kill()
+
+
+def _tls_settings(certificate: Path, private_key: Path) -> dict[str, str]:
+    return {
+        "tlsProvider": "OpenSSL",
+        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsClientAuthentication": "true",
+        "tlsKeyStoreType": "PEM",
+        "tlsKeyStore": str(private_key),
+        "tlsCertificatePath": str(certificate),
+        "tlsTrustStoreType": "PEM",
+        "tlsTrustStore": str(certificate),
+    }
+
+
+def _java(main: str, *arguments: str) -> str:
+    command = find_java().command(ensure_distribution(), main, arguments, heap_mb=256)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stdout
+
+
+def _write_ledgers(cluster: DevCluster, specs: Sequence[str]) -> list[int]:
+    output = _java(str(WRITER), f"metadata-store:{cluster.store_url}", *specs)
+    return [int(found) for found in re.findall(r"^ledger (\d+)$", output, re.MULTILINE)]
+
+
+def _shell_reads(site: Site, ledger_id: int, last: int) -> list[tuple[int, int, bytes]]:
+    """Read a ledger by `bookkeeper shell readledger`: entry id, length of the ledger so far, payload."""
+    arguments = ("-conf", str(site.cluster.home / "conf/bookie.conf"), "-entryformat", "hex")
+    output = _java(SHELL, *arguments, "readledger", "-l", str(ledger_id), "-fe", "0", "-le", str(last), "-m")
+    _, *parts = re.split(rf"--------- Lid={ledger_id}, Eid=(\d+), EntrySize=(\d+) ---------", output)
+    assert len(parts) == 3 * (last + 1), output[-2000:]
+    return [(int(parts[i]), int(parts[i + 1]), _from_dump(parts[i + 2])) for i in range(0, len(parts), 3)]
+
+
+def _from_dump(text: str) -> bytes:
+    rows = re.findall(r"^[0-9A-F]{8} ((?:[0-9A-F]{2} ){1,16})", text, re.MULTILINE)
+    return bytes.fromhex("".join(rows))
+
+
+def _written(entry_id: int) -> bytes:
+    """What LedgerWriter.java writes as this entry."""
+    return bytes((entry_id + index) % 256 for index in range(entry_id * 37 % 2048))
+
+
+def _assert_as_written(entries: Sequence[Entry], ledger_id: int, count: int) -> None:
+    length = 0
+    assert len(entries) == count
+    for number, entry in enumerate(entries):
+        length += len(_written(number))
+        assert entry == Entry(ledger_id, number, number - 1, length, _written(number))
+
+
+@pytest.mark.parametrize("name", ["CRC32C", "CRC32", "HMAC", "DUMMY", "HMAC without password"])
+def test_what_javas_client_wrote_is_read(site: Site, name: str) -> None:
+    with site.bookies() as bookies:
+        stored = site.stored(name)
+        assert stored.metadata.digest_type == name.partition(" ")[0]
+        reader = open_ledger(stored, bookies)
+        assert reader.last_confirmed() == ENTRIES - 1
+        _assert_as_written(list(reader.read()), stored.ledger_id, ENTRIES)
+        _assert_as_written(list(reader.read(0, 9)), stored.ledger_id, 10)
+        assert [entry.entry_id for entry in reader.read(30, 32)] == [30, 31, 32]
+
+
+@pytest.mark.parametrize("name", ["CRC32C", "CRC32", "HMAC", "DUMMY"])
+def test_entry_by_entry_it_is_what_the_shell_reads(site: Site, name: str) -> None:
+    with site.bookies() as bookies:
+        ours = [(entry.entry_id, entry.length, entry.payload) for entry in site.reader(name, bookies).read()]
+    assert ours == _shell_reads(site, site.ledgers[name], ENTRIES - 1)
+
+
+def test_the_brokers_ledgers_are_read_and_its_open_one_is_not_fenced(site: Site) -> None:
+    with closing(TopicOnTwoBookies(site)) as topic:
+        topic.send(range(25))
+        closed, _, still_open = topic.ledgers()
+        with site.bookies() as bookies:
+            ours = list(site.reader(closed, bookies).read())
+            assert [entry.payload.endswith(b"message %04d" % number) for number, entry in enumerate(ours)] == [
+                True
+            ] * 10
+            shell = _shell_reads(site, closed, 9)
+            assert [(entry.entry_id, entry.length, entry.payload) for entry in ours] == shell
+            stored = site.stored(still_open)
+            assert (stored.metadata.state, stored.metadata.last_entry_id) == (LedgerState.OPEN, None)
+            # The last entry is confirmed to the bookies only with the next one, or after the broker's explicit note.
+            reader = open_ledger(stored, bookies)
+            eventually(lambda: reader.last_confirmed() >= 3)
+            assert [entry.entry_id for entry in reader.read(0, 3)] == [0, 1, 2, 3]
+            topic.send(range(25, 28))
+            assert topic.ledgers()[-1] == still_open
+            eventually(lambda: reader.last_confirmed() >= 6)
+            assert [entry.payload[-4:] for entry in reader.read(0, 6)] == [b"%04d" % number for number in range(20, 27)]
+
+
+class TopicOnTwoBookies:
+    """A topic whose ledgers have two copies on two of the bookies; messages are not batched."""
+
+    def __init__(self, site: Site) -> None:
+        namespace = "public/two-bookies"
+        self.connection = site.cluster.connection()
+        admin = TopicUnderTest(self.connection, "public/default", "maker", 0).admin
+        admin.put(f"/namespaces/{namespace}")
+        policy = {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
+        admin.post(f"/namespaces/{namespace}/persistence", {**policy, "managedLedgerMaxMarkDeleteRate": 0})
+        self._topic = TopicUnderTest(self.connection, namespace, "orders", 0)
+        self._client = self.connection.client()
+        self._producer = self._client.create_producer(self._topic.name, batching_enabled=False)
+
+    def send(self, numbers: range) -> None:
+        for number in numbers:
+            self._producer.send(b"message %04d" % number)
+
+    def ledgers(self) -> list[int]:
+        return [ledger.ledger_id for ledger in self._topic.positions().ledgers]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def test_an_open_ledger_is_read_up_to_what_is_confirmed(site: Site) -> None:
+    with site.bookies() as bookies:
+        # The bookies know that an entry is confirmed from the entry behind it, or because the writer told them.
+        for name, confirmed in (("open", ENTRIES - 2), ("open and told", ENTRIES - 1), ("open and empty", -1)):
+            reader = site.reader(name, bookies)
+            assert reader.last_confirmed() == confirmed
+            _assert_as_written(list(reader.read()), site.ledgers[name], confirmed + 1)
+            assert site.stored(name).metadata.state is LedgerState.OPEN
+        assert list(site.reader("empty", bookies).read()) == []
+        with pytest.raises(EntryAbsentError, match=f"entry {ENTRIES} of ledger"):
+            list(site.reader("CRC32C", bookies).read(0, ENTRIES))
+
+
+def test_entries_come_over_tls_to_a_client_with_a_certificate(site: Site) -> None:
+    certificate, private_key = map(str, site.client_certificate)
+    known = BookieTls(str(site.authority), certificate, private_key)
+    with site.bookies(BookieOptions(tls=known)) as bookies:
+        _assert_as_written(list(site.reader("HMAC", bookies).read()), site.ledgers["HMAC"], ENTRIES)
+    for refused in (BookieTls(str(site.authority)), BookieTls(certificate, certificate, private_key)):
+        with (
+            site.bookies(BookieOptions(tls=refused)) as bookies,
+            pytest.raises(BookieUnavailableError, match="try again"),
+        ):
+            list(site.reader("HMAC", bookies).read())
+
+
+def test_a_bookie_says_what_it_holds(site: Site) -> None:
+    stored = site.stored("CRC32C")
+    first_set = stored.metadata.segments[0].ensemble[:2]
+    with site.bookies() as bookies:
+        for bookie_id in stored.metadata.segments[0].ensemble:
+            holdings = Bookie(bookie_id, bookies).holdings([stored.ledger_id, 987_654])
+            expected = Presence.HELD if bookie_id in first_set else Presence.NOT_HELD
+            assert [holdings[ledger].presence for ledger in (stored.ledger_id, 987_654)] == [
+                expected,
+                Presence.NOT_HELD,
+            ]
+        (unknown,) = Bookie("127.0.0.1:1", bookies).holdings([1]).values()
+        assert unknown.presence is Presence.UNKNOWN
+        assert "127.0.0.1:1 does not answer" in unknown.reason
+
+
+def _command(site: Site, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["--set", f"metadata_store.urls=['{site.cluster.store_url}']", *arguments])
+
+
+def test_the_commands_show_and_read_ledgers(site: Site) -> None:
+    ledger_id = str(site.ledgers["HMAC"])
+    raw = _command(site, "ledger", "read", ledger_id, "--format", "raw")
+    assert (raw.exit_code, raw.stderr) == (0, "")
+    assert raw.stdout_bytes == b"".join(map(_written, range(ENTRIES)))
+    two = _command(site, "-o", "json", "ledger", "read", ledger_id, "--first", "5", "--limit", "2")
+    lines = two.stdout.splitlines()
+    assert [base64.b64decode(json.loads(line)["payload_base64"]) for line in lines] == [_written(5), _written(6)]
+    dump = _command(site, "ledger", "read", ledger_id, "--last", "1").stdout
+    assert dump.startswith("entry 0, 0 bytes, last add confirmed -1")
+    assert "00000000  01 02 03 04" in dump
+    shown = _command(site, "ledger", "show", ledger_id).stdout
+    assert "HMAC" in shown
+    assert NAMED in shown
+    as_json = _command(site, "-o", "json", "ledger", "show", ledger_id).stdout
+    assert json.loads(as_json)["metadata"]["last_entry_id"] == ENTRIES - 1
+    assert "a password" not in shown + as_json
+    absent = _command(site, "ledger", "read", "987654")
+    assert (absent.exit_code, absent.stdout) == (4, "")
+    beyond = _command(site, "ledger", "read", ledger_id, "--first", str(ENTRIES), "--last", str(ENTRIES))
+    assert beyond.exit_code == 13
+    assert "has no such entry" in beyond.stderr
+
+
+def test_another_replica_answers_for_a_bookie_that_dies_while_reading(site: Site) -> None:
+    """Last of this module: it leaves the bookies as they were, but the broker may have moved on to other ledgers."""
+    stored = site.stored("CRC32C")
+    unnamed = [bookie_id for bookie_id in stored.metadata.segments[0].ensemble if bookie_id != NAMED]
+    with site.bookies(BookieOptions(reads_in_flight=4, request_timeout_s=60)) as bookies:
+        entries = open_ledger(stored, bookies).read()
+        found = [next(entries) for _ in range(10)]
+        try:
+            site.server(unnamed[0]).kill()
+            found += [next(entries) for _ in range(10)]
+            site.server(unnamed[0]).start()
+            found += list(entries)
+            _assert_as_written(found, stored.ledger_id, ENTRIES)
+            for bookie_id in unnamed:
+                site.server(bookie_id).kill()
+            with pytest.raises(BookieUnavailableError, match=r"cannot be read: bookie .* try again"):
+                list(open_ledger(stored, bookies).read())
+            with pytest.raises(BookieUnavailableError, match="last confirmed entry of ledger"):
+                site.reader("open", bookies).last_confirmed()
+        finally:
+            for bookie_id in unnamed:
+                if not site.server(bookie_id).is_running():
+                    site.server(bookie_id).start()
+        _assert_as_written(list(open_ledger(stored, bookies).read()), stored.ledger_id, ENTRIES)

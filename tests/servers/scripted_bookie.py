@@ -1,0 +1,134 @@
+"""A bookie for tests without servers: it speaks the wire protocol, and answers, fails and keeps silent as told."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+
+from bookwarden.wire.pb import bookie_protocol_pb2 as pb
+
+
+class ScriptedBookie:
+    """Serves the packets of ``entries``, by ledger and entry id, on a port of this machine; close it after use.
+
+    ``status`` is the answer to every read, if set; ``last_confirmed`` answers reads of the last confirmed entry with
+    an entry's packet and an explicit one. ``silent`` reads requests and answers none; ``hang_up_after`` so many
+    answers it closes the connection. ``tls`` is served on request. It answers while ``gate`` is set.
+    """
+
+    def __init__(self, entries: Mapping[tuple[int, int], bytes] | None = None) -> None:
+        self.entries = dict(entries or {})
+        self.status: int | None = None
+        self.last_confirmed: tuple[bytes, bytes] | None = None
+        self.silent = False
+        self.hang_up_after: int | None = None
+        self.tls: ssl.SSLContext | None = None
+        self.asked: list[tuple[int, int]] = []
+        self.answered = 0
+        self.connections = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    @property
+    def bookie_id(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def drop_connections(self) -> None:
+        """Close what is open, as a bookie that is started again does."""
+        with self._lock:
+            dropped, self._open = self._open, []
+        for connection in dropped:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.gate.set()
+        # Closing alone would not wake the thread that accepts.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_connections()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> ScriptedBookie:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.connections += 1
+                self._open.append(connection)
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        answered = 0
+        with contextlib.suppress(OSError), contextlib.ExitStack() as open_sockets:
+            open_sockets.enter_context(connection)
+            while head := _exactly(connection, 4):
+                request = pb.Request.FromString(_exactly(connection, int.from_bytes(head, "big")))
+                if self.silent:
+                    continue
+                if answered == self.hang_up_after:
+                    return
+                self.gate.wait()
+                content = self._answer(request).SerializeToString()
+                connection.sendall(len(content).to_bytes(4, "big") + content)
+                answered += 1
+                with self._lock:
+                    self.answered += 1
+                if request.header.operation == pb.START_TLS and self.tls is not None:
+                    connection = open_sockets.enter_context(self.tls.wrap_socket(connection, server_side=True))
+
+    def _answer(self, request: pb.Request) -> pb.Response:
+        operation = request.header.operation
+        if operation == pb.START_TLS:
+            return pb.Response(header=request.header, status=pb.EBADREQ if self.tls is None else pb.EOK)
+        if self.status == pb.EUA:
+            return pb.Response(header=request.header, status=pb.EUA)
+        if operation == pb.READ_LAC:
+            return self._last_confirmed(request)
+        key = (request.readRequest.ledgerId, request.readRequest.entryId)
+        self.asked.append(key)
+        body = self.entries.get(key, b"")
+        status = self.status if self.status is not None else pb.EOK if body else pb.ENOENTRY
+        read = pb.ReadResponse(status=status, ledgerId=key[0], entryId=key[1])
+        if status == pb.EOK:
+            read.body = body
+        return pb.Response(header=request.header, status=status, readResponse=read)
+
+    def _last_confirmed(self, request: pb.Request) -> pb.Response:
+        ledger_id = request.readLacRequest.ledgerId
+        status = self.status if self.status is not None else pb.EOK if self.last_confirmed else pb.ENOENTRY
+        found = pb.ReadLacResponse(status=status, ledgerId=ledger_id)
+        if self.last_confirmed and status == pb.EOK:
+            found.lastEntryBody, found.lacBody = self.last_confirmed
+        return pb.Response(header=request.header, status=status, readLacResponse=found)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        part = connection.recv(count - len(received))
+        if not part:
+            return b""
+        received += part
+    return received
