@@ -12,7 +12,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.copy_deletion import copy_of
 from bookwarden.deletion.decide import DeletionPolicy
-from bookwarden.deletion.journal import CopyEntry, JournalRecord, decode_record
+from bookwarden.deletion.journal import CopyEntry, JournalEntry, JournalRecord, decode_record
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -50,11 +50,12 @@ class Stores:
         self.looked: list[OffloadedCopy] = []
         self.deleted: list[OffloadedCopy] = []
         self.trouble = ""
+        self.unreadable = ""
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         self.looked += copies
-        if self.trouble:
-            return [UnreadableCopy(self.trouble) for _ in copies]
+        if self.trouble or self.unreadable:
+            return [UnreadableCopy(self.trouble or self.unreadable) for _ in copies]
         return [PresentCopy(self.owners[c.uuid]) if c.uuid in self.owners else AbsentCopy() for c in copies]
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
@@ -155,6 +156,8 @@ def test_both_copies_go_and_the_ledgers_own_metadata_is_the_proof() -> None:
     assert world.copies.owners == {}
     assert world.copies.looked == []
     assert world.store.get("/ledgers/00/0000/L0001") is None
+    # The copy first: were the ledger's metadata to go first and the process to die, its proof would be gone.
+    assert [type(record) for record in world.recorder.records] == [CopyEntry, JournalEntry]
 
 
 def test_a_mark_of_the_copy_leaves_the_bookies_ledger_alone() -> None:
@@ -253,6 +256,14 @@ def test_a_store_in_trouble_is_retried_and_given_up_with_its_own_words() -> None
         assert world.copies.trouble in world.recorder.retried[0]
         assert world.copies.trouble in world.recorder.given_up[0]
         assert CONTEXT.uuid in world.copies.owners
+
+
+def test_a_copy_that_cannot_be_looked_at_is_kept() -> None:
+    world = World()
+    world.copies.unreadable = "403 Forbidden"
+    assert world.outcomes(mark()) == [Outcome.RETRY]
+    assert "403 Forbidden" in world.recorder.retried[0]
+    assert world.copies.deleted == []
 
 
 def test_an_unreadable_reference_or_ledger_keeps_the_copy() -> None:

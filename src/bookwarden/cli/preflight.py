@@ -8,7 +8,7 @@ from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.client_errors import translate
 from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, connection_of
+from bookwarden.context import MetadataContext, connection_of, offload_stores_of
 from bookwarden.devcluster.java import find_java
 from bookwarden.errors import NotFoundError, ServerError, SparkError
 
@@ -39,7 +39,11 @@ def require_marking(settings: Settings) -> None:
 
 
 def require_sweeping(settings: Settings) -> None:
-    """Raise PulsarError, NotFoundError or StoreError where a broker, a topic or a metadata store is out of reach."""
+    """Raise PulsarError, NotFoundError or StoreError where a broker, a topic or a metadata store is out of reach.
+
+    Raises ConfigError where the library of an offload store is not installed.
+    """
+    offload_stores_of(settings).close()
     deletion = settings.deletion
     require_topics(settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
     _require_service_url(settings)

@@ -1,0 +1,117 @@
+"""The settings of stores of offloaded copies: what cannot work is refused by name, secrets stay masked."""
+
+from __future__ import annotations
+
+import sys
+from uuid import UUID
+
+import pytest
+
+from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
+from bookwarden.clusters.offload.stores import OffloadStores, normal_endpoint
+from bookwarden.config import load_settings
+from bookwarden.context import offload_stores_of
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.offloaded_copies import (
+    CopyFate,
+    OffloadedCopy,
+    StoreLocation,
+    UnreadableCopy,
+    store_location,
+)
+
+MINIO = "driver: S3, endpoint: 'http://minio:9000', buckets: [offload]"
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ("driver: aliyun-oss", "driver"),
+        ("driver: S3, buckets: [b]", "endpoint"),
+        ("driver: aws-s3", "buckets"),
+        (f"{MINIO}, access_key: a", "secret_key"),
+        (f"{MINIO}, account_key: a", "account_key"),
+        ("driver: azureblob, buckets: [b]", "account_url"),
+        ("driver: filesystem", "fs.defaultFS"),
+        ("driver: google-cloud-storage, buckets: [b], profile: p", "profile"),
+    ],
+)
+def test_a_store_that_cannot_work_is_refused_by_name(store: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"offload.stores.*{says}"):
+        load_settings(overrides={"offload.stores": f"[{{{store}}}]"})
+
+
+def test_secrets_are_masked_and_reach_only_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "BOOKWARDEN_OFFLOAD__STORES",
+        '[{"driver":"S3","endpoint":"http://minio:9000","buckets":["offload"],"access_key":"id","secret_key":"hidden"}]',
+    )
+    settings = load_settings()
+    assert "hidden" not in repr(settings)
+    secret = settings.offload.stores[0].secret_key
+    assert secret is not None
+    assert secret.get_secret_value() == "hidden"
+    offload_stores_of(settings).close()
+
+
+@pytest.mark.parametrize(
+    ("driver", "library", "extra"),
+    [
+        ("S3", "boto3", "s3"),
+        ("aws-s3", "boto3", "s3"),
+        ("google-cloud-storage", "google.cloud.storage", "gcs"),
+        ("azureblob", "azure.storage.blob", "azure"),
+    ],
+)
+def test_a_library_that_is_missing_is_told_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, driver: str, library: str, extra: str
+) -> None:
+    for name in ("s3", "gcs", "azure"):
+        monkeypatch.delitem(sys.modules, f"bookwarden.clusters.offload.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    if library == "google.cloud.storage":
+        monkeypatch.setitem(sys.modules, "google.cloud", None)
+    with pytest.raises(ConfigError, match=rf"pip install 'bookwarden\[{extra}\]'"):
+        allowed_store(OffloadPlace(driver, buckets=("b",)), RequestLimits())
+
+
+def test_a_file_system_needs_no_library() -> None:
+    assert allowed_store(OffloadPlace("filesystem", "file:///mnt"), RequestLimits()).driver == "filesystem"
+
+
+def test_without_any_store_every_copy_is_kept_with_its_place_in_the_reason() -> None:
+    copy = OffloadedCopy(7, "t/n/persistent/x", UUID(int=1), StoreLocation("aws-s3", "b", "eu-west-1", ""))
+    (reading,), (done,) = OffloadStores().read_many([copy]), OffloadStores().delete_many([copy])
+    assert isinstance(reading, UnreadableCopy)
+    assert done.fate is CopyFate.FAILED
+    for reason in (reading.reason, done.reason):
+        assert "no driver 'aws-s3'" in reason
+        assert "bucket 'b'" in reason
+
+
+@pytest.mark.parametrize(
+    ("driver", "metadata", "expected"),
+    [
+        ("S3", {"bucket": "b", "region": "r", "serviceEndpoint": "e"}, StoreLocation("S3", "b", "r", "e")),
+        ("", {"managedLedgerOffloadDriver": "AWS_S3", "bucket": "b"}, StoreLocation("aws-s3", "b", "", "")),
+        ("AzureBlob", {"bucket": "b"}, StoreLocation("azureblob", "b", "", "")),
+        (
+            "filesystem",
+            {"storageBasePath": "hdfs://n:1", "bucket": "b"},
+            StoreLocation("filesystem", "", "", "hdfs://n:1"),
+        ),
+        ("aliyun-oss", {"bucket": "b"}, StoreLocation("aliyun-oss", "b", "", "")),
+        ("", {}, StoreLocation("", "", "", "")),
+    ],
+)
+def test_a_location_is_read_as_brokers_record_it(
+    driver: str, metadata: dict[str, str], expected: StoreLocation
+) -> None:
+    assert store_location(driver, metadata) == expected
+
+
+def test_endpoints_that_mean_the_same_are_equal() -> None:
+    assert normal_endpoint("HTTP://MinIO:9000/") == normal_endpoint("http://minio:9000")
+    assert normal_endpoint("http://minio:9000/A") != normal_endpoint("http://minio:9000/a")
+    assert normal_endpoint("") == ""
