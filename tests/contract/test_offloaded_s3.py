@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -114,6 +116,52 @@ def test_a_throttled_store_is_asked_again(
     (done,) = opened(stores, troubled.endpoint, bucket).delete_many([copy])
     assert done.fate is CopyFate.DELETED
     assert server.keys(bucket) == set()
+
+
+def test_one_object_that_the_store_keeps_is_the_failure_of_its_copy_alone(
+    server: ObjectStore, bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
+) -> None:
+    kept, gone = (put(server, copy_in(troubled.endpoint, bucket, ledger)) for ledger in (1, 2))
+    key = object_names(kept)[1]
+    refused = f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>Retained</Message></Error>"
+    troubled.answer(1, 200, f"<DeleteResult>{refused}</DeleteResult>", only="?delete")
+    done = opened(stores, troubled.endpoint, bucket).delete_many([kept, gone])
+    assert [one.fate for one in done] == [CopyFate.FAILED, CopyFate.DELETED]
+    assert "AccessDenied: Retained" in done[0].reason
+
+
+def test_uploads_that_cannot_be_listed_or_aborted_are_a_failure_until_they_can(
+    server: ObjectStore, bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
+) -> None:
+    copy = copy_in(troubled.endpoint, bucket)
+    server.client.create_multipart_upload(Bucket=bucket, Key=object_names(copy)[0])
+    store = opened(stores, troubled.endpoint, bucket)
+    for only in ("uploads", "uploadId"):
+        troubled.refuse(3, 403, "AccessDenied", "Not your uploads", only)
+        (done,) = store.delete_many([copy])
+        assert done.fate is CopyFate.FAILED
+        assert "Not your uploads" in done.reason
+        troubled.refuse(0, 0, "", "")
+        assert server.uploads(bucket) == {object_names(copy)[0]}
+    assert store.delete_many([copy])[0].fate is CopyFate.DELETED
+    assert server.uploads(bucket) == set()
+
+
+def test_uploads_are_left_alone_when_the_settings_say_so(
+    server: ObjectStore, bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
+) -> None:
+    copy = copy_in(troubled.endpoint, bucket)
+    server.client.create_multipart_upload(Bucket=bucket, Key=object_names(copy)[0])
+    opened(stores, troubled.endpoint, bucket, replace(LIMITS, abort_uploads=False)).delete_many([copy])
+    assert [request.split()[0] for request in troubled.requests] == ["POST"]
+    assert server.uploads(bucket) == {object_names(copy)[0]}
+
+
+def test_a_bulk_delete_carries_the_digest_that_old_servers_ask_for(
+    bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
+) -> None:
+    opened(stores, troubled.endpoint, bucket).delete_many([copy_in(troubled.endpoint, bucket)])
+    assert len(base64.b64decode(troubled.headers[0]["Content-MD5"])) == 16
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,9 @@ class TroubledStore:
 
     def __init__(self, port: int) -> None:
         self.refusals = 0
-        self.status, self.code, self.message = 503, "SlowDown", "Please reduce your request rate."
+        self._status, self._body, self._only = 503, b"", ""
         self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []
         self._lock = threading.Lock()
         outer = self
 
@@ -93,7 +94,7 @@ class TroubledStore:
 
             def _handle(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                refused = outer._take(f"{self.command} {self.path}")
+                refused = outer._take(f"{self.command} {self.path}", dict(self.headers))
                 status, headers, answer = outer._refusal() if refused else self._pass_on(body)
                 self.send_response(status)
                 for name, value in headers.items():
@@ -124,23 +125,28 @@ class TroubledStore:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
-    def refuse(self, count: int, status: int, code: str, message: str) -> None:
-        """Answer the next requests so."""
-        self.refusals, self.status, self.code, self.message = count, status, code, message
+    def refuse(self, count: int, status: int, code: str, message: str, only: str = "") -> None:
+        """Answer the next requests so; with ``only`` those that have this in method, path and query."""
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
+        self.answer(count, status, body, only)
+
+    def answer(self, count: int, status: int, body: str, only: str = "") -> None:
+        """Answer the next requests with this XML."""
+        self.refusals, self._status, self._body, self._only = count, status, body.encode(), only
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
-    def _take(self, request: str) -> bool:
+    def _take(self, request: str, headers: dict[str, str]) -> bool:
         with self._lock:
             self.requests.append(request)
-            if self.refusals:
+            self.headers.append(headers)
+            if self.refusals and self._only in request:
                 self.refusals -= 1
                 return True
             return False
 
     def _refusal(self) -> tuple[int, dict[str, str], bytes]:
-        text = f"<?xml version='1.0'?><Error><Code>{self.code}</Code><Message>{self.message}</Message></Error>"
-        return self.status, {"Content-Type": "application/xml"}, text.encode()
+        return self._status, {"Content-Type": "application/xml"}, self._body
