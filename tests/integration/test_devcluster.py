@@ -15,8 +15,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.identity import ProcessIdentity, identify
 from bookwarden.errors import NotFoundError, ServerError
+from bookwarden.processes import ProcessIdentity, identify
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.identity import identify
 from bookwarden.devcluster.process import ServerProcess, ServerSpec
 from bookwarden.errors import ServerError
+from bookwarden.processes import identify
 from servers.waiting import eventually
 
 Make = Callable[..., ServerProcess]

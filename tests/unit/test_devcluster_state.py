@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.identity import ProcessIdentity, identify, parse_stat
 from bookwarden.devcluster.java import parse_version
 from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts, read_settings, write_settings
 from bookwarden.devcluster.state import ClusterState, StartedServer, read_state, write_state
 from bookwarden.errors import ServerError
+from bookwarden.processes import ProcessIdentity, identify, parse_stat
 
 STATE = ClusterState(
     ports=ClusterPorts(1, 2, 3, 4),

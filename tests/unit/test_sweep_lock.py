@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Sequence
 
@@ -80,6 +81,43 @@ def test_the_lock_of_a_dead_sweep_is_waited_for() -> None:
     assert not waiting.is_alive()
     assert len(holders(store)) == 1
     assert holders(store) != first
+
+
+def changed(store: MemoryStore, **fields: object) -> None:
+    """Change what the holder said of itself."""
+    (held,) = holders(store)
+    node = store.get(f"{PATH}/{held}")
+    store.put(f"{PATH}/{held}", json.dumps({**json.loads(node.value), **fields}).encode(), node.version)
+
+
+def ended_process() -> int:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid
+
+
+def test_a_sweep_that_was_killed_on_the_same_machine_is_not_waited_for() -> None:
+    store = MemoryStore()
+    lock(store).acquire(0)
+    changed(store, pid=ended_process())
+    lock(store).acquire(0)
+    assert len(holders(store)) == 1
+
+
+def test_a_process_that_has_a_dead_ones_id_does_not_keep_its_lock() -> None:
+    store = MemoryStore()
+    lock(store).acquire(0)
+    changed(store, started="before the machine started")
+    lock(store).acquire(0)
+    assert len(holders(store)) == 1
+
+
+def test_nobody_is_called_dead_on_another_machine_or_in_another_container() -> None:
+    store = MemoryStore()
+    lock(store).acquire(0)
+    changed(store, pid=ended_process(), ids="elsewhere")
+    with pytest.raises(RefusedError):
+        lock(store).acquire(0)
 
 
 def test_a_lock_that_went_with_its_session_is_taken_again() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bookwarden.devcluster.identity import ProcessIdentity, identify
 from bookwarden.errors import ServerError
+from bookwarden.processes import ProcessIdentity, identify
 
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _POLL_SECONDS = 0.1

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bookwarden.devcluster.identity import ProcessIdentity
 from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts
 from bookwarden.errors import ServerError
+from bookwarden.processes import ProcessIdentity
 
 FILE_NAME = "cluster.json"
 _VERSION = 1

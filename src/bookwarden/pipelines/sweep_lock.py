@@ -19,13 +19,17 @@ from datetime import datetime, timezone
 
 from bookwarden.errors import LostRaceError, NotFoundError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.processes import ProcessIdentity, process_ids_of, start_of
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 
 
 class SweepLock:
-    """Held by the driver whose node is the first below ``path``; a node's value is JSON: host, pid, began (UTC), id."""
+    """Held by the driver whose node is the first below ``path``.
+
+    A node's value is JSON: host, pid, began (UTC), id; ids and started tell on the same machine whether it is dead.
+    """
 
     def __init__(self, store: MetadataStore, path: str, *, look_s: float = LOOK_SECONDS) -> None:
         self._store = store
@@ -36,7 +40,14 @@ class SweepLock:
         self._other: str | None = None
         self._trouble = ""
         began = datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds")
-        described = {"host": socket.gethostname(), "pid": os.getpid(), "began": began, "id": uuid.uuid4().hex}
+        described = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "began": began,
+            "id": uuid.uuid4().hex,
+            "ids": process_ids_of(),
+            "started": start_of(os.getpid()),
+        }
         self._value = json.dumps(described).encode()
 
     def acquire(self, wait_s: float) -> None:
@@ -89,6 +100,10 @@ class SweepLock:
     def _take(self) -> str | None:
         """Hold the lock unless another does; describe that one."""
         first = self._first()
+        if first is not None and _is_dead(first):
+            # Its session would keep it for a while.
+            self._remove(first)
+            first = self._first()
         if first is None:
             if self._held:
                 logger.warning("the sweep's lock %s went with its session; taking it again", self._path)
@@ -97,7 +112,7 @@ class SweepLock:
         self._held = first == self._value
         if self._held or first is None:
             return None
-        self._withdraw()
+        self._remove(self._value)
         return _describe(first)
 
     def _first(self) -> bytes | None:
@@ -110,11 +125,20 @@ class SweepLock:
         found = self._store.get_many([f"{self._path}/{name}" for name in nodes])
         return next((node.value for node in found if node is not None), None)
 
-    def _withdraw(self) -> None:
+    def _remove(self, value: bytes) -> None:
         paths = [f"{self._path}/{name}" for name in self._store.list_children(self._path)]
         nodes = zip(paths, self._store.get_many(paths), strict=True)
-        ours = [(path, node.version) for path, node in nodes if node is not None and node.value == self._value]
-        self._store.delete_many(ours)
+        self._store.delete_many([(path, node.version) for path, node in nodes if node and node.value == value])
+
+
+def _is_dead(value: bytes) -> bool:
+    """Say whether the process certainly ended: it ran on this machine, among the processes that are seen from here."""
+    try:
+        found = json.loads(value)
+        process = ProcessIdentity(found["pid"], found["started"])
+        return bool(found["ids"] == process_ids_of()) and not process.is_alive()
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _describe(value: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,14 @@ def identify(pid: int) -> ProcessIdentity | None:
     """Return the identity of a running process, None if there is none with this id."""
     started = start_of(pid)
     return None if started is None else ProcessIdentity(pid, started)
+
+
+def process_ids_of() -> str:
+    """Name the space that this process's ids are from, as an opaque text: no other machine or container has it."""
+    try:
+        return f"{socket.gethostname()}:{_boot()}:{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
 
 
 def start_of(pid: int) -> str | None:
