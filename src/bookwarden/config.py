@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -215,6 +216,14 @@ class SweepSettings(_Section):
     backoff_seconds: float = Field(default=1.0, gt=0)
     max_backoff_seconds: float = Field(default=60.0, gt=0)
     stop_timeout_seconds: float = Field(default=60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _journal_is_known(self) -> SweepSettings:
+        if "://" in self.journal and not re.fullmatch(r"s3://[^/]+(/.*)?", self.journal):
+            raise ValueError(f"journal {self.journal!r} is neither a folder nor s3://bucket/prefix")
+        if "://" in self.journal and self.journal_retention_days is not None:
+            raise ValueError("journal_retention_days is for a folder; in an object store give the bucket a lifecycle")
+        return self
 
 
 class MetricsSettings(_Section):

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
@@ -45,13 +45,13 @@ from bookwarden.deletion.journal_reading import (
     SelectedDeletions,
     Selection,
 )
-from bookwarden.deletion.journal_writing import FileJournal
+from bookwarden.deletion.journal_writing import FileJournal, ObjectJournal
 from bookwarden.deletion.mark import Marker, MarkReport
 from bookwarden.deletion.removal import Removal
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
 from bookwarden.deletion.undo import Undo
-from bookwarden.errors import MalformedMarkError, NotFoundError
+from bookwarden.errors import ConfigError, MalformedMarkError, NotFoundError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
@@ -59,6 +59,9 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+
+if TYPE_CHECKING:
+    from bookwarden.clusters.journal_objects import S3Objects
 
 
 def connection_of(settings: Settings) -> PulsarConnection:
@@ -186,15 +189,26 @@ def in_flight_of(settings: Settings, max_entries: int = DEFAULT_MAX_ENTRIES) -> 
     return count_in_flight(reader, (deletion.topic, deletion.retry_topic), deletion.subscription, max_entries)
 
 
-def journal_of(settings: Settings) -> FileJournal:
-    """Make this process's writer of the journal; it opens a file at its first record."""
+def journal_of(settings: Settings) -> FileJournal | ObjectJournal:
+    """Make this process's writer of the journal; it opens a file, or connects, at its first record."""
     sweep = settings.sweep
+    if "://" in sweep.journal:
+        return ObjectJournal(_journal_objects(sweep.journal))
     return FileJournal(Path(sweep.journal), keep_days=sweep.journal_retention_days)
 
 
 def journal_reader_of(settings: Settings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
     """Give access to the whole journal; ``damaged`` is told of damaged places in it."""
-    return JournalReader(JournalFolder(Path(settings.sweep.journal)), damaged)
+    journal = settings.sweep.journal
+    return JournalReader(_journal_objects(journal) if "://" in journal else JournalFolder(Path(journal)), damaged)
+
+
+def _journal_objects(location: str) -> S3Objects:
+    try:
+        from bookwarden.clusters.journal_objects import S3Objects
+    except ImportError as error:
+        raise ConfigError(f"sweep.journal {location} needs a library: pip install 'bookwarden[s3]'") from error
+    return S3Objects(location)
 
 
 def dead_letters_of(settings: Settings) -> DeadLetters:
@@ -317,8 +331,8 @@ class UndoContext(Resources):
     ) -> None:
         super().__init__()
         self.name = time.strftime("undo-%Y%m%dT%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8]
-        self._reader = journal_reader_of(settings, damaged)
         with self._closed_on_error():
+            self._reader = self._keep(journal_reader_of(settings, damaged))
             metadata = self._keep(MetadataContext(settings))
             self.undo = Undo(
                 metadata.catalog,

@@ -61,6 +61,9 @@ def test_the_file_is_found_through_the_environment(tmp_path: Path, monkeypatch: 
         ({"metadata_store.digest_user": "me"}, "go together"),
         ({"metadata_store.urls": "[]"}, "metadata_store.urls"),
         ({"deletion.subscription": "''"}, "deletion.subscription"),
+        ({"sweep.journal": "gs://bucket/x"}, "s3://bucket/prefix"),
+        ({"sweep.journal": "s3:///x"}, "s3://bucket/prefix"),
+        ({"sweep.journal": "s3://b", "sweep.journal_retention_days": "3"}, "lifecycle"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(overrides: dict[str, str], says: str) -> None:

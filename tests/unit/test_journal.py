@@ -250,6 +250,9 @@ class Objects:
             raise self.error
         self.objects[name] = data
 
+    def close(self) -> None:
+        self.error = StoreUnavailableError("closed")
+
     def names(self) -> list[str]:
         return sorted(self.objects)
 
@@ -267,7 +270,7 @@ def test_a_journal_of_objects_writes_one_for_each_append_and_is_read_alike() -> 
     journal.append([deleted(3)])
     assert len(objects.objects) == 2
     assert [record.ledger_id for record in JournalReader(objects)] == [1, 2, 3]
-    objects.error = StoreUnavailableError("away")
+    journal.close()
     with pytest.raises(StoreUnavailableError):
         journal.append([deleted(4)])
 

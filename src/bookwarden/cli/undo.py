@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from datetime import datetime, timezone
 
 import click
@@ -105,7 +106,8 @@ def _not_found(invocation: Invocation, damage: dict[JournalDamage, None]) -> str
 
 def _list(invocation: Invocation, limit: int) -> None:
     damage: dict[JournalDamage, None] = {}
-    runs = summarize_runs(journal_reader_of(invocation.settings, damage.setdefault))
+    with closing(journal_reader_of(invocation.settings, damage.setdefault)) as reader:
+        runs = summarize_runs(reader)
     columns = (
         Column("run"),
         Column("first"),

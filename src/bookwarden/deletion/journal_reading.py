@@ -43,6 +43,9 @@ class JournalSource(Protocol):
     def open(self, name: str) -> AbstractContextManager[Lines] | None:
         """Open a file; None if it is gone meanwhile."""
 
+    def close(self) -> None:
+        """Close what is open between the calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalDamage:
@@ -86,6 +89,9 @@ class JournalFolder:
         except OSError as error:
             raise StoreError(f"journal file {self._folder / name} cannot be read: {error.strerror}") from error
 
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
+
 
 class JournalReader:
     """Reads a journal; each damaged place is told to ``damaged`` once for each time that it is come across."""
@@ -102,6 +108,10 @@ class JournalReader:
                 continue
             with opened as lines:
                 yield from self._records(name, lines)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
 
     def _records(self, name: str, lines: Lines) -> Iterator[JournalRecord]:
         number = 0

@@ -124,6 +124,9 @@ class JournalSink(Protocol):
     def put(self, name: str, data: bytes) -> None:
         """Write an object; raises StoreUnavailableError when the store did not confirm it."""
 
+    def close(self) -> None:
+        """Close the connections."""
+
 
 class ObjectJournal:
     """A journal in an object store: one object for each append, since objects cannot be appended to."""
@@ -140,7 +143,8 @@ class ObjectJournal:
             self._sink.put(file_name(now), data)
 
     def close(self) -> None:
-        """Do nothing: no object is open between appends."""
+        """Close the store's connections; nothing is open between appends."""
+        self._sink.close()
 
 
 def file_name(now: float) -> str:
