@@ -29,6 +29,7 @@ class ScriptedBookie:
         self.asked: list[tuple[int, int]] = []
         self.answered = 0
         self.connections = 0
+        self.ended = 0
         self.gate = threading.Event()
         self.gate.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -80,6 +81,11 @@ class ScriptedBookie:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
+        self._converse(connection)
+        with self._lock:
+            self.ended += 1
+
+    def _converse(self, connection: socket.socket) -> None:
         answered = 0
         with contextlib.suppress(OSError), contextlib.ExitStack() as open_sockets:
             open_sockets.enter_context(connection)

@@ -6,7 +6,7 @@ import dataclasses
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ import pytest
 from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookie import Bookie
 from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
+from bookwarden.clusters.bookkeeper.connection import BookieConnection
 from bookwarden.clusters.bookkeeper.digests import Digest, Entry, digest_of
+from bookwarden.clusters.bookkeeper.protocol import ReadEntry
 from bookwarden.clusters.bookkeeper.reader import LedgerReader
 from bookwarden.clusters.bookkeeper.replicas import Replicas
 from bookwarden.clusters.bookkeeper.tls import BookieTls
@@ -119,6 +121,48 @@ def test_a_reading_that_is_given_up_leaves_nothing_for_the_next(make_reader: Mak
         next(reader.read())
     entries.close()
     assert list(reader.read(20, 59)) == EXPECTED[20:]
+
+
+def test_answers_to_a_reading_that_was_given_up_are_not_taken_for_the_next_ones(
+    scripted: list[ScriptedBookie], open_bookies: Callable[[BookieOptions | None], Bookies]
+) -> None:
+    bookies = open_bookies(BookieOptions(reads_in_flight=9))
+    for bookie in scripted:
+        for _, entry in list(bookie.entries):
+            bookie.entries[8, entry] = packet(DIGEST, 8, entry, b"of ledger 8")
+    scripted[1].gate.clear()
+    entries = LedgerReader(LEDGER, metadata_of(scripted), DIGEST, bookies).read()
+    next(entries)
+    entries.close()
+    scripted[1].gate.set()
+    found = list(LedgerReader(8, metadata_of(scripted), DIGEST, bookies).read())
+    assert [(entry.ledger_id, entry.payload) for entry in found] == [(8, b"of ledger 8")] * ENTRIES
+    for bookie in scripted:
+        assert len([entry for ledger, entry in bookie.asked if ledger == 8]) == ENTRIES // 3
+
+
+def test_failures_that_nobody_took_end_with_their_exchange(
+    open_bookies: Callable[[BookieOptions | None], Bookies],
+) -> None:
+    bookies = open_bookies(None)
+    with bookies.exchange():
+        bookies.ask("no-such-bookie", ReadEntry(LEDGER, 0))
+    with bookies.exchange():
+        assert bookies.answers() == []
+
+
+def test_what_a_bookie_answered_before_it_hung_up_is_not_lost(scripted: list[ScriptedBookie]) -> None:
+    scripted[0].hang_up_after = 2
+    with closing(BookieConnection("one", ("127.0.0.1", scripted[0].port), 60.0, None)) as connection:
+        for entry in (0, 3, 6):
+            connection.ask(ReadEntry(LEDGER, entry))
+        connection.send()
+        eventually(lambda: scripted[0].ended)
+        answered = [request for request, _ in connection.receive()]
+        assert answered == [ReadEntry(LEDGER, 0), ReadEntry(LEDGER, 3)]
+        assert connection.waiting == [ReadEntry(LEDGER, 6)]
+        with pytest.raises(BookieUnavailableError, match="bookie one"):
+            connection.receive()
 
 
 def stop(bookie: ScriptedBookie) -> None:
