@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import secrets
+import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from uuid import UUID, uuid4
@@ -121,13 +123,13 @@ def test_a_throttled_store_is_asked_again(
 def test_one_object_that_the_store_keeps_is_the_failure_of_its_copy_alone(
     server: ObjectStore, bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
 ) -> None:
-    kept, gone = (put(server, copy_in(troubled.endpoint, bucket, ledger)) for ledger in (1, 2))
+    gone, kept = (put(server, copy_in(troubled.endpoint, bucket, ledger)) for ledger in (1, 2))
     key = object_names(kept)[1]
     refused = f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>Retained</Message></Error>"
     troubled.answer(1, 200, f"<DeleteResult>{refused}</DeleteResult>", only="?delete")
-    done = opened(stores, troubled.endpoint, bucket).delete_many([kept, gone])
-    assert [one.fate for one in done] == [CopyFate.FAILED, CopyFate.DELETED]
-    assert "AccessDenied: Retained" in done[0].reason
+    done = opened(stores, troubled.endpoint, bucket).delete_many([gone, kept])
+    assert [one.fate for one in done] == [CopyFate.DELETED, CopyFate.FAILED]
+    assert "AccessDenied: Retained" in done[1].reason
 
 
 def test_uploads_that_cannot_be_listed_or_aborted_are_a_failure_until_they_can(
@@ -203,13 +205,46 @@ def test_a_missing_bucket_is_a_failure_and_not_an_absent_copy(server: ObjectStor
     assert "NoSuchBucket" in done.reason
 
 
-def test_a_store_that_is_down_fails_every_copy_after_the_tries_of_one(stores: list[OffloadStores]) -> None:
-    endpoint = "http://127.0.0.1:9"
-    copies = [copy_in(endpoint, "offload", ledger) for ledger in range(2000)]
-    store = opened(stores, endpoint, "offload", RequestLimits(attempts=2, parallel=2, connect_timeout=1.0))
-    readings, done = store.read_many(copies), store.delete_many(copies)
-    assert all(isinstance(reading, UnreadableCopy) and "connect" in reading.reason for reading in readings)
-    assert all(one.fate is CopyFate.FAILED and "connect" in one.reason for one in done)
+class HangsUp:
+    """Takes connections and closes them at once; counts them."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.close()
+
+
+def test_a_store_that_is_down_fails_every_copy_after_the_tries_of_a_few(stores: list[OffloadStores]) -> None:
+    down = HangsUp()
+    try:
+        copies = [copy_in(down.endpoint, "offload", ledger) for ledger in range(2000)]
+        store = opened(stores, down.endpoint, "offload", RequestLimits(attempts=2, parallel=2, connect_timeout=2.0))
+        readings = store.read_many(copies)
+        looked, down.connections = down.connections, 0
+        done = store.delete_many(copies)
+    finally:
+        down.close()
+    assert all(isinstance(reading, UnreadableCopy) and "onnection" in reading.reason for reading in readings)
+    assert all(one.fate is CopyFate.FAILED and "onnection" in one.reason for one in done)
+    # Each of the two readers may have begun another one before the first was known to fail.
+    assert looked <= 2 * 2 * 2
+    assert down.connections == 2
 
 
 @pytest.mark.parametrize(
