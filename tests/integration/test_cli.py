@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -205,6 +206,31 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(line: Line) -> None:
     assert [found["id"] for found in line.json("dlq", "drop", "--all", "--yes")["dead_letters"]] == [second["id"]]
     assert line.json("dlq", "list")["dead_letters"] == []
     line.fails(4, "no dead letter", "dlq", "show", first["id"])
+
+
+def test_dead_letters_are_grouped_replayed_by_reason_and_exported(line: Line, tmp_path: Path) -> None:
+    for number in range(3):
+        send_to_dlq(line, b"\xff%d" % number, **{"bookwarden.reason": f"ledger {number} has no driver 'gone'"})
+    send_to_dlq(line, b"other", **{"bookwarden.reason": "something else", "theirs": "kept"})
+    groups = line.json("dlq", "list", "--group-by", "reason")["groups"]
+    assert [(group["reason"], group["count"]) for group in groups] == [
+        ("ledger # has no driver <text>", 3),
+        ("something else", 1),
+    ]
+    file = tmp_path / "letters.jsonl"
+    assert line.json("dlq", "export", str(file))["dead_letters"] == 4
+    exported = [json.loads(text) for text in file.read_text().splitlines()]
+    assert sorted(base64.b64decode(found["payload"]) for found in exported) == [b"other", b"\xff0", b"\xff1", b"\xff2"]
+    assert {found["key"] for found in exported} == {"k"}
+    line.fails(5, "Replace", "dlq", "export", str(file))
+    shown = line("dlq", "export", "-", "--reason", "something", "--limit", "1")
+    assert json.loads(shown.stdout)["properties"]["theirs"] == "kept"
+    line.fails(5, "--yes", "dlq", "replay", "--reason", "no driver")
+    sent = line.json("dlq", "replay", "--reason", "ledger # has no driver", "--limit", "2", "--yes")["dead_letters"]
+    assert len(sent) == 2
+    assert line.json("inflight")["total"] == 2
+    assert len(line.json("dlq", "drop", "--reason", "no driver", "--yes")["dead_letters"]) == 1
+    assert [found["reason"] for found in line.json("dlq", "list")["dead_letters"]] == ["something else"]
 
 
 @pytest.mark.parametrize(

@@ -382,3 +382,53 @@ def test_a_full_disk_is_an_error_and_what_was_written_before_is_kept(tmp_path: P
     assert ended.returncode == 0, ended.stderr
     assert [record.ledger_id for record in read(tmp_path)] == [7, 9]
     assert len(list(tmp_path.iterdir())) == 2, "a file without a record stayed"
+
+
+_SWEEP_ON_A_FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.pulsar.references import MetadataReferences
+from bookwarden.deletion.decide import DeletionPolicy
+from bookwarden.deletion.journal_writing import FileJournal
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.errors import StoreUnavailableError
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.metastore.memory import MemoryStore
+from servers.population import Population
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = MemoryStore()
+population, holder = Population(store), ManagedLedgerHolder("t/ns/persistent/a")
+paths = [population.ledger(number, holder) for number in range(20)]
+marks = [ReceivedMark("t", "1:0:0", None, b"", {}, 1, mark=mark_of_holder(number, holder, "")) for number in range(20)]
+journal = FileJournal(Path(sys.argv[1]))
+sweep = Sweep(
+    BookKeeperCatalog(store), MetadataReferences([store]), journal, None,
+    DeletionPolicy(unlisted_grace=0), SweepLimits(max_unreachable=0.5),
+)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    list(sweep.process(marks, "run/0"))
+except StoreUnavailableError as error:
+    assert "nothing is deleted" in str(error), error
+else:
+    raise AssertionError("the sweep went on")
+assert all(store.get(path) for path in paths)
+journal.close()
+"""
+
+
+def test_a_sweep_whose_journal_is_full_deletes_nothing(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _SWEEP_ON_A_FULL_DISK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert list(tmp_path.iterdir()) == [], "a file without a record stayed"

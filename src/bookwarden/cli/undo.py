@@ -128,7 +128,7 @@ def _list(invocation: Invocation, limit: int) -> None:
 def _describe(name: str, rows: list[UndoRow], damage: list[JournalDamage], *, dry_run: bool) -> Document:
     counts = Counter(row.outcome.value for row in rows)
     summary = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(counts.items())) or "nothing"
-    shown = rows if len(rows) <= _SHOWN else [row for row in rows if row.outcome not in _DONE or row.reason]
+    shown = rows if len(rows) <= _SHOWN else [row for row in rows if row.outcome not in _DONE or row.held < row.copies]
     columns = (
         Column("ledger", right=True),
         Column("outcome"),

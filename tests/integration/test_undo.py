@@ -1,0 +1,159 @@
+"""Undo on the real servers: a deleted ledger is read again, and one that the bookie has dropped is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from click.testing import CliRunner
+
+from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.bookie import Bookie
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.context import MetadataContext, SweepContext, connection_of
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.received import ReceivedMark
+from servers.deletion_site import DeletionSite
+from servers.waiting import eventually
+
+pytestmark = pytest.mark.servers
+
+RUN = "a-query/7"
+MESSAGES = [f"message {number}".encode() for number in range(30)]
+
+
+@dataclass
+class Deleted:
+    """A topic of three ledgers whose first two its managed ledger no longer lists, and the sweep has deleted."""
+
+    site: DeletionSite
+    topic: str
+    ledgers: list[int]
+    listed: bytes
+    raw: dict[int, bytes]
+
+    @property
+    def options(self) -> list[str]:
+        settings = self.site.settings
+        values = {
+            "pulsar.service_url": settings.pulsar.service_url,
+            "pulsar.admin_url": settings.pulsar.admin_url,
+            "metadata_store.urls": f"['{self.site.store_url}']",
+            "sweep.journal": settings.sweep.journal,
+        }
+        return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+    def command(self, *arguments: str, exit_code: int = 0) -> Any:
+        result = CliRunner().invoke(cli, [*self.options, "-o", "json", *arguments])
+        assert result.exit_code == exit_code, result.output
+        return json.loads(result.stdout) if result.stdout else None
+
+    def entries(self, ledger_id: int) -> int:
+        """Count the entries that `ledger read` reads off the bookie."""
+        result = CliRunner().invoke(cli, [*self.options, "-o", "json", "ledger", "read", str(ledger_id)])
+        assert result.exit_code == 0, result.output
+        return len(result.stdout.splitlines())
+
+    def nodes(self) -> dict[int, bytes]:
+        with MetadataContext(self.site.settings) as metadata:
+            paths = [ledger_path("/ledgers", ledger_id) for ledger_id in self.ledgers]
+            found = metadata.store.get_many(paths)
+        return {ledger_id: node.value for ledger_id, node in zip(self.ledgers, found, strict=True) if node}
+
+
+def delete_two_ledgers(cluster: DevCluster, namespace: str, folder: Path) -> Deleted:
+    site = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, folder)
+    topic = f"persistent://{namespace}/orders"
+    _fill(site, topic)
+    holder = ManagedLedgerHolder(TopicName.parse(topic).managed_ledger)
+    with MetadataContext(site.settings) as metadata:
+        managed_ledgers = ManagedLedgers(metadata.store)
+        before = managed_ledgers.read(holder.name)
+        assert before is not None
+        ids = [ledger.ledger_id for ledger in before.info.ledgers][:2]
+        managed_ledgers.remove_ledgers(before, ids)
+        deleted = Deleted(site, topic, ids, before.raw, {})
+        deleted.raw = deleted.nodes()
+    assert len(deleted.raw) == 2
+    marks = [
+        ReceivedMark("topic", f"1:{number}:0", None, b"", {}, 1, mark=mark_of_holder(ledger_id, holder, "test"))
+        for number, ledger_id in enumerate(ids)
+    ]
+    with SweepContext(site.settings) as context:
+        outcomes = [row.outcome.value for rows in context.sweep.process(marks, RUN) for row in rows]
+    assert outcomes == ["deleted"] * 2
+    assert deleted.nodes() == {}
+    return deleted
+
+
+def _fill(site: DeletionSite, topic: str) -> None:
+    """Make three full ledgers and leave the topic unloaded, so that nobody else writes its node."""
+    admin = PulsarAdmin(connection_of(site.settings), timeout_s=60)
+    topics, client = Topics(admin), connection_of(site.settings).client()
+    try:
+        topics.create(topic)
+        client.subscribe(topic, "keeps", initial_position=pulsar.InitialPosition.Earliest).close()
+        for start in range(0, len(MESSAGES), 10):
+            producer = client.create_producer(topic)
+            for message in MESSAGES[start : start + 10]:
+                producer.send(message)
+            producer.close()
+            topics.unload(topic)
+    finally:
+        client.close()
+        admin.close()
+
+
+def test_deleted_ledgers_come_back_and_are_read_again_by_us_and_by_the_topic(
+    pulsar_cluster: DevCluster, namespace: str, tmp_path: Path
+) -> None:
+    deleted = delete_two_ledgers(pulsar_cluster, namespace, tmp_path)
+    (run,) = deleted.command("undo", "--list")["runs"]
+    assert (run["run"], run["ledgers"]) == (RUN, 2)
+    planned = deleted.command("undo", "--run", "a-query", "--dry-run")
+    assert planned["counts"] == {"would restore": 2}
+    deleted.command("undo", "--run", RUN, exit_code=5)
+    assert deleted.nodes() == {}
+    done = deleted.command("undo", "--run", RUN, "--yes")
+    assert done["counts"] == {"restored": 2}
+    assert deleted.nodes() == deleted.raw
+    assert [deleted.entries(ledger_id) for ledger_id in deleted.ledgers] == [10, 10]
+    again = deleted.command("undo", "--ledger", str(deleted.ledgers[0]), "--yes")
+    assert again["counts"] == {"restored": 1}
+    with MetadataContext(deleted.site.settings) as metadata:
+        # What an operator would do next, the topic unloaded: list the ledgers again.
+        managed_ledgers = ManagedLedgers(metadata.store)
+        found = managed_ledgers.read(TopicName.parse(deleted.topic).managed_ledger)
+        assert found is not None
+        metadata.store.put(found.path, deleted.listed, found.version)
+    client = connection_of(deleted.site.settings).client()
+    try:
+        reader = client.create_reader(deleted.topic, pulsar.MessageId.earliest)
+        assert [reader.read_next(30_000).data() for _ in MESSAGES] == MESSAGES
+    finally:
+        client.close()
+
+
+@pytest.mark.slow
+def test_a_ledger_that_the_bookie_has_collected_is_lost_and_leaves_nothing_behind(
+    make_cluster: Callable[..., DevCluster], make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    cluster = make_cluster(ClusterOptions(max_entries_per_ledger=10, bookie_settings={"gcWaitTime": "1000"}))
+    deleted = delete_two_ledgers(cluster, make_namespace(cluster), tmp_path)
+    with MetadataContext(deleted.site.settings) as metadata:
+        bookie = Bookie(f"127.0.0.1:{cluster.ports.bookie}", metadata.bookies)
+        eventually(lambda: not any(bookie.holds(deleted.ledgers).values()), 120)
+    done = deleted.command("undo", "--run", RUN, "--yes", exit_code=1)
+    assert done["counts"] == {"lost": 2}
+    assert deleted.nodes() == {}
