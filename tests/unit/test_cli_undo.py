@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.deletion.journal import JournalEntry
 from bookwarden.deletion.journal_writing import FileJournal
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
@@ -114,3 +115,12 @@ def test_whole_ledgers_beyond_a_screenful_are_only_counted(line: Line) -> None:
     assert "119 restored, 1 unverified" in shown
     assert len(shown.splitlines()) < 20
     assert len(json.loads(line("-o", "json", "undo", "--run", "q", "--yes").stdout)["ledgers"]) == 120
+
+
+def test_a_refusal_tells_nothing_but_why(line: Line) -> None:
+    line.delete(1, EMPTY)
+    line.store.create(MIGRATION_PATH, b'{"phase":"COPYING"}', make_parents=True)
+    refused = line("undo", "--run", "q", "--yes")
+    assert (refused.exit_code, line.exists(1)) == (5, False)
+    assert "COPYING" in refused.stderr
+    assert "Undone" not in refused.stdout

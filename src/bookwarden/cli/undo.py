@@ -78,13 +78,16 @@ def undo(
         if not dry_run:
             confirm(f"Put back the metadata of {counted(len(deletions), 'ledger')}?", yes=yes)
         rows: list[UndoRow] = []
+        settled = False
         try:
             for some in context.undo.preview(deletions) if dry_run else context.undo.run(deletions):
                 rows += some
                 invocation.say(f"{len(rows):,} of {counted(len(deletions), 'ledger')}")
+            settled = True
         finally:
             # What was settled before an error is told as well; the rest is settled by another undo.
-            invocation.write(_describe(context.name, rows, list(damage), dry_run=dry_run))
+            if rows or settled:
+                invocation.write(_describe(context.name, rows, list(damage), dry_run=dry_run))
     left = [row for row in rows if row.outcome not in _DONE]
     if left and not dry_run:
         raise BookwardenError(f"{counted(len(left), 'ledger')} of {len(rows):,} cannot be called restored")
