@@ -20,9 +20,13 @@ class ReplicaProbe:
 
     def __init__(self, bookies: Bookies) -> None:
         self._bookies = bookies
+        self._silent: dict[str, str] = {}
 
     def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
-        """Ask for each (ledger id, its metadata, entry id) all bookies that should have it; answers by bookie id."""
+        """Ask for each (ledger id, its metadata, entry id) all bookies that should have it; answers by bookie id.
+
+        A bookie that did not answer is not asked again for a while: each try can take as long as a connection may.
+        """
         wanted = [(ledger_id, entry_id, Replicas(metadata).of(entry_id)) for ledger_id, metadata, entry_id in entries]
         questions = [(bookie, ReadEntry(ledger, entry)) for ledger, entry, bookies in wanted for bookie in bookies]
         found: dict[tuple[str, int, int], Holding] = {}
@@ -32,12 +36,21 @@ class ReplicaProbe:
 
     def _ask(self, questions: Sequence[tuple[str, ReadEntry]]) -> dict[tuple[str, int, int], Holding]:
         found: dict[tuple[str, int, int], Holding] = {}
+        skipped: list[tuple[str, ReadEntry]] = []
         with self._bookies.exchange():
             for bookie, request in dict.fromkeys(questions):
-                self._bookies.ask(bookie, request)
+                if self._bookies.is_avoided(bookie):
+                    skipped.append((bookie, request))
+                else:
+                    self._bookies.ask(bookie, request)
             while answers := self._bookies.answers():
                 for answer in answers:
                     found[_key(answer)] = holding_of(answer)
+                    if answer.failure:
+                        self._silent[answer.bookie_id] = answer.failure
+        for bookie, request in skipped:
+            reason = self._silent.get(bookie, "it did not answer a moment ago")
+            found[bookie, request.ledger_id, request.entry_id] = Holding(Presence.UNKNOWN, reason)
         return found
 
 
