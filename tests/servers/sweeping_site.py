@@ -1,0 +1,79 @@
+"""The sweep as a context builds it, given marks by hand: without Spark, on real servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from bookwarden.config import Settings
+from bookwarden.context import MetadataContext, SweepContext, policy_of
+from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.ledgers.holders import Holder
+from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
+from bookwarden.ledgers.outcomes import OutcomeRow
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import ReceivedMark
+
+
+class SweepingSite:
+    """Sweeps marks that were made long ago, and reads what became of their ledgers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metadata = MetadataContext(settings)
+        self._context = SweepContext(settings)
+
+    def sweep(self, *marks: PendingDeletion) -> list[OutcomeRow]:
+        """Sweep the marks in one batch; a row for each."""
+        received = [
+            ReceivedMark(self.settings.deletion.topic, f"1:{entry}:0", None, b"", {}, published_at=1, mark=mark)
+            for entry, mark in enumerate(marks)
+        ]
+        return [row for rows in self._context.sweep.process(received, "test/0") for row in rows]
+
+    def outcome(self, ledger_id: int, holder: Holder) -> OutcomeRow:
+        """Sweep one mark of the holder's ledger."""
+        (row,) = self.sweep(mark_of_holder(ledger_id, holder, "test"))
+        return row
+
+    def read(self, ledger_id: int) -> LedgerReading:
+        (reading,) = self.metadata.catalog.read_many([ledger_id])
+        return reading
+
+    def stored(self, ledger_id: int) -> StoredLedger:
+        reading = self.read(ledger_id)
+        assert isinstance(reading, StoredLedger), reading
+        return reading
+
+    def exists(self, ledger_id: int) -> bool:
+        return isinstance(self.read(ledger_id), StoredLedger)
+
+    def put_back(self, ledger: StoredLedger) -> None:
+        """Make the ledger's metadata again if it is gone: a ledger that a broker failed to delete."""
+        if self.metadata.store.get(ledger.path) is None:
+            self.metadata.store.create(ledger.path, ledger.raw, make_parents=True)
+
+    def explain(self, ledger_id: int) -> Explanation:
+        """Explain the ledger as the command does, everywhere."""
+        now_ms = int(time.time() * 1000)
+        metadata = self.metadata
+        found = explain_ledger(ledger_id, metadata.catalog, metadata.references, policy_of(self.settings), now_ms)
+        return find_everywhere(found, metadata.reference_scan)
+
+    def new_ledgers(self, ledger_ids: Sequence[int]) -> list[StoredLedger]:
+        """Return those of the ledgers that exist."""
+        return [found for found in self.metadata.catalog.read_many(ledger_ids) if isinstance(found, StoredLedger)]
+
+    def close(self) -> None:
+        self._context.close()
+        self.metadata.close()
+
+    def __enter__(self) -> SweepingSite:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
