@@ -192,7 +192,7 @@ class OffloadSettings(_Section):
     attempts: int = Field(default=5, ge=1, le=100)
     parallel_requests: int = Field(default=16, ge=1, le=256)
     connect_timeout_seconds: float = Field(default=5.0, gt=0)
-    read_timeout_seconds: float = Field(default=60.0, gt=0)
+    read_timeout_seconds: float = Field(default=20.0, gt=0)
 
 
 class SweepSettings(_Section):

@@ -21,6 +21,7 @@ from bookwarden.clusters.offload.filesystem import FileSystemStore
 from bookwarden.clusters.offload.gcs import GcsAccess, GcsStore
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import map_file_name, object_names
+from bookwarden.clusters.offload.silence import StoreSilentError
 from bookwarden.devcluster.ports import free_ports
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
@@ -84,16 +85,20 @@ def test_google_deletes_many_in_one_request_and_knows_what_is_absent(google: Goo
         store.close()
 
 
-def test_google_without_the_bucket_or_without_an_answer_is_a_failure(google: Google) -> None:
-    for endpoint, says in ((google.endpoint, "bucket"), ("http://127.0.0.1:9", "refused")):
-        location = StoreLocation("google-cloud-storage", "no-such-bucket", "", endpoint)
-        store = GcsStore(location, GcsAccess(anonymous=True), RequestLimits(read_timeout=1.0))
-        try:
-            (done,) = store.delete_many(copies_at(location, 1))
-        finally:
-            store.close()
-        assert done.fate is CopyFate.FAILED
-        assert says in done.reason
+def test_google_without_the_bucket_is_a_failure_and_without_an_answer_a_silence(google: Google) -> None:
+    location = StoreLocation("google-cloud-storage", "no-such-bucket", "", google.endpoint)
+    store = GcsStore(location, GcsAccess(anonymous=True), RequestLimits(read_timeout=1.0))
+    (done,) = store.delete_many(copies_at(location, 1))
+    store.close()
+    assert done.fate is CopyFate.FAILED
+    assert "bucket" in done.reason
+    silent = GcsStore(
+        location._replace(endpoint="http://127.0.0.1:9"), GcsAccess(anonymous=True), RequestLimits(read_timeout=1.0)
+    )
+    for ask in (silent.read_many, silent.delete_many):
+        with pytest.raises(StoreSilentError, match="refused"):
+            ask(copies_at(location, 200))
+    silent.close()
 
 
 class AzureStub:
@@ -216,6 +221,15 @@ def test_azure_without_the_container_or_the_right_key_is_a_failure(azure: AzureS
             assert code in done.reason
     finally:
         store.close()
+
+
+def test_an_azure_that_does_not_answer_is_a_silence() -> None:
+    access = AzureAccess("http://127.0.0.1:9/account", "account", "a2V5")
+    store = AzureStore(StoreLocation("azureblob", "offload", "", ""), access, RequestLimits(attempts=1))
+    for ask in (store.read_many, store.delete_many):
+        with pytest.raises(StoreSilentError, match="refused"):
+            ask(copies_at(StoreLocation("azureblob", "offload", "", ""), 200))
+    store.close()
 
 
 def test_a_folder_of_a_file_system_goes_whole_and_its_neighbour_stays(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from azure.storage.blob import ContainerClient
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import data_name, object_names, owner_in
+from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
@@ -55,14 +55,15 @@ class AzureStore:
                 connection_timeout=limits.connect_timeout,
                 read_timeout=limits.read_timeout,
                 retry_total=limits.attempts - 1,
+                initial_backoff=1,
+                increment_base=2,
             )
         except ValueError as error:
             raise ConfigError(f"offload.stores, azureblob, account_url {access.account_url!r}: {error}") from error
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at the data blob of each copy, in the order asked."""
-        with ThreadPoolExecutor(self._limits.parallel) as pool:
-            return list(pool.map(self._look, copies))
+        return look_at_each(copies, self._look, self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data and index of each copy, in the order asked; Azure drops unfinished uploads by itself."""
@@ -72,6 +73,8 @@ class AzureStore:
             try:
                 fates += self._delete(chunk)
             except AzureError as error:
+                if start == 0 and _is_silence(error):
+                    raise StoreSilentError(self._say(error)) from error
                 failed = CopyDeletion(CopyFate.FAILED, self._say(error))
                 return fates + [failed] * (len(copies) - len(fates))
         return fates
@@ -89,6 +92,8 @@ class AzureStore:
             # A missing container is no missing blob.
             return AbsentCopy() if _code(error) == _GONE else UnreadableCopy(self._say(error))
         except AzureError as error:
+            if _is_silence(error):
+                raise StoreSilentError(self._say(error)) from error
             return UnreadableCopy(self._say(error))
         return PresentCopy(owner_in(found.metadata or {}))
 
@@ -117,6 +122,11 @@ def _key(access: AzureAccess) -> Any:
     if access.account_name:
         return {"account_name": access.account_name, "account_key": access.account_key}
     return access.account_key
+
+
+def _is_silence(error: AzureError) -> bool:
+    status = getattr(error, "status_code", None)
+    return status is None or is_silence(int(status))
 
 
 def _code(error: AzureError) -> str:

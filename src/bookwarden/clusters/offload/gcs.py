@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from requests.exceptions import RequestException
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import data_name, object_names, owner_in
+from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
@@ -56,8 +56,7 @@ class GcsStore:
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at the data object of each copy, in the order asked."""
         bucket = self._client.bucket(self._location.bucket)
-        with ThreadPoolExecutor(self._limits.parallel) as pool:
-            return list(pool.map(lambda copy: self._look(bucket, copy), copies))
+        return look_at_each(copies, lambda copy: self._look(bucket, copy), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data and index of each copy, in the order asked; parts of uploads carry no ledger's name."""
@@ -68,6 +67,8 @@ class GcsStore:
             if any(fate.fate is CopyFate.ABSENT for fate in fates):
                 self._require_bucket()
         except _FAILURES as error:
+            if not fates and _is_silence(error):
+                raise StoreSilentError(self._say(error)) from error
             failed = CopyDeletion(CopyFate.FAILED, self._say(error))
             fates = [fate if fate.fate is CopyFate.DELETED else failed for fate in fates]
             fates += [failed] * (len(copies) - len(fates))
@@ -81,6 +82,8 @@ class GcsStore:
         try:
             blob = bucket.get_blob(data_name(copy), timeout=self._timeout, retry=self._retry)
         except _FAILURES as error:
+            if _is_silence(error):
+                raise StoreSilentError(self._say(error)) from error
             return UnreadableCopy(self._say(error))
         return AbsentCopy() if blob is None else PresentCopy(owner_in(blob.metadata or {}))
 
@@ -116,6 +119,10 @@ class GcsStore:
     def _say(self, error: Exception) -> str:
         missing = " (the bucket, or the right to see it, is missing)" if isinstance(error, NotFound) else ""
         return f"bucket {self._location.bucket!r}: {error}{missing}"
+
+
+def _is_silence(error: Exception) -> bool:
+    return not isinstance(error, GoogleAPICallError) or is_silence(int(error.code or 500))
 
 
 def _client(location: StoreLocation, access: GcsAccess) -> Any:

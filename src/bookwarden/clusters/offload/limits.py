@@ -15,5 +15,5 @@ class RequestLimits:
     attempts: int = 5
     parallel: int = 16
     connect_timeout: float = 5.0
-    read_timeout: float = 60.0
+    read_timeout: float = 20.0
     abort_uploads: bool = True

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import data_name, object_names, owner_in
+from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
@@ -66,8 +66,7 @@ class S3Store:
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at the data object of each copy, in the order asked."""
         words: dict[int, str] = {}
-        with ThreadPoolExecutor(self._limits.parallel) as pool:
-            return list(pool.map(lambda copy: self._look(copy, words), copies))
+        return look_at_each(copies, lambda copy: self._look(copy, words), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data, index and unfinished uploads of each copy; S3 does not tell absent objects from deleted."""
@@ -77,6 +76,8 @@ class S3Store:
             try:
                 failures.update(self._delete(chunk))
             except (ClientError, BotoCoreError) as error:
+                if start == 0 and _is_silence(error):
+                    raise StoreSilentError(self._say(error)) from error
                 # Each request was tried several times: what the store refuses now it refuses for the rest too.
                 failures.update(dict.fromkeys(copies[start:], self._say(error)))
                 break
@@ -91,21 +92,20 @@ class S3Store:
         self._client.close()
 
     def _look(self, copy: OffloadedCopy, words: dict[int, str]) -> CopyReading:
-        if 0 in words:
-            return UnreadableCopy(words[0])
         try:
             answer = self._client.head_object(Bucket=self._bucket, Key=data_name(copy))
+        except BotoCoreError as error:
+            raise StoreSilentError(self._say(error)) from error
         except ClientError as error:
-            status = int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+            status = _status(error)
             if status == 404:
                 # A missing bucket looks the same here; the delete that follows tells.
                 return AbsentCopy()
             if status not in words:
                 words[status] = self._words(copy, error)
+            if is_silence(status):
+                raise StoreSilentError(words[status]) from error
             return UnreadableCopy(words[status])
-        except BotoCoreError as error:
-            words[0] = self._say(error)
-            return UnreadableCopy(words[0])
         return PresentCopy(owner_in(answer.get("Metadata", {})))
 
     def _words(self, copy: OffloadedCopy, error: ClientError) -> str:
@@ -175,6 +175,14 @@ class S3Store:
             told = error.response["Error"]
             return f"bucket {self._bucket!r}: {told.get('Code')}: {told.get('Message')}"
         return f"bucket {self._bucket!r}: {error}"
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+
+
+def _is_silence(error: ClientError | BotoCoreError) -> bool:
+    return isinstance(error, BotoCoreError) or is_silence(_status(error))
 
 
 def _client(location: StoreLocation, access: S3Access, limits: RequestLimits, region: str) -> Any:

@@ -6,10 +6,12 @@ failure, never an absent copy.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from bookwarden.clusters.offload.silence import StoreSilentError
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.offloaded_copies import (
     CopyDeletion,
@@ -23,8 +25,12 @@ from bookwarden.ledgers.offloaded_copies import (
 _T = TypeVar("_T")
 
 
+# How long, in seconds, a store that did not answer is not asked again: the copies of a batch come in many calls.
+_SILENCE = 30.0
+
+
 class CopyStore(Protocol):
-    """The copies of one location; no call raises for a store that fails."""
+    """The copies of one location; every call may raise StoreSilentError, and none for a single copy."""
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at each copy, in the order asked."""
@@ -62,9 +68,12 @@ class AllowedStore:
 class OffloadStores:
     """Looks at and deletes offloaded copies, each where it was recorded to be; one object per process."""
 
-    def __init__(self, allowed: Sequence[AllowedStore] = ()) -> None:
+    def __init__(self, allowed: Sequence[AllowedStore] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed = tuple(allowed)
+        self._clock = clock
         self._opened: dict[StoreLocation, CopyStore] = {}
+        # Why a store was silent, and until when it is not asked again.
+        self._silent: dict[StoreLocation, tuple[str, float]] = {}
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at each copy, in the order asked; a copy that cannot be looked at is UnreadableCopy."""
@@ -94,15 +103,20 @@ class OffloadStores:
         answers: dict[OffloadedCopy, _T] = {}
         for location, some in by_location.items():
             try:
-                store = self._store(location)
+                answers.update(zip(some, ask(self._store(location), some), strict=True))
             except ConfigError as error:
                 answers.update(dict.fromkeys(some, refuse(str(error))))
-            else:
-                answers.update(zip(some, ask(store, some), strict=True))
+            except StoreSilentError as error:
+                self._silent.setdefault(location, (str(error), self._clock() + _SILENCE))
+                answers.update(dict.fromkeys(some, refuse(str(error))))
         return [answers[copy] for copy in copies]
 
     def _store(self, location: StoreLocation) -> CopyStore:
-        """Open the store of a location; raise ConfigError where the settings have none for it."""
+        """Open the store of a location; ConfigError where there is none, StoreSilentError while it is silent."""
+        reason, until = self._silent.get(location, ("", 0.0))
+        if self._clock() < until:
+            raise StoreSilentError(reason)
+        self._silent.pop(location, None)
         if location not in self._opened:
             allowed = next((store for store in self._allowed if store.allows(location)), None)
             if allowed is None:
