@@ -124,3 +124,13 @@ def test_a_refusal_tells_nothing_but_why(line: Line) -> None:
     assert (refused.exit_code, line.exists(1)) == (5, False)
     assert "COPYING" in refused.stderr
     assert "Undone" not in refused.stdout
+
+
+def test_a_journal_that_is_cut_off_is_read_to_the_last_good_record_and_the_undo_says_so(line: Line) -> None:
+    line.delete(1, EMPTY)
+    (file,) = line.folder.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole.splitlines(keepends=True)[-1].replace(b"L0001", b"L0002")[:-20])
+    done = line("undo", "--run", "q", "--yes")
+    assert (done.exit_code, line.exists(1), line.exists(2)) == (0, True, False)
+    assert f"{file.name} is cut off in record 3: read up to the one before it" in done.stdout

@@ -432,3 +432,28 @@ def test_a_sweep_whose_journal_is_full_deletes_nothing(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert list(tmp_path.iterdir()) == [], "a file without a record stayed"
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").mkdir()
+    with pytest.raises(StoreError, match=r"1\.jsonl"):
+        read(tmp_path)
+
+    class Failing:
+        def names(self) -> list[str]:
+            return ["a"]
+
+        def open(self, name: str) -> object:
+            return self
+
+        def __enter__(self) -> object:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def readline(self, limit: int) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(StoreError, match="Input/output error"):
+        list(JournalReader(Failing()))

@@ -106,8 +106,11 @@ class JournalReader:
             opened = self._source.open(name)
             if opened is None:
                 continue
-            with opened as lines:
-                yield from self._records(name, lines)
+            try:
+                with opened as lines:
+                    yield from self._records(name, lines)
+            except OSError as error:
+                raise StoreError(f"journal file {name} cannot be read: {error.strerror}") from error
 
     def close(self) -> None:
         """Close the source."""
