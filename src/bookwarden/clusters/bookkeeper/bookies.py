@@ -81,17 +81,21 @@ class Bookies:
                 connection.forget()
 
     def ask(self, bookie_id: str, request: Request) -> None:
-        """Ask a bookie; the answer, or why there is none, comes from `answers`."""
+        """Ask a bookie, with the next `send` or `answers`; the answer, or why there is none, comes from `answers`."""
         try:
             self._connection(bookie_id).ask(request)
         except (BookieError, FormatError) as error:
             self._fail(bookie_id, [request], error)
 
+    def send(self) -> None:
+        """Send what was asked, as far as the sockets take it, without waiting."""
+        for bookie_id, connection in list(self._connections.items()):
+            self._send(bookie_id, connection)
+
     def answers(self) -> list[Answer]:
         """Wait for answers and return those that are here; each request has one in the end. None if none is due."""
         while True:
-            for bookie_id, connection in list(self._connections.items()):
-                self._send(bookie_id, connection)
+            self.send()
             if self._failed:
                 failed, self._failed = self._failed, []
                 return failed

@@ -6,6 +6,7 @@ a ledger or write: proto/bookie_protocol.proto has no field for it.
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -13,7 +14,8 @@ from google.protobuf.message import DecodeError
 from bookwarden.errors import FormatError
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 
-_LENGTH_BYTES: Final = 4
+_LENGTH: Final = struct.Struct(">I")
+_LENGTH_BYTES: Final = _LENGTH.size
 # Far above nettyMaxFrameSizeBytes of any bookie, and below what the first bytes of another protocol announce.
 _MAX_FRAME: Final = 256 * 1024 * 1024
 
@@ -86,9 +88,10 @@ def decode_response(frame: bytes) -> tuple[int, Response]:
         raise FormatError(_NO_RESPONSE)
     transaction = message.header.txnId
     read = message.readResponse
-    # The only response with a body; a field that is not set reads as empty.
-    if read.body:
-        return transaction, Response(read.status, read.body)
+    body = read.body
+    # Only this response has a body; a field that is not set reads as empty.
+    if body:
+        return transaction, Response(read.status, body)
     if message.HasField("readLacResponse"):
         lac = message.readLacResponse
         return transaction, Response(lac.status, lac.lastEntryBody, lac.lacBody)
@@ -119,7 +122,8 @@ class FrameSplitter:
         begin, size = 0, len(stream)
         while size - begin >= _LENGTH_BYTES:
             content = begin + _LENGTH_BYTES
-            end = content + frame_length(stream[begin:content])
+            (length,) = _LENGTH.unpack_from(stream, begin)
+            end = content + _possible(length)
             if end > size:
                 break
             frames.append(stream[content:end])
@@ -132,7 +136,10 @@ class FrameSplitter:
 
 def frame_length(head: bytes) -> int:
     """Read the length that a frame announces in its first four bytes; raise FormatError if it is impossible."""
-    length = int.from_bytes(head, "big")
+    return _possible(int.from_bytes(head, "big"))
+
+
+def _possible(length: int) -> int:
     if length > _MAX_FRAME:
         raise FormatError(f"a bookie announced a frame of {length} bytes: is it a bookie?")
     return length

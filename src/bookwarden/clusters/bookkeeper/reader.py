@@ -64,12 +64,14 @@ class LedgerReader:
         window = _Window(self._bookies.options.reads_in_flight, self._bookies.options.bytes_in_flight)
         with self._bookies.exchange():
             search = _Search(self._ledger_id, self._replicas, self._digest, self._bookies)
-            asked = first
+            asked, low = first, 0
             for wanted in range(first, end + 1):
+                if asked - wanted <= low and asked <= end:
+                    # By halves, so that the bookies are at work while the caller is.
+                    limit = window.entries
+                    search.ask_all(range(asked, min(wanted + limit, end + 1)))
+                    asked, low = max(asked, wanted + limit), limit // 2
                 while wanted not in search.found:
-                    while asked <= end and asked - wanted < window.entries:
-                        search.ask(asked)
-                        asked += 1
                     search.take_answers(wanted)
                 entry = search.found.pop(wanted)
                 window.count(len(entry.payload))
@@ -186,6 +188,12 @@ class _Search:
         self._problems: dict[int, _Problems] = {}
         self._failed: dict[int, BookieError] = {}
         self.found: dict[int, Entry] = {}
+
+    def ask_all(self, entry_ids: range) -> None:
+        """Ask for each of these entries, and send all requests."""
+        for entry_id in entry_ids:
+            self.ask(entry_id)
+        self._bookies.send()
 
     def ask(self, entry_id: int) -> None:
         """Ask the next bookie that may have the entry; if there is none left, note the entry as failed."""
