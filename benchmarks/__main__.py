@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from benchmarks import journal, latency, mark, offload, source, sweep
+from benchmarks import journal, latency, ledger_read, mark, offload, source, sweep
 from benchmarks.options import Options
 from benchmarks.results import OUTPUT, say
 from bookwarden.errors import BookwardenError
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "sweep": sweep.run,
     "latency": latency.run,
     "mark": mark.run,
+    "ledger-read": ledger_read.run,
     "journal": journal.run,
     "offload": offload.run,
 }
