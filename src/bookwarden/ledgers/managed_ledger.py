@@ -102,7 +102,8 @@ class ManagedLedgerInfo:
     @property
     def offloaded(self) -> frozenset[UUID]:
         """The offloaded copies that this node refers to, finished or not."""
-        return frozenset().union(*(ledger.offload.uuids for ledger in self.ledgers if ledger.offload is not None))
+        offloads = [ledger.offload for ledger in self.ledgers if ledger.offload is not None]
+        return frozenset().union(*(offload.uuids for offload in offloads))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,11 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A node's decoded value, and the ledgers that it names."""
+    """What counts of a node's value: the ledgers and offloaded copies that it names, and a cursor's as a whole."""
 
     ledger_ids: frozenset[int]
-    info: _NamesLedgers
+    offloaded: frozenset[UUID] = frozenset()
+    cursor: CursorInfo | None = None
 
 
 # What a root says of a node: its value, None if there is no such node, or why it cannot be read.
@@ -196,25 +197,25 @@ def _decode(node: _Node, found: Versioned | None) -> _Finding:
         return None
     try:
         info = node.decode(found.value)
-        return _Found(info.ledger_ids, info)
     except FormatError as error:
         return UnknownReferences(f"{node.path}: {error}")
+    if isinstance(info, ManagedLedgerInfo):
+        return _Found(info.ledger_ids, info.offloaded)
+    return _Found(info.ledger_ids, cursor=info if isinstance(info, CursorInfo) else None)
+
+
+def _found(needed: Sequence[_Node], findings: _Findings) -> list[_Found]:
+    return [found for root in findings for node in needed if isinstance(found := root[node.path], _Found)]
 
 
 def _named(needed: Sequence[_Node], findings: _Findings) -> frozenset[int]:
-    named: set[int] = set()
-    for root in findings:
-        for node in needed:
-            finding = root[node.path]
-            if isinstance(finding, _Found):
-                named.update(finding.ledger_ids)
-    return frozenset(named)
+    found = _found(needed, findings)
+    # Mostly there is one node, in one root.
+    return found[0].ledger_ids if len(found) == 1 else frozenset[int]().union(*(one.ledger_ids for one in found))
 
 
 def _offloaded(needed: Sequence[_Node], findings: _Findings) -> frozenset[UUID]:
-    found = (root[node.path] for root in findings for node in needed)
-    infos = [finding.info for finding in found if isinstance(finding, _Found)]
-    return frozenset[UUID]().union(*(info.offloaded for info in infos if isinstance(info, ManagedLedgerInfo)))
+    return frozenset[UUID]().union(*(found.offloaded for found in _found(needed, findings) if found.offloaded))
 
 
 def _exists(node: _Node, findings: _Findings) -> bool:
@@ -233,6 +234,5 @@ def _cursors(needed: Sequence[_Node], findings: _Findings) -> dict[int, CursorIn
     for number, root in enumerate(findings):
         if root[managed_ledger.path] is not None:
             finding = root[cursor.path]
-            info = finding.info if isinstance(finding, _Found) else None
-            found[number] = info if isinstance(info, CursorInfo) else None
+            found[number] = finding.cursor if isinstance(finding, _Found) else None
     return found
