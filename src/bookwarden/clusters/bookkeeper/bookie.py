@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies import Bookies
 from bookwarden.clusters.bookkeeper.probe import holding_of
 from bookwarden.clusters.bookkeeper.protocol import ReadEntry
 from bookwarden.errors import BookieUnavailableError
 from bookwarden.ledgers.holdings import Holding, Presence
+
+# A bookie answers with the whole entry, which may be megabytes.
+_AT_ONCE: Final = 64
 
 
 class Bookie:
@@ -24,13 +28,15 @@ class Bookie:
         Whether it should have the entry, Replicas tells. The entry's digest is not looked at.
         """
         found: dict[int, Holding] = {}
-        with self._bookies.exchange():
-            for ledger_id in dict.fromkeys(ledger_ids):
-                self._bookies.ask(self._id, ReadEntry(ledger_id, entry_id))
-            while answers := self._bookies.answers():
-                for answer in answers:
-                    assert isinstance(answer.request, ReadEntry)
-                    found[answer.request.ledger_id] = holding_of(answer)
+        distinct = list(dict.fromkeys(ledger_ids))
+        for start in range(0, len(distinct), _AT_ONCE):
+            with self._bookies.exchange():
+                for ledger_id in distinct[start : start + _AT_ONCE]:
+                    self._bookies.ask(self._id, ReadEntry(ledger_id, entry_id))
+                while answers := self._bookies.answers():
+                    for answer in answers:
+                        assert isinstance(answer.request, ReadEntry)
+                        found[answer.request.ledger_id] = holding_of(answer)
         return found
 
     def holds(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, bool]:
