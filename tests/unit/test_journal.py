@@ -457,3 +457,21 @@ def test_a_file_that_cannot_be_read_to_its_end_is_an_error(tmp_path: Path) -> No
 
     with pytest.raises(StoreError, match="Input/output error"):
         list(JournalReader(Failing()))
+
+
+def test_what_could_not_be_synced_counts_as_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = FileJournal(tmp_path)
+    journal.append([deleted(1)])
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fail)
+        with pytest.raises(StoreUnavailableError, match="Input/output error"):
+            journal.append([deleted(2)])
+    journal.append([deleted(3)])
+    journal.close()
+    # What is behind a failed sync is not trusted: the next record is in a file of its own.
+    assert len(list(tmp_path.iterdir())) == 2
+    assert [record.ledger_id for record in read(tmp_path)] == [1, 2, 3]
