@@ -57,6 +57,25 @@ def test_the_same_files_make_the_same_bytes_whenever_and_by_whomever_they_were_w
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_the_libraries_of_offload_stores_are_packed_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed: list[str] = []
+
+    def pip(*arguments: str) -> None:
+        if arguments[0] == "install":
+            installed.append(arguments[-1])
+            Path(arguments[2]).mkdir()
+
+    monkeypatch.setattr(archive, "_pip", pip)
+    monkeypatch.setattr(archive, "_build_wheel", lambda checkout, scratch: Path("bookwarden.whl"))
+    (tmp_path / "setup.cfg").touch()
+    output = tmp_path / "env.tar.gz"
+    for extras in ([], ["--extra", "s3", "--extra", "gcs"]):
+        assert archive.main(["--checkout", str(tmp_path), "--output", str(output), *extras]) == 0
+    assert installed == ["bookwarden.whl[executor]", "bookwarden.whl[executor,s3,gcs]"]
+
+
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     output = tmp_path / "env.tar.gz"
     assert archive.main(["--checkout", str(tmp_path), "--output", str(output)]) == 3

@@ -312,6 +312,23 @@ def test_a_copy_is_in_the_journal_before_it_is_deleted() -> None:
     assert CONTEXT.uuid in world.copies.owners
 
 
+def test_a_sweep_without_stores_keeps_copies_and_deletes_ledgers() -> None:
+    world = World()
+    world.population.ledger(1, HOLDER)
+    sweep = Sweep(
+        BookKeeperCatalog(world.store),
+        MetadataReferences([world.store]),
+        world.recorder,
+        world.recorder,
+        POLICY,
+        SweepLimits(),
+        clock=lambda: NOW,
+    )
+    (rows,) = sweep.process([mark(), mark(2), mark(kind=LedgerType.LEDGER)], "run/0")
+    assert [row.outcome for row in rows] == [Outcome.RETRY, Outcome.RETRY, Outcome.DELETED]
+    assert all("no store of offloaded copies" in reason for reason in world.recorder.retried)
+
+
 def test_where_a_copy_lies_is_what_the_broker_recorded() -> None:
     received = mark()
     assert received.mark is not None

@@ -21,6 +21,7 @@ from bookwarden.errors import BookwardenError, ConfigError
 
 logger = logging.getLogger(__name__)
 EXTRA = "executor"
+OFFLOAD_EXTRAS = ("s3", "gcs", "azure")
 # What a wheel is built from. Built from a copy, since setuptools packs whatever lies in an old build folder.
 _SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "src", "schemas")
 # Never imported, and a third of the size: test suites, headers, type stubs, console scripts.
@@ -31,17 +32,18 @@ _TIME = 315_532_800
 _COMPRESSION = 5
 
 
-def build_archive(checkout: Path, output: Path) -> int:
+def build_archive(checkout: Path, output: Path, extras: Sequence[str] = ()) -> int:
     """Install the wheel of this checkout with its executor extra into a folder and pack that; return the file count.
 
-    Raises ConfigError when this is no checkout, BookwardenError when pip fails.
+    ``extras`` are further ones, such as ``s3``. Raises ConfigError when this is no checkout, BookwardenError when pip
+    fails.
     """
     if not (checkout / "setup.cfg").is_file():
         raise ConfigError(f"{checkout} has no setup.cfg: give the folder of a bookwarden checkout")
     with tempfile.TemporaryDirectory(prefix="bookwarden-archive-") as scratch:
         environment = Path(scratch, "env")
         wheel = _build_wheel(checkout, Path(scratch))
-        _pip("install", "--target", str(environment), f"{wheel}[{EXTRA}]")
+        _pip("install", "--target", str(environment), f"{wheel}[{','.join((EXTRA, *extras))}]")
         return pack(environment, output)
 
 
@@ -103,10 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Pack bookwarden and its dependencies for Spark's executors.")
     parser.add_argument("--checkout", type=Path, default=Path(), help="folder of the checkout; the current one")
     parser.add_argument("--output", type=Path, default=Path("dist/bookwarden-env.tar.gz"))
+    parser.add_argument(
+        "--extra", action="append", default=[], choices=OFFLOAD_EXTRAS, help="a store of offloaded copies; repeatable"
+    )
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        files = build_archive(given.checkout, given.output)
+        files = build_archive(given.checkout, given.output, given.extra)
     except BookwardenError as error:
         logger.error("%s", error)
         return error.exit_code
