@@ -130,6 +130,32 @@ def test_a_mark_that_comes_before_the_metadata_update_is_retried_until_the_refer
     assert site.backlog() == 0
 
 
+def test_with_a_delay_a_ledger_is_verified_twice_and_a_reference_in_between_keeps_it(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    site.overrides = {"deletion.delete_delay_seconds": "3", "deletion.still_referenced_grace_seconds": "0"}
+    holder = holders(site.namespace)[0]
+    doomed, regained = next(ledger_ids), next(ledger_ids)
+    paths = [population.ledger(doomed, holder), population.ledger(regained, holder)]
+    site.mark(pending(doomed, holder), pending(regained, holder))
+    site.sweep_once(spark)
+    assert all(store.get_many(paths))
+    assert site.counts() == {"delayed": 2}
+    assert site.backlog() == 2
+    population.names(holder, [regained])
+
+    def settled() -> bool:
+        site.sweep_once(spark)
+        return site.backlog() == 0
+
+    eventually(settled, 60)
+    gone, kept = store.get_many(paths)
+    assert (gone is None, kept is None) == (True, False)
+    assert set(site.outcome_of(doomed)[:-1]) == {"delayed"}
+    assert (site.outcome_of(doomed)[-1], site.outcome_of(regained)[-1]) == ("deleted", "still referenced")
+    assert {row["attempts"] for row in site.outcomes()} == {0}
+
+
 @pytest.mark.parametrize(
     ("tags", "says"),
     [
