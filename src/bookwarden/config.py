@@ -24,7 +24,8 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, FormatError
+from bookwarden.ledgers.names import TopicName
 
 CONFIG_VARIABLE = "BOOKWARDEN_CONFIG"
 _PREFIX = "BOOKWARDEN_"
@@ -33,7 +34,8 @@ OTHER_VARIABLES = ("BOOKWARDEN_CACHE", "BOOKWARDEN_SERVERS")
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # "nan" and "inf" are numbers for YAML, and for no setting.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class OAuth2Settings(_Section):
@@ -111,6 +113,16 @@ class BookKeeperSettings(_Section):
     bytes_in_flight: int = Field(default=32 * 1024 * 1024, ge=65_536)
 
 
+def _persistent_topic(setting: str, name: str) -> TopicName:
+    try:
+        topic = TopicName.parse(name)
+    except FormatError as error:
+        raise ValueError(f"{setting}: {error}") from error
+    if "://" not in name or topic.domain != "persistent" or not name.isprintable():
+        raise ValueError(f"{setting}: {name!r} is not the full name of a persistent topic, persistent://...")
+    return topic
+
+
 class DeletionSettings(_Section):
     """Two-phase deletion; the names that begin with two_phase_deletion_ are PIP-186's."""
 
@@ -126,6 +138,14 @@ class DeletionSettings(_Section):
     unlisted_grace_seconds: float = Field(default=60.0, ge=0)
     shadow_refresh_seconds: float = Field(default=600.0, ge=0)
     delete_delay_seconds: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _topics_are_three(self) -> DeletionSettings:
+        names = ("topic", "retry_topic", "dlq_topic")
+        topics = [_persistent_topic(name, getattr(self, name)) for name in names]
+        if len(set(topics)) < len(names):
+            raise ValueError(f"{', '.join(names)} must be three topics: what is sent on would come back at once")
+        return self
 
     @property
     def still_referenced_grace(self) -> float:
@@ -299,6 +319,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"settings file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"settings file {path} is not text in UTF-8: byte {error.start} is not") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""

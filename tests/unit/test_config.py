@@ -61,6 +61,15 @@ def test_the_file_is_found_through_the_environment(tmp_path: Path, monkeypatch: 
         ({"metadata_store.digest_user": "me"}, "go together"),
         ({"metadata_store.urls": "[]"}, "metadata_store.urls"),
         ({"deletion.subscription": "''"}, "deletion.subscription"),
+        (
+            {"deletion.topic": "__ledger_deletion"},
+            "topic: '__ledger_deletion' is not the full name",
+        ),
+        ({"deletion.topic": "non-persistent://a/b/c"}, "not the full name of a persistent topic"),
+        ({"deletion.dlq_topic": "persistent://a/b"}, "dlq_topic: topic name 'persistent://a/b' has too few parts"),
+        ({"deletion.dlq_topic": '"persistent://a/b/c\\n"'}, "not the full name of a persistent topic"),
+        ({"deletion.retry_topic": "persistent://pulsar/system/__ledger_deletion"}, "must be three topics"),
+        ({"deletion.delete_delay_seconds": ".inf"}, "deletion.delete_delay_seconds"),
         ({"sweep.journal": "gs://bucket/x"}, "s3://bucket/prefix"),
         ({"sweep.journal": "s3:///x"}, "s3://bucket/prefix"),
         ({"sweep.journal": "s3://b", "sweep.journal_retention_days": "3"}, "lifecycle"),
@@ -84,6 +93,13 @@ def test_a_malformed_file_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match="settings"):
+        load_settings(file)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_bytes(b"pulsar:\n  \xe5\xff")
+    with pytest.raises(ConfigError, match="not text in UTF-8: byte 10"):
         load_settings(file)
 
 

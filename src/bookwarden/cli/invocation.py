@@ -13,6 +13,9 @@ import click
 
 from bookwarden.cli.output import Document, JsonWriter, TextWriter, Writer
 from bookwarden.config import Settings, load_settings
+from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
+
+LEDGER_ID = click.IntRange(0, MAX_LEDGER_ID)
 
 # Libraries that tell at length what their errors tell as well.
 _CHATTY = ("kazoo", "pulsar", "urllib3")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from bookwarden.cli.entries import ENTRY_FORMS, write_entries
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.cli.references import place_tables, reference_data, reference_pairs
 from bookwarden.clusters.bookkeeper.reader import open_ledger
@@ -22,7 +22,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerRead
 _everywhere = click.option(
     "--everywhere", is_flag=True, help="Look for it in all of the metadata: every topic, schema and log of every root."
 )
-_LEDGER_ID = click.argument("ledger_id", metavar="ID", type=click.IntRange(min=0))
+_LEDGER_ID = click.argument("ledger_id", metavar="ID", type=LEDGER_ID)
 _ENTRY_ID = click.IntRange(min=0)
 
 _EXAMPLES = """\b

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.preflight import require_marking
 from bookwarden.cli.questions import confirm, yes_option
@@ -152,7 +152,7 @@ def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) 
 
 
 @mark.command("ledger")
-@click.argument("ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(min=0))
+@click.argument("ledger_ids", metavar="ID...", nargs=-1, required=True, type=LEDGER_ID)
 @_dry_run
 @yes_option
 @pass_invocation

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Note, Part, Table, counted, moment
 from bookwarden.cli.questions import confirm, yes_option
 from bookwarden.context import UndoContext, journal_reader_of
@@ -42,7 +42,7 @@ _NEXT = (
 @click.option("--list", "listing", is_flag=True, help="List the runs in the journal, the latest first.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Runs to list.")
 @click.option("--run", metavar="RUN", help="What this run deleted; RUN is QUERY/BATCH, or QUERY for all its batches.")
-@click.option("--ledger", "ledgers", type=click.IntRange(min=0), metavar="ID", multiple=True, help="May be repeated.")
+@click.option("--ledger", "ledgers", type=LEDGER_ID, metavar="ID", multiple=True, help="May be repeated.")
 @click.option("--since", type=click.DateTime(_TIMES), metavar="TIME", help="What was deleted from this time on, UTC.")
 @click.option("--keep-partial", is_flag=True, help="Leave the metadata of ledgers that are lost only in part.")
 @click.option("--dry-run", is_flag=True, help="Only ask the bookies what could be restored.")
