@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, identify_holder
+from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.wire.cursor import decode_cursor
@@ -94,3 +96,14 @@ def test_the_metadata_of_every_kind_of_ledger_is_read() -> None:
 def test_an_open_ledger_has_no_last_entry() -> None:
     states = {(ledger.state, ledger.last_entry_id is None) for ledger in _ledgers()}
     assert states == {(LedgerState.OPEN, True), (LedgerState.CLOSED, False)}
+
+
+def test_each_ledger_is_known_by_the_holder_that_pulsar_wrote_into_it() -> None:
+    topic = _topic(SAMPLES[0])
+    holders = {identify_holder(ledger.custom) for ledger in _ledgers()}
+    assert {CompactedHolder(topic.managed_ledger), BucketHolder(topic.managed_ledger, "sub%2Fone")} <= holders
+    assert {ManagedLedgerHolder(topic.managed_ledger), SchemaHolder("public/default/__change_events")} <= holders
+    for ledger in _ledgers():
+        holder = identify_holder(ledger.custom)
+        assert holder is not None
+        assert custom_metadata_mismatch(holder, ledger.custom) is None
