@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.pulsar.brokers import Brokers, TopicCompaction
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, PulsarUnavailableError
 
 TOPIC = "persistent://t/n/a b"
 
@@ -76,6 +76,28 @@ def test_a_topic_that_was_never_compacted_names_no_ledger() -> None:
 def test_an_answer_of_another_shape_is_an_error_and_no_ledger_at_all(changes: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match="a b"):
         brokers(**changes).compaction(TOPIC)
+
+
+def test_brokers_that_fail_slowly_are_not_waited_for_again_at_once() -> None:
+    now, asked, takes = 0.0, 0, 0.0
+
+    class Slow(Admin):
+        def get_json(self, path: str) -> Any:
+            nonlocal now, asked
+            asked += 1
+            now += takes
+            raise PulsarUnavailableError("no answer in time")
+
+    made = Brokers(Slow(), clock=lambda: now)  # type: ignore[arg-type]
+    for seconds, expected in ((1.0, 1), (1.0, 2), (10.0, 3), (10.0, 3), (10.0, 3)):
+        takes = seconds
+        with pytest.raises(PulsarUnavailableError):
+            made.subscriptions(TOPIC)
+        assert asked == expected
+    now += 30.0
+    with pytest.raises(PulsarUnavailableError):
+        made.compaction(TOPIC)
+    assert asked == 4
 
 
 def test_a_name_of_the_first_version_is_not_asked_for_as_another_topic() -> None:

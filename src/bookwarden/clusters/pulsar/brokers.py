@@ -6,16 +6,20 @@ Pulsar 4.0. Each of them loads the topic on its owner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.topic_positions import topic_path
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, PulsarUnavailableError
 from bookwarden.ledgers.managed_ledger import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 from bookwarden.ledgers.names import TopicName
 
+# A failure that took so long is not waited for again at once: a batch may ask for many topics.
+_SLOW_S = 2.0
+_PAUSE_S = 30.0
 # Anything else may be a compaction under way.
 _AT_REST = frozenset({"NOT_RUN", "SUCCESS", "ERROR"})
 
@@ -35,8 +39,10 @@ class TopicCompaction:
 class Brokers:
     """Asks the owners of topics. Each call raises PulsarError, NotFoundError or FormatError where nothing is known."""
 
-    def __init__(self, admin: PulsarAdmin) -> None:
+    def __init__(self, admin: PulsarAdmin, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin
+        self._clock = clock
+        self._paused_until = float("-inf")
 
     def compaction(self, topic: str) -> TopicCompaction:
         """Return what the owner says of the topic's compaction, and of its compacted ledgers after that.
@@ -44,9 +50,9 @@ class Brokers:
         A compaction that another process runs, or the topic's owner of before, is seen by its consumer.
         """
         path = _path(topic)
-        status = self._admin.get_json(f"{path}/compaction")
-        stats = self._admin.get_json(f"{path}/stats")
-        internal = self._admin.get_json(f"{path}/internalStats")
+        status = self._ask(f"{path}/compaction")
+        stats = self._ask(f"{path}/stats")
+        internal = self._ask(f"{path}/internalStats")
         try:
             subscriptions = stats["subscriptions"]
             compactor = subscriptions.get(COMPACTION_CURSOR) or {}
@@ -58,9 +64,21 @@ class Brokers:
     def subscriptions(self, topic: str) -> frozenset[str]:
         """Name the subscriptions that the owner knows, those without a cursor in the metadata too."""
         try:
-            return frozenset(str(name) for name in self._admin.get_json(f"{_path(topic)}/stats")["subscriptions"])
+            return frozenset(str(name) for name in self._ask(f"{_path(topic)}/stats")["subscriptions"])
         except (KeyError, TypeError) as error:
             raise FormatError(f"the stats of {topic} lack or misshape {error}") from error
+
+    def _ask(self, path: str) -> Any:
+        begun = self._clock()
+        if begun < self._paused_until:
+            raise PulsarUnavailableError("the brokers did not answer a moment ago")
+        try:
+            return self._admin.get_json(path)
+        except PulsarUnavailableError:
+            now = self._clock()
+            if now - begun >= _SLOW_S:
+                self._paused_until = now + _PAUSE_S
+            raise
 
     def close(self) -> None:
         """Close the idle connections."""
