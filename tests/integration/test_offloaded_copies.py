@@ -1,0 +1,210 @@
+"""A real broker offloads to a real S3 server; what it leaves there when it crashes is swept, and nothing else."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pulsar
+import pytest
+from pyspark.sql import SparkSession
+
+from bookwarden.clusters.offload.names import data_name, object_names
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.context import MetadataContext, PhaseOneContext
+from bookwarden.deletion.copy_deletion import copy_of
+from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.ledgers.managed_ledger import LedgerInfo
+from bookwarden.ledgers.metadata import AbsentLedger
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from servers.deletion_site import DeletionSite
+from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
+from servers.pulsar_topics import TopicUnderTest
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+BUCKET = "pulsar-offload"
+VALUES = [secrets.token_bytes(2000) for _ in range(45)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
+        store.client.create_bucket(Bucket=BUCKET)
+        yield store
+
+
+@pytest.fixture(scope="module")
+def proxy(server: ObjectStore) -> Iterator[TroubledStore]:
+    proxy = TroubledStore(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="module")
+def offloading_cluster(proxy: TroubledStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    options = ClusterOptions(
+        max_entries_per_ledger=10,
+        offload=True,
+        broker_settings={
+            "managedLedgerOffloadDriver": "S3",
+            "managedLedgerOffloadBucket": BUCKET,
+            "managedLedgerOffloadRegion": REGION,
+            "managedLedgerOffloadServiceEndpoint": proxy.endpoint,
+        },
+        # What the driver S3 reads; aws-s3 takes AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+        broker_environment={"ACCESS_KEY_ID": ACCESS_KEY, "ACCESS_KEY_SECRET": SECRET_KEY},
+    )
+    with DevCluster(tmp_path_factory.mktemp("offloading"), options) as cluster:
+        yield cluster
+
+
+@dataclass
+class Place:
+    """A cluster that offloads, where it offloads to, and what sweeps it."""
+
+    cluster: DevCluster
+    server: ObjectStore
+    site: DeletionSite
+    metadata: MetadataContext
+
+    def topic(self, namespace: str, name: str) -> TopicUnderTest:
+        """Make a topic of several ledgers, all but the last offloaded."""
+        topic = TopicUnderTest(self.cluster.connection(), namespace, name, partitions=0)
+        topic.send(VALUES, batching_enabled=False)
+        path, last = topic_path(topic.name), self.ledgers(topic)[-1].ledger_id
+        topic.admin.put(f"{path}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
+        eventually(lambda: topic.admin.get_json(f"{path}/offload")["status"] == "SUCCESS", 60)
+        return topic
+
+    def ledgers(self, topic: TopicUnderTest) -> tuple[LedgerInfo, ...]:
+        read = ManagedLedgers(self.metadata.store).read(TopicName.parse(topic.name).managed_ledger)
+        assert read is not None
+        return read.info.ledgers
+
+    def drop_from_bookkeeper(self, topic: TopicUnderTest) -> None:
+        """Let the broker delete BookKeeper's copy of what is offloaded."""
+
+        def only_copies() -> bool:
+            topic.admin.post(f"{topic_path(topic.name)}/trim")
+            ids = [ledger.ledger_id for ledger in self.ledgers(topic)[:-1]]
+            return all(isinstance(found, AbsentLedger) for found in self.metadata.catalog.read_many(ids))
+
+        eventually(only_copies, 60)
+
+    def objects(self, marks: list[PendingDeletion]) -> set[str]:
+        return {name for mark in marks for name in object_names(copy_of(mark))}
+
+
+@pytest.fixture
+def place(
+    offloading_cluster: DevCluster,
+    server: ObjectStore,
+    make_namespace: Callable[[DevCluster], str],
+    tmp_path: Path,
+    proxy: TroubledStore,
+) -> Iterator[Place]:
+    store = (
+        f"{{driver: S3, endpoint: '{proxy.endpoint}', buckets: [{BUCKET}], "
+        f"access_key: {ACCESS_KEY}, secret_key: {SECRET_KEY}}}"
+    )
+    overrides = {"offload.stores": f"[{store}]", "offload.attempts": "2"}
+    cluster = offloading_cluster
+    site = DeletionSite(
+        cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), tmp_path, overrides
+    )
+    site.create_topics()
+    with MetadataContext(site.settings) as metadata:
+        yield Place(cluster, server, site, metadata)
+    proxy.refuse(0, 0, "", "")
+
+
+def read_all(topic: TopicUnderTest) -> list[bytes]:
+    client = topic.connection.client()
+    try:
+        reader = client.create_reader(topic.name, pulsar.MessageId.earliest)
+        return [reader.read_next(30_000).data() for _ in VALUES]
+    finally:
+        client.close()
+
+
+def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_reads_back_byte_for_byte(
+    place: Place, proxy: TroubledStore, make_namespace: Callable[[DevCluster], str], spark: SparkSession
+) -> None:
+    both, single = make_namespace(place.cluster), make_namespace(place.cluster)
+    orders, kept, invoices = (place.topic(both, "orders"), place.topic(single, "kept"), place.topic(single, "invoices"))
+    orders.admin.put(f"/namespaces/{single}/offloadDeletionLagMs", 0)
+    for topic in (kept, invoices):
+        place.drop_from_bookkeeper(topic)
+    kept.unload()
+    assert read_all(kept) == VALUES
+
+    # The store refuses deletes: the broker updates its metadata all the same, and tries again from memory.
+    proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
+    with PhaseOneContext(place.site.settings) as phase_one:
+        results = [phase_one.removal.delete_topic(topic.name, force=True) for topic in (orders, invoices)]
+    assert [result.problem for result in results] == ["", ""]
+    planned = [mark for result in results for mark in result.planned]
+    place.cluster.broker.kill()
+    copies = [mark for mark in planned if mark.ledger_type is LedgerType.OFFLOAD_LEDGER]
+    bookies = {mark.ledger_id for mark in planned if mark.ledger_type is LedgerType.LEDGER}
+    with_both = [mark for mark in copies if mark.ledger_id in bookies]
+    assert (len(copies), len(with_both)) == (8, 4)
+    doomed = place.objects(copies)
+    left = place.server.keys(BUCKET)
+    assert doomed < left
+    place.server.client.create_multipart_upload(Bucket=BUCKET, Key=data_name(copy_of(copies[0])))
+    place.cluster.broker.start()
+
+    live = place.ledgers(kept)[0]
+    assert live.offload is not None
+    assert (live.offload.complete, live.offload.bookkeeper_deleted, live.offload.driver_name) == (True, True, "S3")
+    context = copies[0].offload_context
+    assert context is not None
+    stolen = replace(context, msb=live.offload.uid_msb, lsb=live.offload.uid_lsb)
+    place.site.mark(
+        replace(copies[0], ledger_id=live.ledger_id, offload_context=stolen),
+        replace(copies[0], ledger_id=live.ledger_id, offload_context=stolen, topic_name=kept.name, marked_at=1),
+    )
+    place.site.sweep_once(spark)
+    rows = [row for row in place.site.outcomes() if row["ledger_type"] == "OFFLOAD_LEDGER"]
+    others = {"mismatch": 1, "still referenced": 1}
+    assert Counter(row["outcome"] for row in rows) == {"retry": len(copies), **others}, rows
+    retried = [row for row in rows if row["outcome"] == "retry"]
+    assert all("AccessDenied: Access Denied by the test" in row["reason"] for row in retried)
+    assert place.server.keys(BUCKET) == left
+
+    proxy.refuse(0, 0, "", "")
+
+    def swept() -> bool:
+        place.site.sweep_once(spark)
+        return place.site.backlog() == 0
+
+    eventually(swept, 120)
+    deleted = [row for row in place.site.outcomes() if row["outcome"] == "deleted"]
+    assert sorted(row["ledger_id"] for row in deleted if row["ledger_type"] == "OFFLOAD_LEDGER") == sorted(
+        mark.ledger_id for mark in copies
+    )
+    assert place.server.keys(BUCKET) == left - doomed
+    assert place.server.uploads(BUCKET) == set()
+    assert read_all(kept) == VALUES
+
+
+def test_copies_that_the_broker_deleted_itself_are_already_gone(
+    place: Place, make_namespace: Callable[[DevCluster], str], spark: SparkSession
+) -> None:
+    topic = place.topic(make_namespace(place.cluster), "orders")
+    with PhaseOneContext(place.site.settings) as phase_one:
+        planned = list(phase_one.removal.delete_topic(topic.name, force=True).planned)
+    objects = place.objects([mark for mark in planned if mark.ledger_type is LedgerType.OFFLOAD_LEDGER])
+    assert len(objects) == 8
+    eventually(lambda: not objects & place.server.keys(BUCKET), 60)
+    place.site.sweep_once(spark)
+    assert set(place.site.counts()) == {"already gone"}
+    assert place.site.backlog() == 0
