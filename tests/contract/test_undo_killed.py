@@ -51,9 +51,9 @@ def mortal(port, *names):
             found = getattr(port, name)
             if name not in names:
                 return found
-            def call(*arguments):
+            def call(*arguments, **named):
                 moment()
-                result = found(*arguments)
+                result = found(*arguments, **named)
                 moment()
                 return result
             return call
