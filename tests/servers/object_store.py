@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,71 +10,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import boto3
-import urllib3
-from botocore.config import Config
+from bookwarden.devcluster.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.process import ServerProcess, ServerSpec
-
-REGION = "us-east-1"
-ACCESS_KEY, SECRET_KEY = "AKIDOFTESTS", "secret of tests"
-
-
-class ObjectStore:
-    """The server, and a client of its own for what a test has to arrange and to look at."""
-
-    def __init__(self, home: Path) -> None:
-        (self.port,) = free_ports(1)
-        self.endpoint = f"http://127.0.0.1:{self.port}"
-        self.process = ServerProcess(
-            ServerSpec(
-                name="object-store",
-                command=lambda: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
-                log_file=home / "object-store.log",
-                is_ready=lambda _start: self._answers(),
-                working_folder=home,
-            )
-        )
-        self.client: Any = boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name=REGION,
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
-            config=Config(s3={"addressing_style": "path"}),
-        )
-
-    def keys(self, bucket: str) -> set[str]:
-        """Name all objects of a bucket."""
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-        return {found["Key"] for page in pages for found in page.get("Contents", ())}
-
-    def uploads(self, bucket: str) -> set[str]:
-        """Name the keys of a bucket's unfinished uploads."""
-        return {upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", ())}
-
-    def close(self) -> None:
-        self.client.close()
-        self.process.kill()
-
-    def _answers(self) -> bool:
-        with urllib3.PoolManager(retries=False, timeout=2.0) as http_pool:
-            try:
-                return http_pool.request("GET", f"{self.endpoint}/moto-api/").status == 200
-            except urllib3.exceptions.HTTPError:
-                return False
+__all__ = ["ACCESS_KEY", "REGION", "SECRET_KEY", "ObjectStore", "TroubledStore", "running_object_store"]
 
 
 @contextmanager
 def running_object_store(home: Path) -> Iterator[ObjectStore]:
-    """Run the server for the block."""
-    store = ObjectStore(home)
-    try:
-        store.process.start()
+    """Run the server for the block, ready from its beginning."""
+    with ObjectStore(home) as store:
+        store.process.wait_until_ready()
         yield store
-    finally:
-        store.close()
 
 
 class TroubledStore:

@@ -18,9 +18,9 @@ from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Facts, Note, Table
 from bookwarden.config import load_settings
 from bookwarden.demo.fates import Ending
-from bookwarden.demo.story import Finale, Story
-from bookwarden.demo.topics import ENTRIES_PER_LEDGER
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.demo.finale import Finale
+from bookwarden.demo.stage import Stage, running_stage
+from bookwarden.demo.story import Story
 from bookwarden.devcluster.interruption import sigterm_unwinds
 from bookwarden.errors import BookwardenError
 
@@ -33,10 +33,11 @@ class DemoError(BookwardenError):
 _QUICK = {
     "two_phase_deletion_reconsume_later_in_seconds": 3.0,
     "two_phase_deletion_max_retry_delete_count": 2,
-    "still_referenced_grace_seconds": 120.0,
+    # Longer than Spark takes to start where it is slow: the mark that comes early must find time left.
+    "still_referenced_grace_seconds": 3600.0,
     "unlisted_grace_seconds": 1.0,
 }
-_OPTIONS = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, bookie_settings={"gcWaitTime": "2000"})
+_FOREIGN = ("BOOKWARDEN_", "AWS_")
 
 
 @click.command()
@@ -45,20 +46,22 @@ _OPTIONS = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, bookie_sett
 def demo(invocation: Invocation, keep: bool) -> None:
     """Show the main job on a real Pulsar on this machine.
 
-    Starts ZooKeeper, bookie and broker, fills topics, trims and deletes, sends a forged mark, one that comes before
-    its metadata update and one that cannot be carried out, sweeps, and then looks in ZooKeeper and on the bookie
-    what became of each ledger. Ends with 0 only if that is what should have. Everything is stopped at the end.
+    Starts ZooKeeper, bookie, broker and an object store, fills topics, offloads, trims and deletes, sends a forged
+    mark, one that comes before its metadata update and one that cannot be carried out, sweeps, undoes a deletion, and
+    then looks in ZooKeeper, on the bookie and in the bucket what became of each ledger. Ends with 0 only if that is
+    what should have. Everything is stopped at the end.
     """
     started = time.monotonic()
 
     def say(line: str) -> None:
         invocation.say(f"[{time.monotonic() - started:5.1f} s] {line}")
 
-    with _home(keep) as home, sigterm_unwinds(), DevCluster(home, _OPTIONS, progress=say) as cluster:
-        file = _write_settings(cluster)
-        finale = Story(cluster, load_settings(file), file, say).play()
+    _forget_environment()
+    with _home(keep) as home, sigterm_unwinds(), running_stage(home, say) as stage:
+        file = _write_settings(stage)
+        finale = Story(stage, load_settings(file), file, say).play()
         say("stopping everything")
-    invocation.write(_describe(finale, time.monotonic() - started))
+    invocation.write(describe(finale, time.monotonic() - started))
     if not finale.as_it_should:
         raise DemoError("not every ledger ended as it should; run again with --keep and look into the logs")
 
@@ -75,24 +78,31 @@ def _home(keep: bool) -> Iterator[Path]:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def _write_settings(cluster: DevCluster) -> Path:
-    for variable in [name for name in os.environ if name.startswith("BOOKWARDEN_") and name != "BOOKWARDEN_CACHE"]:
-        # The demo's cluster is its own: what was exported for another one must not reach it.
+def _forget_environment() -> None:
+    """Keep what was exported for other clusters and stores from reaching the demo's own."""
+    for variable in [name for name in os.environ if name.startswith(_FOREIGN) and name != "BOOKWARDEN_CACHE"]:
         del os.environ[variable]
-    path = cluster.home / "bookwarden.yaml"
-    path.write_text(yaml.safe_dump({**settings_of(cluster), "deletion": _QUICK}), encoding="utf-8")
+    # boto3 would go through a proxy even to this machine.
+    os.environ["no_proxy"] = "127.0.0.1"
+
+
+def _write_settings(stage: Stage) -> Path:
+    path = stage.cluster.home / "bookwarden.yaml"
+    settings = {**settings_of(stage.cluster), "offload": stage.offload_settings, "deletion": _QUICK}
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path
 
 
-def _describe(finale: Finale, seconds: float) -> Document:
+def describe(finale: Finale, seconds: float) -> Document:
+    """Make the table of every ledger, what else was looked at, and the verdict."""
     columns = (
         Column("ledger", right=True),
         Column("holder", whole=False),
         Column("kind"),
         Column("what happened", whole=False),
-        Column("before"),
+        Column("before", whole=False),
         Column("outcome", whole=False),
-        Column("after"),
+        Column("after", whole=False),
         Column("ok"),
     )
     table = Table(columns, tuple(_row(ending) for ending in finale.endings), title="Every ledger of the demo")
@@ -102,11 +112,19 @@ def _describe(finale: Finale, seconds: float) -> Document:
         (
             ("in flight", f"{finale.in_flight} messages"),
             ("dead letters", letters),
+            ("undone", _restored(finale)),
             ("read back", f"{readable} messages"),
         )
     )
     verdict = "Each ledger ended as it should" if finale.as_it_should else "NOT every ledger ended as it should"
     return Document(finale, (table, facts, Note(f"{verdict}; {seconds:.0f} s.")))
+
+
+def _restored(finale: Finale) -> str:
+    return "; ".join(
+        f"ledger {ledger_id}: {found} of {expected} entries read from the bookie"
+        for ledger_id, (found, expected) in finale.restored.items()
+    )
 
 
 def _row(ending: Ending) -> tuple[str, ...]:
@@ -116,13 +134,18 @@ def _row(ending: Ending) -> tuple[str, ...]:
         ledger.holder,
         ledger.kind,
         ending.fate.story,
-        _where(True, ledger.on_bookie),
-        ", ".join(ending.outcomes) or "-",
-        _where(ending.in_metadata, ending.on_bookie),
+        _where(True, ledger.on_bookie, ledger.in_bucket),
+        ", ".join(_outcomes(ending)) or "-",
+        _where(ending.in_metadata, ending.on_bookie, ending.in_bucket),
         "yes" if ending.as_it_should else "NO",
     )
 
 
-def _where(in_metadata: bool, on_bookie: bool) -> str:
-    places = [name for name, there in (("ZooKeeper", in_metadata), ("bookie", on_bookie)) if there]
-    return " + ".join(places) or "gone"
+def _outcomes(ending: Ending) -> list[str]:
+    undone = [ending.undone] if ending.undone else []
+    return [*ending.outcomes, *(f"copy {outcome}" for outcome in ending.copy_outcomes), *undone]
+
+
+def _where(in_metadata: bool, on_bookie: bool, in_bucket: bool) -> str:
+    found = (("ZooKeeper", in_metadata), ("bookie", on_bookie), ("bucket", in_bucket))
+    return " + ".join(name for name, there in found if there) or "gone"

@@ -1,8 +1,9 @@
-"""A census of ledgers: what ZooKeeper and the bookie hold, before and after."""
+"""A census of ledgers: what ZooKeeper, the bookie and the bucket hold, before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from bookwarden.clusters.bookkeeper.bookie import Bookie
@@ -13,6 +14,9 @@ from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 
+# The names that the offloader gives data and index: see clusters/offload/names.py.
+_OBJECT = re.compile(r"[0-9a-f-]{36}-ledger-(\d+)(-index)?")
+
 
 @dataclass(frozen=True, slots=True)
 class CountedLedger:
@@ -22,14 +26,47 @@ class CountedLedger:
     holder: str
     kind: str
     on_bookie: bool
+    in_bucket: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Which ledgers each side holds."""
+    """Which ledgers each place holds."""
 
     in_metadata: frozenset[int]
     on_bookie: frozenset[int]
+    in_bucket: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where ledgers can be; ``objects`` lists the names of the bucket's objects."""
+
+    store: MetadataStore
+    bookie: Bookie
+    objects: Callable[[], Iterable[str]]
+
+    def on_bookie(self, ledger_ids: Collection[int]) -> frozenset[int]:
+        """Say which of the ledgers the bookie has the first entry of; raise BookieUnavailableError if it is unknown."""
+        held = self.bookie.holds(list(ledger_ids))
+        return frozenset(number for number, there in held.items() if there)
+
+    def in_bucket(self) -> frozenset[int]:
+        """Say of which ledgers there is anything at all in the bucket."""
+        return offloaded_ledger_ids(self.objects())
+
+    def whereabouts(self, ledger_ids: Collection[int]) -> Whereabouts:
+        """Say which of the ledgers each place holds now."""
+        self.store.sync()
+        asked = frozenset(ledger_ids)
+        listed = frozenset(list_ledger_ids(self.store))
+        return Whereabouts(listed & asked, self.on_bookie(ledger_ids), self.in_bucket() & asked)
+
+
+def offloaded_ledger_ids(names: Iterable[str]) -> frozenset[int]:
+    """Tell of which ledgers the objects of a bucket are copies, or parts of one."""
+    found = (_OBJECT.fullmatch(name) for name in names)
+    return frozenset(int(match[1]) for match in found if match)
 
 
 def list_ledger_ids(store: MetadataStore, root: str = DEFAULT_LEDGERS_ROOT) -> list[int]:
@@ -48,26 +85,21 @@ def _walk(store: MetadataStore, path: str) -> Iterator[str]:
             yield from _walk(store, below)
 
 
-def take_census(store: MetadataStore, bookie: Bookie, tenant: str) -> list[CountedLedger]:
-    """Find every ledger of a tenant's own topics, with its holder, kind, and whether the bookie has its first entry.
+def take_census(places: Places, tenant: str) -> list[CountedLedger]:
+    """Find every ledger of a tenant's own topics, with its holder, its kind, and where it is.
 
     The broker keeps topics of its own in each namespace, whose names begin with two underscores; they are left out.
     """
     found = []
-    for reading in BookKeeperCatalog(store).read_many(list_ledger_ids(store)):
+    for reading in BookKeeperCatalog(places.store).read_many(list_ledger_ids(places.store)):
         holder = identify_holder(reading.metadata.custom) if isinstance(reading, StoredLedger) else None
         if holder is not None and _name(holder).startswith(f"{tenant}/") and "/__" not in _name(holder):
             found.append((reading.ledger_id, holder))
-    held = bookie.holds([ledger_id for ledger_id, _ in found])
-    return [CountedLedger(number, _name(holder), _kind(holder), held[number]) for number, holder in found]
-
-
-def whereabouts(store: MetadataStore, bookie: Bookie, ledger_ids: Collection[int]) -> Whereabouts:
-    """Say which of the ledgers ZooKeeper and the bookie hold now."""
-    store.sync()
-    listed = frozenset(list_ledger_ids(store)) & frozenset(ledger_ids)
-    held = bookie.holds(list(ledger_ids))
-    return Whereabouts(listed, frozenset(number for number, there in held.items() if there))
+    held, copied = places.on_bookie([ledger_id for ledger_id, _ in found]), places.in_bucket()
+    return [
+        CountedLedger(number, _name(holder), _kind(holder), number in held, number in copied)
+        for number, holder in found
+    ]
 
 
 def _name(holder: Holder) -> str:

@@ -5,74 +5,107 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bookwarden.deletion.undo_rows import UndoOutcome
 from bookwarden.demo.census import CountedLedger, Whereabouts
 from bookwarden.ledgers.outcomes import Outcome
 
 RETRY, DELETED, GONE = Outcome.RETRY.value, Outcome.DELETED.value, Outcome.ALREADY_GONE.value
+RESTORED = UndoOutcome.RESTORED.value
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
     """What happens to a ledger in the demo: a word for people, its possible last outcomes, and if it stays.
 
-    ``retried`` asks for at least one retry before the last outcome.
+    ``retried`` asks for at least one retry before the last outcome. An ``offloaded`` ledger has a copy in the bucket,
+    which goes or stays with it. An ``undone`` one is put back after the last outcome.
     """
 
     story: str
     last_outcomes: frozenset[str]
     stays: bool
     retried: bool = False
+    offloaded: bool = False
+    undone: bool = False
 
 
 KEPT = Fate("untouched", frozenset(), stays=True)
 TRIMMED = Fate("trimmed in the store", frozenset({DELETED}), stays=False)
+UNDONE = Fate("trimmed, then undone", frozenset({DELETED}), stays=True, undone=True)
 TOPIC_DELETED = Fate("topic deleted by the broker", frozenset({GONE, DELETED}), stays=False)
 FORGED = Fate("forged pending deletion", frozenset({Outcome.MISMATCH.value}), stays=True)
 DELAYED = Fate("marked, update comes late", frozenset({DELETED}), stays=False, retried=True)
 DAMAGED = Fate("metadata damaged", frozenset({Outcome.GAVE_UP.value}), stays=True, retried=True)
+ARCHIVED = Fate("offloaded, untouched", frozenset(), stays=True, offloaded=True)
+ARCHIVE_TRIMMED = Fate("offloaded, then trimmed", frozenset({DELETED}), stays=False, offloaded=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What is on record of ledgers, by id: the sweep's outcomes in order, those of their copies, an undo's outcome."""
+
+    outcomes: Mapping[int, Sequence[str]]
+    copy_outcomes: Mapping[int, Sequence[str]]
+    undone: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """One line of the demo's table: a ledger before, its outcomes in order, and after."""
+    """One line of the demo's table: a ledger before, its outcomes in order, and after.
+
+    ``copy_outcomes`` are those of the offloaded copy; ``undone`` is empty where nothing was to be undone.
+    """
 
     ledger: CountedLedger
     fate: Fate
     outcomes: tuple[str, ...]
+    copy_outcomes: tuple[str, ...]
+    undone: str
     in_metadata: bool
     on_bookie: bool
+    in_bucket: bool
 
     @property
     def as_it_should(self) -> bool:
-        """Whether outcomes, ZooKeeper and the bookie all say what the fate asks for."""
-        return self._outcomes_fit() and self.in_metadata == self.fate.stays and self._bookie_fits()
+        """Whether the records, ZooKeeper, the bookie and the bucket all say what the fate asks for."""
+        fate = self.fate
+        return (
+            _settled(self.outcomes, fate.last_outcomes, retried=fate.retried)
+            and _settled(self.copy_outcomes, self._last_copy_outcomes())
+            and self.undone == (RESTORED if fate.undone else "")
+            and self.in_metadata == fate.stays
+            and self.on_bookie == (fate.stays and self.ledger.on_bookie)
+            and self.ledger.in_bucket == fate.offloaded
+            and self.in_bucket == (fate.stays and fate.offloaded)
+        )
 
-    def _outcomes_fit(self) -> bool:
-        if not self.fate.last_outcomes:
-            return not self.outcomes
-        if not self.outcomes or self.outcomes[-1] not in self.fate.last_outcomes:
-            return False
-        *earlier, _ = self.outcomes
-        return set(earlier) <= {RETRY} and (not self.fate.retried or bool(earlier))
+    def _last_copy_outcomes(self) -> frozenset[str]:
+        return frozenset({DELETED}) if self.fate.offloaded and not self.fate.stays else frozenset()
 
-    def _bookie_fits(self) -> bool:
-        return self.on_bookie == (self.fate.stays and self.ledger.on_bookie)
+
+def _settled(outcomes: Sequence[str], last_outcomes: frozenset[str], *, retried: bool = False) -> bool:
+    if not last_outcomes:
+        return not outcomes
+    if not outcomes or outcomes[-1] not in last_outcomes:
+        return False
+    *earlier, _ = outcomes
+    return set(earlier) <= {RETRY} and (not retried or bool(earlier))
 
 
 def endings(
-    census: Sequence[CountedLedger],
-    fates: Mapping[int, Fate],
-    outcomes: Mapping[int, Sequence[str]],
-    after: Whereabouts,
+    census: Sequence[CountedLedger], fates: Mapping[int, Fate], records: Records, after: Whereabouts
 ) -> list[Ending]:
     """Put together what was, what happened and what is."""
     return [
         Ending(
             ledger,
             fates.get(ledger.ledger_id, KEPT),
-            tuple(outcomes.get(ledger.ledger_id, ())),
+            tuple(records.outcomes.get(ledger.ledger_id, ())),
+            tuple(records.copy_outcomes.get(ledger.ledger_id, ())),
+            records.undone.get(ledger.ledger_id, ""),
             ledger.ledger_id in after.in_metadata,
             ledger.ledger_id in after.on_bookie,
+            ledger.ledger_id in after.in_bucket,
         )
         for ledger in census
     ]

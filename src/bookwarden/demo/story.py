@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from bookwarden.clusters.bookkeeper.bookie import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -17,65 +14,56 @@ from bookwarden.clusters.pulsar.deletion_topics import DeletionTopicsSetup
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
 from bookwarden.config import Settings
-from bookwarden.context import (
-    PhaseOneContext,
-    connection_of,
-    dead_letters_of,
-    decoder_of,
-    deletion_topics_of,
-    in_flight_of,
-)
+from bookwarden.context import PhaseOneContext, UndoContext, connection_of, deletion_topics_of
+from bookwarden.deletion.journal_reading import Selection
 from bookwarden.deletion.phase_one import OperationResult
 from bookwarden.demo import topics
-from bookwarden.demo.census import CountedLedger, take_census, whereabouts
-from bookwarden.demo.fates import DAMAGED, DELAYED, FORGED, RETRY, TOPIC_DELETED, TRIMMED, Ending, Fate, endings
-from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
+from bookwarden.demo.census import CountedLedger, Places, take_census
+from bookwarden.demo.evidence import Evidence
+from bookwarden.demo.fates import (
+    ARCHIVE_TRIMMED,
+    ARCHIVED,
+    DAMAGED,
+    DELAYED,
+    FORGED,
+    RETRY,
+    TOPIC_DELETED,
+    TRIMMED,
+    UNDONE,
+    Fate,
+    Records,
+    endings,
+)
+from bookwarden.demo.finale import Finale
+from bookwarden.demo.stage import BUCKET, Stage
+from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
-from bookwarden.ledgers.received import decoded
-from bookwarden.pipelines.outcome_table import read_outcomes
 
-ORDERS, CLICKS, AUDIT, INVOICES = "orders", "clicks", "audit", "invoices"
-MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50}
+ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
+MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50}
 DAMAGED_LEDGER = 900_000_001
-_PATIENCE_S = 120.0
-_T = TypeVar("_T")
+_TRIMMED_IN_STORE = (ORDERS, INVOICES, ARCHIVE)
+_PATIENCE_S = 300.0
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Finale:
-    """How the demo ended."""
-
-    endings: tuple[Ending, ...]
-    in_flight: int
-    dead_letters: tuple[tuple[int | None, str], ...]
-    readable: dict[str, tuple[int, int]]
-
-    @property
-    def as_it_should(self) -> bool:
-        """Whether every ledger, the backlog, the DLQ and each topic's messages are as they should be."""
-        return (
-            all(ending.as_it_should for ending in self.endings)
-            and self.in_flight == 0
-            and [ledger_id for ledger_id, _ in self.dead_letters] == [DAMAGED_LEDGER]
-            and all(found == expected for found, expected in self.readable.values())
-        )
 
 
 class Story:
     """Plays the acts in order; `settings_file` configures the sweep, which runs as a process of its own."""
 
-    def __init__(self, cluster: DevCluster, settings: Settings, settings_file: Path, say: Say) -> None:
-        self._cluster = cluster
+    def __init__(self, stage: Stage, settings: Settings, settings_file: Path, say: Say) -> None:
+        self._stage = stage
+        self._cluster = stage.cluster
         self._settings = settings
         self._file = settings_file
         self._say = say
+        self._evidence = Evidence(settings)
         self._connection = connection_of(settings)
         self._admin = PulsarAdmin(self._connection)
         self._fates: dict[int, Fate] = {}
         self._late: set[int] = set()
+        self._undone: dict[int, str] = {}
         self._remaining = dict(MESSAGES)
         del self._remaining[CLICKS]
 
@@ -85,19 +73,33 @@ class Story:
         DeletionTopicsSetup(self._admin, deletion_topics_of(self._settings)).run()
         self._fill_topics()
         with PhaseOneContext(self._settings) as phase_one:
-            bookie = Bookie(f"127.0.0.1:{self._cluster.ports.bookie}", phase_one.metadata.bookies)
+            places = self._places(phase_one)
+            self._offload(phase_one)
             self._damage_a_ledger(phase_one)
             self._release_bundles(phase_one)
-            census = self._take_census(phase_one, bookie)
+            census = self._take_census(places)
             self._phase_one(phase_one)
             self._phase_two(phase_one)
-            return self._finale(phase_one, bookie, census)
+            self._undo()
+            self._collect_garbage(places, census)
+            return self._finale(phase_one, places, census)
+
+    def _places(self, phase_one: PhaseOneContext) -> Places:
+        bookie = Bookie(f"127.0.0.1:{self._cluster.ports.bookie}", phase_one.metadata.bookies)
+        return Places(phase_one.metadata.store, bookie, lambda: self._stage.objects.keys(BUCKET))
 
     def _fill_topics(self) -> None:
         topics.create_namespaces(self._admin)
         for name, count in MESSAGES.items():
             self._say(f"topic {name}: {count} messages in ledgers of {topics.ENTRIES_PER_LEDGER}, with a schema")
             topics.fill(self._connection, name, count)
+
+    def _offload(self, phase_one: PhaseOneContext) -> None:
+        self._say(f"the broker offloads the closed ledgers of {ARCHIVE} to bucket {BUCKET}")
+        topics.begin_offload(self._admin, ARCHIVE)
+        self._wait("the broker to offload", lambda: topics.is_offloaded(self._admin, ARCHIVE))
+        closed = self._ledgers(ManagedLedgers(phase_one.metadata.store), ARCHIVE)[:-1]
+        self._fates |= dict.fromkeys(closed, ARCHIVED)
 
     def _damage_a_ledger(self, phase_one: PhaseOneContext) -> None:
         """Leave the metadata of a ledger cut off in the middle, as a restore that went wrong would."""
@@ -107,11 +109,11 @@ class Story:
 
     def _release_bundles(self, phase_one: PhaseOneContext) -> None:
         """Let the broker go of the topics that are trimmed in the store: nobody else may write a loaded one's node."""
-        self._say(f"unloading {ORDERS} and {INVOICES}, so that no broker owns them")
+        self._say(f"unloading {', '.join(_TRIMMED_IN_STORE)}, so that no broker owns them")
         ownership = BundleOwnership(phase_one.metadata.store)
 
         def released() -> bool:
-            names = [topics.topic_name(name) for name in (ORDERS, INVOICES)]
+            names = [topics.topic_name(name) for name in _TRIMMED_IN_STORE]
             if all(ownership.owner(name) is None for name in names):
                 return True
             self._admin.put(f"/namespaces/{topics.NAMESPACES[ORDERS]}/unload")
@@ -119,18 +121,29 @@ class Story:
 
         self._wait("the broker to let go of the topics", released)
 
-    def _take_census(self, phase_one: PhaseOneContext, bookie: Bookie) -> list[CountedLedger]:
-        census = take_census(phase_one.metadata.store, bookie, topics.TENANT)
-        census.append(CountedLedger(DAMAGED_LEDGER, "(cannot be read)", "?", on_bookie=False))
-        self._say(f"{len(census)} ledgers of the demo are in ZooKeeper and on the bookie")
+    def _take_census(self, places: Places) -> list[CountedLedger]:
+        census = take_census(places, topics.TENANT)
+        census.append(CountedLedger(DAMAGED_LEDGER, "(cannot be read)", "?", on_bookie=False, in_bucket=False))
+        self._say(f"{len(census)} ledgers of the demo are in ZooKeeper, on the bookie and in the bucket")
         return census
 
     def _phase_one(self, phase_one: PhaseOneContext) -> None:
-        self._say(f"phase one: trim {ORDERS} in the store, delete {CLICKS} through the broker")
-        trimmed = phase_one.store_trim.trim(topics.topic_name(ORDERS))
-        self._note(trimmed, TRIMMED)
-        self._remaining[ORDERS] -= len(trimmed.removed) * topics.ENTRIES_PER_LEDGER
-        self._note(phase_one.removal.delete_topic(topics.topic_name(CLICKS), force=True), TOPIC_DELETED)
+        self._say(f"phase one: trim {ORDERS} and {ARCHIVE} in the store, delete {CLICKS} through the broker")
+        store = ManagedLedgers(phase_one.metadata.store)
+        trimmed = self._trim(phase_one, ORDERS)
+        # One of them is put back in the end.
+        self._fates |= dict.fromkeys(trimmed, TRIMMED) | {trimmed[0]: UNDONE}
+        self._fates |= dict.fromkeys(self._trim(phase_one, ARCHIVE, self._ledgers(store, ARCHIVE)[:1]), ARCHIVE_TRIMMED)
+        deleted = self._note(phase_one.removal.delete_topic(topics.topic_name(CLICKS), force=True))
+        self._fates |= dict.fromkeys(deleted, TOPIC_DELETED)
+        self._mark_in_doubt(phase_one)
+
+    def _trim(self, phase_one: PhaseOneContext, name: str, ledger_ids: Sequence[int] | None = None) -> list[int]:
+        trimmed = self._note(phase_one.store_trim.trim(topics.topic_name(name), ledger_ids))
+        self._remaining[name] -= len(trimmed) * topics.ENTRIES_PER_LEDGER
+        return trimmed
+
+    def _mark_in_doubt(self, phase_one: PhaseOneContext) -> None:
         store = ManagedLedgers(phase_one.metadata.store)
         audit, invoices = (self._ledgers(store, name) for name in (AUDIT, INVOICES))
         self._say(f"a forged mark: ledger {audit[0]} of {AUDIT}, claimed to be one of {ORDERS}")
@@ -143,11 +156,11 @@ class Story:
         if report.failed:
             raise ServerError(f"a mark was not confirmed: {report.failed[0].failure}")
 
-    def _note(self, result: OperationResult, fate: Fate) -> None:
+    def _note(self, result: OperationResult) -> list[int]:
         if not result.done:
             raise ServerError(f"{result.operation.value} {result.target}: {result.problem}")
-        self._say(f"  {len(result.planned)} ledgers marked: {result.operation.value} {result.target}")
-        self._fates |= {mark.ledger_id: fate for mark in result.planned}
+        self._say(f"  {len(result.planned)} pending deletions: {result.operation.value} {result.target}")
+        return sorted({mark.ledger_id for mark in result.planned})
 
     @staticmethod
     def _ledgers(store: ManagedLedgers, name: str) -> list[int]:
@@ -159,17 +172,19 @@ class Story:
         sweep = self._sweep_process()
         sweep.start()
         try:
-            self._wait("the first outcomes", lambda: bool(self._outcomes()), sweep)
+            self._wait("the first outcomes", lambda: bool(self._evidence.outcomes()), sweep)
             self._say("  the sweep is at work")
-            self._wait(
-                "the retry of the late one", lambda: all(RETRY in self._outcomes()[n] for n in self._late), sweep
-            )
+            self._wait("the retry of the late one", self._late_ones_retried, sweep)
             self._say(f"the late metadata update of {INVOICES} is made now")
             self._update_late(phase_one)
             self._say("waiting until nothing is in flight")
-            self._wait("nothing to be in flight", lambda: self._in_flight() == 0, sweep)
+            self._wait("nothing to be in flight", lambda: self._evidence.in_flight() == 0, sweep)
         finally:
             sweep.stop()
+
+    def _late_ones_retried(self) -> bool:
+        outcomes = self._evidence.outcomes()
+        return all(RETRY in outcomes[ledger_id] for ledger_id in self._late)
 
     def _sweep_process(self) -> ServerProcess:
         command = [sys.executable, "-m", "bookwarden.cli", "--config", str(self._file), "-v", "sweep"]
@@ -185,41 +200,47 @@ class Story:
         store.remove_ledgers(read, self._late)
         self._remaining[INVOICES] -= len(self._late) * topics.ENTRIES_PER_LEDGER
 
-    def _finale(self, phase_one: PhaseOneContext, bookie: Bookie, census: Sequence[CountedLedger]) -> Finale:
+    def _undo(self) -> None:
+        chosen = frozenset(number for number, fate in self._fates.items() if fate.undone)
+        self._say(f"undo: ledger {', '.join(map(str, chosen))} is put back by the journal")
+        with UndoContext(self._settings) as context:
+            for rows in context.undo.run(context.select(Selection(ledger_ids=chosen))):
+                self._undone |= {row.ledger_id: row.outcome.value for row in rows}
+
+    def _collect_garbage(self, places: Places, census: Sequence[CountedLedger]) -> None:
+        self._say("the bookie is asked to collect its garbage")
         gone = [ledger.ledger_id for ledger in census if not self._stays(ledger.ledger_id)]
-        self._say("waiting for the bookie's own garbage collection")
-        store = phase_one.metadata.store
-        self._wait("the bookie to drop the bytes", lambda: not whereabouts(store, bookie, gone).on_bookie)
-        after = whereabouts(store, bookie, [ledger.ledger_id for ledger in census])
+
+        def collected() -> bool:
+            self._stage.garbage.collect()
+            return not places.on_bookie(gone)
+
+        self._wait("the bookie to drop the bytes", collected)
+
+    def _finale(self, phase_one: PhaseOneContext, places: Places, census: Sequence[CountedLedger]) -> Finale:
+        after = places.whereabouts([ledger.ledger_id for ledger in census])
+        restored = {
+            number: (self._evidence.count_entries(phase_one.metadata, number), topics.ENTRIES_PER_LEDGER)
+            for number in self._undone
+        }
         self._say("reading every topic back")
         readable = {
             name: (len(topics.read_all(self._connection, name)), expected)
             for name, expected in sorted(self._remaining.items())
         }
-        decoder = decoder_of(self._settings)
-        letters = [
-            (decoded(letter.received, decoder.decode).mark, letter.reason)
-            for letter in dead_letters_of(self._settings).read()
-        ]
+        records = Records(self._evidence.outcomes(), self._evidence.outcomes(LedgerType.OFFLOAD_LEDGER), self._undone)
         return Finale(
-            tuple(endings(census, self._fates, self._outcomes(), after)),
-            self._in_flight(),
-            tuple((mark.ledger_id if mark else None, reason) for mark, reason in letters),
+            tuple(endings(census, self._fates, records, after)),
+            self._evidence.in_flight(),
+            self._evidence.dead_letters(),
+            (DAMAGED_LEDGER,),
             readable,
+            restored,
         )
 
     def _stays(self, ledger_id: int) -> bool:
         fate = self._fates.get(ledger_id)
         return fate is None or fate.stays
-
-    def _outcomes(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = defaultdict(list)
-        for row in read_outcomes(self._settings.sweep.outcomes):
-            found[row["ledger_id"]].append(row["outcome"])
-        return found
-
-    def _in_flight(self) -> int:
-        return in_flight_of(self._settings).messages
 
     def _wait(self, what: str, condition: Callable[[], bool], process: ServerProcess | None = None) -> None:
         deadline = time.monotonic() + _PATIENCE_S

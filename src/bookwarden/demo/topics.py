@@ -10,10 +10,18 @@ from pulsar.schema import Integer, JsonSchema, Record, String
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.topic_positions import read_positions, topic_path
+from bookwarden.errors import PulsarError
 
 TENANT = "demo"
 # The topics that are trimmed in the store are in a namespace of their own, which is unloaded.
-NAMESPACES = {"orders": "demo/shop", "invoices": "demo/shop", "clicks": "demo/site", "audit": "demo/site"}
+NAMESPACES = {
+    "orders": "demo/shop",
+    "invoices": "demo/shop",
+    "archive": "demo/shop",
+    "clicks": "demo/site",
+    "audit": "demo/site",
+}
 ENTRIES_PER_LEDGER = 20
 SUBSCRIPTION = "billing"
 
@@ -60,6 +68,24 @@ def fill(connection: PulsarConnection, name: str, count: int) -> None:
         for _ in range(count):
             last = consumer.receive(timeout_millis=10_000)
         consumer.acknowledge_cumulative(last)
+
+
+def begin_offload(admin: PulsarAdmin, name: str) -> None:
+    """Ask the broker to offload all ledgers of a topic but the last."""
+    last = read_positions(admin, topic_name(name)).ledgers[-1].ledger_id
+    admin.put(_offload_path(name), {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
+
+
+def is_offloaded(admin: PulsarAdmin, name: str) -> bool:
+    """Say whether what was asked for is done; raise PulsarError where it failed."""
+    answer = admin.get_json(_offload_path(name))
+    if answer["status"] == "ERROR":
+        raise PulsarError(f"the broker could not offload topic {name}: {answer['lastError']}")
+    return bool(answer["status"] == "SUCCESS")
+
+
+def _offload_path(name: str) -> str:
+    return f"{topic_path(topic_name(name))}/offload"
 
 
 def read_all(connection: PulsarConnection, name: str) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -50,13 +50,15 @@ class DevCluster:
         options: ClusterOptions | None = None,
         *,
         detached: bool = False,
+        avoid: Sequence[int] = (),
         progress: Progress = lambda _line: None,
     ) -> None:
+        """Make a handle of what is or will be in this home; a new cluster takes none of the ports to ``avoid``."""
         self.home = home.absolute()
         self._progress = progress
         before = read_state(self.home)
         self.options = options or (before.options if before else ClusterOptions())
-        self.ports = before.ports if before else ClusterPorts(*free_ports(4))
+        self.ports = before.ports if before else ClusterPorts(*free_ports(4, avoid))
         self._initialised = before.initialised if before else False
         self._factory = ServerFactory(self.home, self.ports, self.options, self._runtime, detached)
         started = before.servers if before else {}

@@ -1,0 +1,49 @@
+"""What is on record after a sweep: its outcomes, what is in flight, dead letters, and the entries of a ledger."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from bookwarden.clusters.bookkeeper.reader import open_ledger
+from bookwarden.config import Settings
+from bookwarden.context import MetadataContext, dead_letters_of, decoder_of, in_flight_of
+from bookwarden.ledgers.metadata import StoredLedger
+from bookwarden.ledgers.pending_deletion import LedgerType
+from bookwarden.ledgers.received import decoded
+from bookwarden.pipelines.outcome_table import read_outcomes
+
+
+class Evidence:
+    """Reads it by the sweep's own settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def outcomes(self, kind: LedgerType = LedgerType.LEDGER) -> dict[int, list[str]]:
+        """Read the outcomes so far of each ledger, or of each ledger's offloaded copy, in their order."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for row in read_outcomes(self._settings.sweep.outcomes):
+            if row["ledger_type"] == kind.value:
+                found[row["ledger_id"]].append(row["outcome"])
+        return found
+
+    def in_flight(self) -> int:
+        """Count the messages in flight."""
+        return in_flight_of(self._settings).messages
+
+    def dead_letters(self) -> tuple[tuple[int | None, str], ...]:
+        """Read the ledger, None where the letter names none, and the reason of each dead letter."""
+        decoder = decoder_of(self._settings)
+        letters = [
+            (decoded(letter.received, decoder.decode).mark, letter.reason)
+            for letter in dead_letters_of(self._settings).read()
+        ]
+        return tuple((mark.ledger_id if mark else None, reason) for mark, reason in letters)
+
+    @staticmethod
+    def count_entries(metadata: MetadataContext, ledger_id: int) -> int:
+        """Count the entries of a ledger by reading them from the bookies; none if it has no metadata."""
+        (reading,) = metadata.catalog.read_many([ledger_id])
+        if not isinstance(reading, StoredLedger):
+            return 0
+        return sum(1 for _ in open_ledger(reading, metadata.bookies).read())

@@ -1,0 +1,53 @@
+"""The demo's servers: a Pulsar that offloads, the object store it offloads to, a bookie that collects on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bookwarden.demo.topics import ENTRIES_PER_LEDGER
+from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, Progress, ensure_distribution
+from bookwarden.devcluster.garbage import GarbageOnDemand
+from bookwarden.devcluster.object_store import ObjectStore
+from bookwarden.devcluster.ports import free_ports
+
+BUCKET = "demo-archive"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The running servers."""
+
+    cluster: DevCluster
+    objects: ObjectStore
+    garbage: GarbageOnDemand
+
+    @property
+    def offload_settings(self) -> dict[str, Any]:
+        """The settings of bookwarden's section `offload`."""
+        return {"stores": [self.objects.sweep_settings(BUCKET)]}
+
+
+@contextmanager
+def running_stage(home: Path, progress: Progress) -> Iterator[Stage]:
+    """Run the servers for the block, with all that they keep in this home."""
+    ports = free_ports(2)
+    objects, garbage = ObjectStore(home, ports[0]), GarbageOnDemand(ports[1])
+    options = ClusterOptions(
+        max_entries_per_ledger=ENTRIES_PER_LEDGER,
+        offload=True,
+        broker_settings=objects.broker_settings(BUCKET),
+        broker_environment=objects.broker_environment,
+        bookie_settings=garbage.bookie_settings,
+    )
+    cluster = DevCluster(home, options, avoid=ports, progress=progress)
+    ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
+    progress(f"starting an object store on {objects.endpoint}")
+    # It starts while Pulsar does.
+    with objects, cluster:
+        objects.create_bucket(BUCKET)
+        yield Stage(cluster, objects, garbage)

@@ -1,0 +1,76 @@
+"""The demo as people start it: it ends well, and leaves nothing running however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookwarden.cli.failures import INTERRUPTED_EXIT_CODE
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+COMMAND = [sys.executable, "-m", "bookwarden.cli"]
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Iterator[Path]:
+    """Where the demo makes its home; nothing that was started there is left after the test."""
+    yield tmp_path
+    assert processes_naming(str(tmp_path)) == []
+    assert [path.name for path in tmp_path.glob("bookwarden-demo-*")] == []
+
+
+def processes_naming(text: str) -> list[str]:
+    """Find the commands of all processes whose command line or working folder has this in it."""
+    return [command for folder in Path("/proc").glob("[0-9]*") if text in (command := _told_of(folder))]
+
+
+def _told_of(process: Path) -> str:
+    try:
+        return f"{os.readlink(process / 'cwd')} {(process / 'cmdline').read_bytes().decode(errors='replace')}"
+    except OSError:
+        # It has ended, or is a zombie.
+        return ""
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_ends_as_it_should(temporary: Path) -> None:
+    ended = subprocess.run(
+        [*COMMAND, "-o", "json", "demo"],
+        capture_output=True,
+        text=True,
+        check=False,
+        # The demo's servers must not be reached by what is meant for other stores.
+        env={**os.environ, "TMPDIR": str(temporary), "AWS_PROFILE": "of nobody", "http_proxy": "http://127.0.0.1:1"},
+    )
+    assert ended.returncode == 0, ended.stderr
+    finale = json.loads(ended.stdout)
+    archived = [ending for ending in finale["endings"] if ending["ledger"]["in_bucket"]]
+    assert [(ending["copy_outcomes"], ending["in_bucket"]) for ending in archived] == [(["deleted"], False), ([], True)]
+    undone = [ending for ending in finale["endings"] if ending["undone"]]
+    assert [(ending["outcomes"][-1], ending["undone"]) for ending in undone] == [("deleted", "restored")]
+    assert finale["restored"] == {str(undone[0]["ledger"]["ledger_id"]): [20, 20]}
+    assert finale["readable"]["archive"] == [30, 30]
+
+
+@pytest.mark.timeout(600)
+def test_an_interrupted_demo_leaves_nothing_running(temporary: Path) -> None:
+    log = temporary / "demo.log"
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with (
+        log.open("wb") as output,
+        subprocess.Popen([*COMMAND, "demo"], env=environment, stdout=output, stderr=output) as process,
+    ):
+        # The object store runs by then, and the other servers are being started.
+        eventually(lambda: "starting bookie and broker" in log.read_text(encoding="utf-8"), 240)
+        assert any("moto.server" in command for command in processes_naming(str(temporary)))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == INTERRUPTED_EXIT_CODE
