@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster import ports
+from bookwarden.devcluster import DevCluster, ports
 from bookwarden.errors import ServerError
 
 
@@ -29,6 +29,13 @@ def test_taken_and_avoided_ports_are_passed_over(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ports, "_first_ephemeral", lambda: 15013)
     monkeypatch.setattr(ports, "is_free", lambda port: port not in taken)
     assert set(ports.free_ports(2, avoid=[15011])) == {15010, 15012}
+
+
+def test_a_new_cluster_leaves_others_their_ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ports, "_first_ephemeral", lambda: 15006)
+    monkeypatch.setattr(ports, "is_free", lambda port: True)
+    chosen = DevCluster(tmp_path, avoid=(15001, 15004)).ports
+    assert {chosen.zookeeper, chosen.bookie, chosen.broker, chosen.web} == {15000, 15002, 15003, 15005}
 
 
 def test_too_few_free_ports_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

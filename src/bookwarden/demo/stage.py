@@ -14,6 +14,7 @@ from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, Progress, ensur
 from bookwarden.devcluster.garbage import GarbageOnDemand
 from bookwarden.devcluster.object_store import ObjectStore
 from bookwarden.devcluster.ports import free_ports
+from bookwarden.devcluster.servers import load_runtime
 
 BUCKET = "demo-archive"
 
@@ -45,6 +46,8 @@ def running_stage(home: Path, progress: Progress) -> Iterator[Stage]:
         bookie_settings=garbage.bookie_settings,
     )
     cluster = DevCluster(home, options, avoid=ports, progress=progress)
+    # First what may be missing, such as Java.
+    load_runtime(progress)
     ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
     progress(f"starting an object store on {objects.endpoint}")
     # It starts while Pulsar does.
