@@ -132,6 +132,14 @@ def test_entries_are_on_disk_when_append_returns(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_others_cannot_read_what_may_have_passwords_in_it(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "new" / "journal")
+    journal.append([ENTRY])
+    journal.close()
+    (file,) = (tmp_path / "new" / "journal").iterdir()
+    assert file.stat().st_mode & 0o027 == 0
+
+
 def test_files_beyond_their_age_go_and_the_newest_stays(tmp_path: Path) -> None:
     now = 100 * 86_400.0
     for name, age in (("1", 40), ("2", 31), ("3", 29), ("4", 35)):

@@ -76,15 +76,12 @@ class FileJournal:
         if self._file is not None and day == self._day and self._file.tell() < self._max_file_bytes:
             return self._file
         self.close()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(self._folder)
         self._path, self._day, self._has_records = self._folder / file_name(now), day, False
-        self._file = self._path.open("xb", buffering=0)
+        # Ledger metadata has the passwords of ledgers in it.
+        self._file = FileIO(self._path, "x", opener=lambda path, flags: os.open(path, flags, 0o640))
         _write_all(self._file, header(run, now))
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(self._folder)
         self._delete_old(now)
         return self._file
 
@@ -156,6 +153,22 @@ def file_name(now: float) -> str:
 def header(run: str, now: float) -> bytes:
     """Render the first line of a file."""
     return JournalHeader(FORMAT, run, socket.gethostname(), os.getpid(), int(now * 1000)).encode()
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder and what is missing above it, so that a loss of power does not take it away again."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
