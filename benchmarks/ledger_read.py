@@ -1,7 +1,7 @@
 """The bookie wire client: entries a second of one ledger, read from a real bookie and checked by their digests.
 
 Peer: BookKeeper's own Java client, warm, in a process of its own, that reads the same ledger in chunks of 1,000
-entries, two at once, over version 3 of the protocol as we do, and over version 2, which brokers use.
+entries, two at once.
 """
 
 from __future__ import annotations
@@ -36,26 +36,21 @@ def run(options: Options) -> None:
         assert isinstance(ledger, StoredLedger)
         say("warming up")
         for _ in range(3):
-            peer.read(3, ledger_id, count)
-            peer.read(2, ledger_id, count)
+            peer.read(ledger_id, count)
         _read(metadata, ledger, count)
-        ours, cpu, version_3, version_2 = [], [], [], []
+        ours, cpu, java = [], [], []
         for number in range(1, rounds + 1):
-            version_3.append(peer.read(3, ledger_id, count))
+            java.append(peer.read(ledger_id, count))
             used = time.process_time()
             ours.append(_read(metadata, ledger, count))
             cpu.append((time.process_time() - used) / count * 1e6)
-            version_2.append(peer.read(2, ledger_id, count))
             say(
-                f"round {number} of {rounds}: Java {version_3[-1]:,.0f}, over version 2 {version_2[-1]:,.0f}, ours "
-                f"{ours[-1]:,.0f} entries/s, {cpu[-1]:.1f} us of processor time an entry"
+                f"round {number} of {rounds}: Java {java[-1]:,.0f}, ours {ours[-1]:,.0f} entries/s, {cpu[-1]:.1f} us "
+                f"of processor time an entry"
             )
         publish(
             f"Reading a ledger of {count:,} entries of {_SIZE} bytes from one bookie",
-            [
-                compared("ledger-read", "entries/s", ours, version_3, count, "ratio >= 0.3"),
-                compared("ledger-read, peer over version 2", "entries/s", ours, version_2, count),
-            ],
+            [compared("ledger-read", "entries/s", ours, java, count, "ratio >= 0.3")],
         )
 
 
@@ -77,9 +72,9 @@ class _Peer:
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
 
-    def read(self, version: int, ledger_id: int, count: int) -> float:
+    def read(self, ledger_id: int, count: int) -> float:
         """Let it read the ledger; return the entries a second."""
-        seconds, size = self.ask(f"read {version} {ledger_id}").split()
+        seconds, size = self.ask(f"read {ledger_id}").split()
         _check(int(size), count)
         return count / float(seconds)
 

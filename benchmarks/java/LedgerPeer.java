@@ -14,8 +14,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
  * Writes and reads ledgers with BookKeeper's own client, as a benchmark orders it on the standard input: "write COUNT
- * SIZE" answers "answer ID", "read VERSION ID" reads all entries over version 2 or 3 of the wire protocol and answers
- * "answer SECONDS BYTES". Run with the jars of Pulsar: metadata service URI.
+ * SIZE" answers "answer ID", "read ID" reads all entries and answers "answer SECONDS BYTES". Run with the jars of Pulsar: metadata service URI.
  */
 public class LedgerPeer {
 
@@ -24,32 +23,25 @@ public class LedgerPeer {
     private static final int CHUNKS_IN_FLIGHT = 2;
 
     public static void main(String[] args) throws Exception {
-        BookKeeper version3 = client(args[0], false);
-        BookKeeper version2 = client(args[0], true);
+        ClientConfiguration configuration = new ClientConfiguration();
+        configuration.setMetadataServiceUri(args[0]);
+        // Its default is 5,000 entries a second; brokers turn it off too.
+        configuration.setThrottleValue(0);
+        BookKeeper client = new BookKeeper(configuration);
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("answer ready");
         for (String order = orders.readLine(); order != null; order = orders.readLine()) {
             String[] words = order.split(" ");
             if (words[0].equals("write")) {
-                long id = write(version3, Integer.parseInt(words[1]), Integer.parseInt(words[2]));
+                long id = write(client, Integer.parseInt(words[1]), Integer.parseInt(words[2]));
                 System.out.println("answer " + id);
             } else {
-                BookKeeper client = words[1].equals("2") ? version2 : version3;
                 long begin = System.nanoTime();
-                long bytes = read(client, Long.parseLong(words[2]));
+                long bytes = read(client, Long.parseLong(words[1]));
                 System.out.println("answer " + (System.nanoTime() - begin) / 1e9 + " " + bytes);
             }
         }
         Runtime.getRuntime().halt(0);
-    }
-
-    private static BookKeeper client(String uri, boolean version2) throws Exception {
-        ClientConfiguration configuration = new ClientConfiguration();
-        configuration.setMetadataServiceUri(uri);
-        configuration.setUseV2WireProtocol(version2);
-        // Its default is 5,000 entries a second; brokers turn it off too.
-        configuration.setThrottleValue(0);
-        return new BookKeeper(configuration);
     }
 
     private static long write(BookKeeper client, int count, int size) throws Exception {

@@ -83,15 +83,15 @@ def decode_response(frame: bytes) -> tuple[int, Response]:
         message = pb.Response.FromString(frame)
     except DecodeError as error:
         raise FormatError(_NO_RESPONSE) from error
+    read = message.readResponse
+    body = read.body
+    # Only an entry that was found has a body; a field that is not set reads as empty.
+    if body:
+        return message.header.txnId, Response(read.status, body)
     # A status that we do not know is left out by the parser, and would read as EOK.
     if not message.IsInitialized():
         raise FormatError(_NO_RESPONSE)
     transaction = message.header.txnId
-    read = message.readResponse
-    body = read.body
-    # Only this response has a body; a field that is not set reads as empty.
-    if body:
-        return transaction, Response(read.status, body)
     if message.HasField("readLacResponse"):
         lac = message.readLacResponse
         return transaction, Response(lac.status, lac.lastEntryBody, lac.lacBody)
