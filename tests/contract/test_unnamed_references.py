@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +11,7 @@ from bookwarden.clusters.pulsar.brokers import TopicCompaction
 from bookwarden.clusters.pulsar.ownership import bundle_hash
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.clusters.pulsar.shadows import ShadowTopics, read_shadows
+from bookwarden.clusters.pulsar.unnamed_use import CLOCK_SKEW_MS
 from bookwarden.errors import BookieError, NotFoundError, PulsarAccessError, PulsarError, StoreUnavailableError
 from bookwarden.ledgers.holders import (
     BucketHolder,
@@ -27,6 +29,7 @@ from bookwarden.wire.pb import managed_ledger_pb2
 TOPIC, FULL_NAME = "tenant/ns/persistent/orders", "persistent://tenant/ns/orders"
 COMPACTED, BUCKETS = CompactedHolder(TOPIC), BucketHolder(TOPIC, "my+sub")
 NODE = f"/managed-ledgers/{TOPIC}"
+STARTED = 1_700_000_000_000
 BUNDLE = f"/namespace/tenant/ns/0x{bundle_hash(FULL_NAME):08x}_0xffffffff"
 
 
@@ -212,14 +215,15 @@ def test_a_compaction_cursor_that_cannot_be_read_is_a_doubt() -> None:
 
 def buckets(root: MemoryStore, brokers: Brokers | None = None, *, owned: bool = True) -> LiveReferences:
     if owned:
-        root.create(BUNDLE, b"{}", make_parents=True)
+        own(root)
     return live(BUCKETS, MetadataReferences([root], brokers))
 
 
-def owned_since(root: MemoryStore) -> int:
-    node = root.get(BUNDLE)
-    assert node is not None
-    return node.created_ms
+def own(root: MemoryStore) -> None:
+    """Let a broker own the topic that was started at STARTED."""
+    root.create(BUNDLE, b'{"nativeUrl": "pulsar://b:6650"}', make_parents=True)
+    broker = {"loadManagerClassName": "x", "pulsarServiceUrl": "pulsar://b:6650", "startTimestamp": STARTED}
+    root.create("/loadbalance/brokers/b:8080", json.dumps(broker).encode(), make_parents=True)
 
 
 def test_a_bucket_is_free_when_nobody_has_the_topic_loaded() -> None:
@@ -228,11 +232,11 @@ def test_a_bucket_is_free_when_nobody_has_the_topic_loaded() -> None:
     assert deletable(found, 13, created_ms=2**60)
 
 
-def test_a_bucket_made_since_the_topic_was_loaded_may_be_in_use_from_memory() -> None:
-    root = metadata_root(my_sub=cursor(buckets=[12]))
-    found = buckets(root)
-    assert not deletable(found, 13, created_ms=owned_since(root))
-    assert deletable(found, 13, created_ms=owned_since(root) - 1)
+def test_a_bucket_made_since_the_topics_owner_started_may_be_in_use_from_memory() -> None:
+    found = buckets(metadata_root(my_sub=cursor(buckets=[12])))
+    assert not deletable(found, 13, created_ms=STARTED)
+    assert not deletable(found, 13, created_ms=STARTED - CLOCK_SKEW_MS)
+    assert deletable(found, 13, created_ms=STARTED - CLOCK_SKEW_MS - 1)
 
 
 def test_a_bucket_of_a_subscription_that_nobody_knows_is_free() -> None:
@@ -256,7 +260,7 @@ def test_the_buckets_of_a_topic_that_is_gone_are_free() -> None:
 
 def test_a_topic_loaded_in_a_further_root_counts_too() -> None:
     ours, theirs = metadata_root(my_sub=cursor()), metadata_root(my_sub=cursor(buckets=[14]))
-    theirs.create(BUNDLE, b"{}", make_parents=True)
+    own(theirs)
     found = live(BUCKETS, MetadataReferences([ours, theirs], Brokers(subscriptions=[])))
     assert found.names(14)
     assert not deletable(found, 13, created_ms=2**60)

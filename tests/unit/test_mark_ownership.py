@@ -64,17 +64,41 @@ def test_an_owner_that_cannot_be_read_is_an_owner_still():
     assert owner_with({"/namespace/t/n/of-a-new-kind": OWNED}) == "pulsar://b:6650"
 
 
-def test_it_is_owned_since_its_bundles_node_was_made():
-    store = MemoryStore()
-    ownership = BundleOwnership(store)
-    assert ownership.owned_since(TOPIC) is None
-    store.create(bundle(0, 0xFFFFFFFF), OWNED, make_parents=True)
-    node = store.get(bundle(0, 0xFFFFFFFF))
-    assert ownership.owned_since(TOPIC) == node.created_ms > 0
+def started(name: str, at: int | None, manager: str = MODULAR) -> dict[str, bytes]:
+    data = {"loadManagerClassName": manager, "pulsarServiceUrl": f"pulsar://{name}:6650", "startTimestamp": at}
+    return {f"/loadbalance/brokers/{name}:8080": json.dumps(data).encode()}
 
 
-def test_a_broker_that_does_not_announce_bundles_may_have_owned_it_for_ever():
+ALL = {bundle(0, 0xFFFFFFFF): OWNED}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "since"),
+    [
+        (started("b", 500), None),
+        ({**ALL, **started("b", 500), **started("other", 300)}, 500),
+        ({**ALL, **started("b", None)}, 0),
+        ({**ALL, **started("other", 300)}, 0),
+        ({**ALL, **broker(MODULAR)}, 0),
+        ({**ALL, "/loadbalance/brokers/b:8080": b"?"}, 0),
+        ({bundle(0, 0xFFFFFFFF): b"?", **started("b", 500)}, 0),
+        ({**started("b", 500, EXTENSIBLE), **started("other", 300, EXTENSIBLE)}, 300),
+        ({**started("b", 500, EXTENSIBLE), "/loadbalance/brokers/c:8080": b"?"}, 0),
+    ],
+    ids=[
+        "nobody owns it",
+        "its owner",
+        "an owner that does not say when it started",
+        "an owner that is not there",
+        "an owner without its address",
+        "an owner that cannot be read",
+        "a bundle that cannot be read",
+        "any of brokers that hide their bundles",
+        "any of brokers of which one cannot be read",
+    ],
+)
+def test_it_is_loaded_at_the_earliest_since_its_owner_started(nodes, since):
     store = MemoryStore()
-    ((path, value),) = broker(EXTENSIBLE).items()
-    store.create(path, value, make_parents=True)
-    assert BundleOwnership(store).owned_since(TOPIC) == 0
+    for path, value in nodes.items():
+        store.create(path, value, make_parents=True)
+    assert BundleOwnership(store).loaded_since(TOPIC) == since

@@ -37,17 +37,19 @@ class BundleOwnership:
         name = TopicName.parse(topic)
         return self._bundle_owner(name) or self._broker_that_hides_its_bundles()
 
-    def owned_since(self, topic: str) -> int | None:
-        """Say since when (ms since 1970, the store's clock) a broker owns the topic; None if certainly none does.
+    def loaded_since(self, topic: str) -> int | None:
+        """Say since when at the earliest a broker has the topic loaded; None if certainly none has.
 
-        Before that moment the topic was unloaded. It is 0 where a broker keeps the moment to itself.
+        That is when the owner started (ms since 1970, its own clock), 0 where that is not known. The age of an
+        ownership says nothing: a bundle that is split, and a lost session, make it anew while the topic stays loaded.
         """
         self._store.sync()
-        name = TopicName.parse(topic)
-        owned = [node.created_ms for _, node in self._covering_bundles(name)]
-        if owned:
-            return min(owned)
-        return None if self._broker_that_hides_its_bundles() is None else 0
+        bundles = self._covering_bundles(TopicName.parse(topic))
+        started = [_started(node.value) for node in self._brokers()]
+        if not bundles:
+            return None if self._broker_that_hides_its_bundles() is None else min((s for _, s in started), default=0)
+        owners = {_url(node.value) for _, node in bundles}
+        return min(dict(started).get(owner, 0) if owner is not None else 0 for owner in owners)
 
     def _bundle_owner(self, name: TopicName) -> str | None:
         for path, node in self._covering_bundles(name):
@@ -61,6 +63,10 @@ class BundleOwnership:
         covering = [f"{root}/{bundle}" for bundle in self._children(root) if _covers(bundle, str(name))]
         found = zip(covering, self._store.get_many(covering), strict=True)
         return [(path, node) for path, node in found if node is not None]
+
+    def _brokers(self) -> list[Versioned]:
+        paths = [f"{_BROKERS}/{broker}" for broker in self._children(_BROKERS)]
+        return [node for node in self._store.get_many(paths) if node is not None]
 
     def _broker_that_hides_its_bundles(self) -> str | None:
         brokers = self._children(_BROKERS)
@@ -98,6 +104,18 @@ def _url(value: bytes) -> str | None:
     except ValueError:
         return None
     return str(owner["nativeUrl"]) if isinstance(owner, dict) and owner.get("nativeUrl") else None
+
+
+def _started(value: bytes) -> tuple[str | None, int]:
+    """Read a broker's service URL and when it started (LocalBrokerData, BrokerLookupData); 0 if it does not say."""
+    try:
+        broker = json.loads(value)
+    except ValueError:
+        return None, 0
+    if not isinstance(broker, dict) or not isinstance(broker.get("startTimestamp"), int):
+        return None, 0
+    url = broker.get("pulsarServiceUrl")
+    return url if isinstance(url, str) else None, broker["startTimestamp"]
 
 
 def _announces_bundles(value: bytes) -> bool:

@@ -19,6 +19,8 @@ from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.cursor import decode_position_info
 
+# The clocks of a broker and of the metadata store may differ by this much.
+CLOCK_SKEW_MS = 60_000
 _NO_BROKER = "there is no broker to ask"
 
 
@@ -93,15 +95,15 @@ class UnnamedUses:
         """Tell which unnamed buckets a broker may have in memory; the arguments are as for compacted ledgers."""
         exists = any(cursor is not None for cursor in cursors.values())
         topic = str(TopicName.of_managed_ledger(holder.managed_ledger))
-        owned_since = []
+        loaded_since = []
         for root, cursor in cursors.items():
-            since = self._ownership[root].owned_since(topic)
+            since = self._ownership[root].loaded_since(topic)
             if since is not None and (cursor is not None or self._knows_subscription(root, topic, holder.cursor)):
-                owned_since.append(since)
-        if not owned_since:
+                loaded_since.append(since)
+        if not loaded_since:
             return LiveReferences(named, exists)
-        reason = "a broker has had the topic since before it was made, and may use it from memory until it unloads it"
-        return LiveReferences(named, exists, UnnamedUse(reason, before_ms=min(owned_since)))
+        reason = "the topic's owner has run since before it was made, and may use it from memory until it unloads it"
+        return LiveReferences(named, exists, UnnamedUse(reason, before_ms=min(loaded_since) - CLOCK_SKEW_MS))
 
     def _recorded(self, cursor: CursorInfo | None) -> frozenset[int]:
         """The compacted ledger as the bookies have it, where the cursor's ledger can be read."""
