@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from bookwarden.clusters.pulsar import unnamed_use
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
 from bookwarden.clusters.pulsar.topic_positions import topic_path
 from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.context import PhaseOneContext
@@ -26,14 +24,13 @@ from bookwarden.deletion.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.distribution import ensure_distribution
 from bookwarden.devcluster.java import find_java
-from bookwarden.errors import NotFoundError, PulsarConflictError, PulsarError
+from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, LiveReferences, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
-from bookwarden.wire.avro import registry_schema
 from bookwarden.wire.cursor import decode_position_info
 from servers.deletion_site import DeletionSite
 from servers.population import Population
@@ -485,37 +482,3 @@ def test_ledgers_of_logs_are_referenced_whatever_they_say_of_themselves(
     row = site.outcome(ledger_id, ManagedLedgerHolder("public/default/persistent/none"))
     assert row.outcome is Outcome.MISMATCH
     assert site.exists(ledger_id)
-
-
-# Other programs on the deletion topic.
-
-BEFORE = (
-    '{"type":"record","name":"PendingDeleteLedgerInfo","namespace":"bookwarden.deletion","fields":['
-    '{"name":"topicName","type":"string"},{"name":"ledgerComponent","type":"string"},'
-    '{"name":"cursorName","type":["null","string"],"default":null},'
-    '{"name":"schemaId","type":["null","string"],"default":null},{"name":"ledgerType","type":"string"},'
-    '{"name":"ledgerId","type":"long"},{"name":"offloadContext","type":["null",{"type":"record",'
-    '"name":"OffloadContext","fields":[{"name":"lsb","type":"long"},{"name":"msb","type":"long"},'
-    '{"name":"driverName","type":"string"},{"name":"metadata","type":{"type":"map","values":"string"}}]}],'
-    '"default":null},{"name":"bookieCluster","type":"string","default":""},'
-    '{"name":"markedAt","type":"long","default":0},{"name":"reason","type":"string","default":""}]}'
-)
-
-
-def test_the_schema_of_today_registers_over_that_of_before_and_the_other_way_round(
-    admin: PulsarAdmin, namespace: str
-) -> None:
-    admin.put(f"/namespaces/{namespace}/schemaCompatibilityStrategy", "FULL_TRANSITIVE")
-    registry = SchemaRegistry(admin)
-    versions = [WriterSchema("AVRO", BEFORE), WriterSchema("AVRO", registry_schema())]
-    for name, order in (("forth", versions), ("back", versions[::-1])):
-        topic = f"persistent://{namespace}/{name}"
-        admin.put(topic_path(topic))
-        for schema in order:
-            registry.register(topic, schema)
-        assert registry.current(topic).kind == "AVRO"
-    wrong = replace(
-        versions[0], definition=BEFORE.replace('"name":"ledgerId","type":"long"', '"name":"id","type":"long"')
-    )
-    with pytest.raises(PulsarConflictError):
-        registry.register(f"persistent://{namespace}/forth", wrong)
