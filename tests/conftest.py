@@ -6,12 +6,15 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pulsar
 import pytest
 import urllib3
 
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from servers.lone_zookeeper import LoneZooKeeper
 
@@ -59,6 +62,20 @@ def make_namespace() -> Callable[[DevCluster], str]:
 def namespace(pulsar_cluster: DevCluster) -> str:
     """A fresh tenant and namespace on the shared cluster, as "tenant/namespace"."""
     return _create_namespace(pulsar_cluster)
+
+
+@pytest.fixture
+def admin(pulsar_cluster: DevCluster) -> Iterator[PulsarAdmin]:
+    """The shared cluster's admin REST."""
+    with closing(PulsarAdmin(pulsar_cluster.connection(), timeout_s=60)) as made:
+        yield made
+
+
+@pytest.fixture
+def client(pulsar_cluster: DevCluster) -> Iterator[pulsar.Client]:
+    """A native client of the shared cluster."""
+    with closing(pulsar_cluster.connection().client()) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.producers import PendingDeletionSender
@@ -30,20 +29,6 @@ pytestmark = pytest.mark.servers
 
 SUBSCRIPTION = "worker"
 MARK = PendingDeletion("persistent://t/n/a", LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 7, marked_at=5)
-
-
-@pytest.fixture
-def admin(pulsar_cluster) -> Iterator[PulsarAdmin]:
-    made = PulsarAdmin(pulsar_cluster.connection())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def client(pulsar_cluster) -> Iterator[pulsar.Client]:
-    opened = pulsar_cluster.connection().client()
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

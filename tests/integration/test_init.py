@@ -25,11 +25,6 @@ SUBSCRIPTION = "ledger-deletion-worker"
 
 
 @pytest.fixture
-def admin(pulsar_cluster: DevCluster) -> PulsarAdmin:
-    return PulsarAdmin(pulsar_cluster.connection())
-
-
-@pytest.fixture
 def wanted(namespace: str) -> DeletionTopics:
     return wanted_in(namespace)
 

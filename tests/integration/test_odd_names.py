@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pulsar
 import pytest
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.topic_positions import (
     Position,
     create_subscription,
@@ -21,20 +17,6 @@ pytestmark = pytest.mark.servers
 
 TOPICS = ("a+b", "50%", "half%2Fway", "%252F", "über straße", "日本語~*()!'", "x=1&y=2#z?q;v:w@")
 SUBSCRIPTIONS = (*TOPICS, "left/right", "/", "a\\b", "trailing/..")
-
-
-@pytest.fixture
-def admin(pulsar_cluster) -> Iterator[PulsarAdmin]:
-    made = PulsarAdmin(pulsar_cluster.connection())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def client(pulsar_cluster) -> Iterator[pulsar.Client]:
-    opened = pulsar_cluster.connection().client()
-    yield opened
-    opened.close()
 
 
 def test_subscriptions_of_any_name_on_topics_of_any_name(admin, client, namespace):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
 from bookwarden.clusters.pulsar.topic_positions import topic_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import PulsarConflictError
 from bookwarden.wire.avro import registry_schema
 
@@ -28,12 +25,6 @@ BEFORE = (
     '"default":null},{"name":"bookieCluster","type":"string","default":""},'
     '{"name":"markedAt","type":"long","default":0},{"name":"reason","type":"string","default":""}]}'
 )
-
-
-@pytest.fixture
-def admin(pulsar_cluster: DevCluster) -> Iterator[PulsarAdmin]:
-    with closing(PulsarAdmin(pulsar_cluster.connection(), timeout_s=60)) as made:
-        yield made
 
 
 def test_the_schema_of_today_registers_over_that_of_before_and_the_other_way_round(
