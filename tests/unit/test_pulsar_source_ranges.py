@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from bookwarden.clusters.pulsar.topic_positions import LedgerSpan, Position, TopicPositions, parse_positions
 from bookwarden.errors import DataGoneError, FormatError
+from bookwarden.pipelines.pulsar_source.limits import shares_of_tasks
 from bookwarden.pipelines.pulsar_source.ranges import (
     EntryRange,
     advance,
@@ -75,6 +77,22 @@ def test_a_limit_below_the_number_of_partitions_starves_none() -> None:
     available = dict.fromkeys("abcd", 10)
     served = {topic for turn in range(4) for topic, share in fair_shares(available, 1, turn).items() if share}
     assert served == set("abcd")
+
+
+@given(
+    st.dictionaries(st.text("abcdef", min_size=1), st.floats(1, 300), max_size=12), st.floats(1, 200, allow_nan=False)
+)
+def test_every_topic_is_in_one_task_and_no_two_tasks_could_be_one(rows: dict[str, float], enough: float) -> None:
+    shares = shares_of_tasks(rows, enough)
+    assert [topic for share in shares for topic in share] == list(rows)
+    counts = [[rows[topic] for topic in share] for share in shares]
+    assert all(len(share) == 1 or sum(share) <= enough for share in counts)
+    assert all(sum(one) + other[0] > enough for one, other in itertools.pairwise(counts))
+
+
+def test_topics_with_few_rows_share_a_task_and_one_with_many_has_its_own() -> None:
+    rows = {"a": 5.0, "b": 20.0, "c": 5000.0, "d": 1.0, "e": 99.0, "f": 1.0}
+    assert shares_of_tasks(rows, 100) == [["a", "b"], ["c"], ["d", "e"], ["f"]]
 
 
 def test_a_start_in_a_living_ledger_is_good() -> None:

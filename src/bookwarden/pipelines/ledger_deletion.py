@@ -1,8 +1,9 @@
 """The sweep as a Structured Streaming query: deletion topics in, ledgers gone, outcome rows out.
 
-A batch is one Spark job. Each task takes what the source read of one topic partition, which holds all marks of a
-holder because the holder is the message key, and carries it out in its Python worker; the outcome rows come back
-to the driver, which writes them as one file. Only then is the batch finished, and the subscription acknowledged.
+A batch is one Spark job. Each task takes what the source read of a topic partition, or of several that have few
+messages, and carries it out in its Python worker. A partition holds all marks of a holder, because the holder is the
+message key, so no two tasks work on the same one. The outcome rows come back to the driver, which writes them as one
+file. Only then is the batch finished, and the subscription acknowledged.
 """
 
 from __future__ import annotations

@@ -33,6 +33,10 @@ class EntrySizes:
         self._admin = admin
         self._known: dict[str, tuple[float, float]] = {}
 
+    def last_known(self, topic: str) -> float:
+        """Return the last estimate of the rows per entry; 1 where there is none."""
+        return self._known.get(topic, (1.0, 0.0))[0]
+
     def rows_per_entry(self, positions: TopicPositions, start: Position, end: Position) -> float:
         """Estimate the rows per entry behind `start` up to `end`."""
         size, at = self._known.get(positions.topic, (1.0, 0.0))
@@ -79,3 +83,16 @@ def capped_ends(
 
 def _nearer(positions: TopicPositions, start: Position, end: Position, entries: int) -> Position:
     return end if count_between(positions, start, end) <= entries else advance(positions, start, end, entries)
+
+
+def shares_of_tasks(rows: Mapping[str, float], enough: float) -> list[list[str]]:
+    """Put topics together, in order, until a task has `enough` rows: a task takes its time however little it reads."""
+    shares: list[list[str]] = []
+    taken = 0.0
+    for topic, count in rows.items():
+        if not shares or taken + count > enough:
+            shares.append([])
+            taken = 0.0
+        shares[-1].append(topic)
+        taken += count
+    return shares

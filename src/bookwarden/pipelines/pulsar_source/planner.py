@@ -15,7 +15,7 @@ from bookwarden.errors import DataGoneError
 from bookwarden.pipelines.pulsar_source.acknowledging import Acknowledger
 from bookwarden.pipelines.pulsar_source.delays import DelayWatch
 from bookwarden.pipelines.pulsar_source.discovery import Discovery
-from bookwarden.pipelines.pulsar_source.limits import Cap, EntrySizes, capped_ends
+from bookwarden.pipelines.pulsar_source.limits import Cap, EntrySizes, capped_ends, shares_of_tasks
 from bookwarden.pipelines.pulsar_source.offsets import LATEST, Offsets
 from bookwarden.pipelines.pulsar_source.options import SourceOptions
 from bookwarden.pipelines.pulsar_source.polling import PositionPolls
@@ -26,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 _ADMIN_TIMEOUT_S = 5.0
 _CONFIRMATION_S = 10.0
+# Fewer take less time to read and sweep than a task of their own takes to start.
+_ROWS_WORTH_A_TASK = 100
 _CONFIRMATION_POLL_S = 0.05
 
 
@@ -105,6 +107,14 @@ class Planner:
             if ranges:
                 plan[topic] = tuple(ranges)
         return plan
+
+    def together(self, plan: Mapping[str, tuple[EntryRange, ...]]) -> list[list[str]]:
+        """Say which partitions of a batch one task reads; the number of their rows is estimated."""
+        rows = {
+            topic: sum(entries.count for entries in ranges) * self._sizes.last_known(topic)
+            for topic, ranges in plan.items()
+        }
+        return shares_of_tasks(rows, _ROWS_WORTH_A_TASK)
 
     def plan_batch(self) -> dict[str, tuple[EntryRange, ...]]:
         """Plan a batch query: the entries between its two boundaries."""

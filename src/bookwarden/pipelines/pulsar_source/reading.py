@@ -42,13 +42,20 @@ _CHUNKED = 0
 _REFUSALS = (pulsar.AuthenticationError, pulsar.AuthorizationError)
 
 
-class PartitionEntries(InputPartition):
+@dataclass(frozen=True, slots=True)
+class PartitionEntries:
     """The entries of one partition that a batch of Spark reads."""
 
-    def __init__(self, topic: str, ranges: tuple[EntryRange, ...], connection: PulsarConnection) -> None:
-        super().__init__((topic, ranges))
-        self.topic = topic
-        self.ranges = ranges
+    topic: str
+    ranges: tuple[EntryRange, ...]
+
+
+class TaskShare(InputPartition):
+    """What one task reads: the entries of one partition, or of several that have few."""
+
+    def __init__(self, parts: tuple[PartitionEntries, ...], connection: PulsarConnection) -> None:
+        super().__init__(parts)
+        self.parts = parts
         self.connection = connection
 
 
@@ -62,19 +69,20 @@ class ReadRules:
     skip_chunked: bool = False
 
 
-def read_entries(work: PartitionEntries, rules: ReadRules) -> Iterator[pa.RecordBatch]:
-    """Yield every message of the planned entries, once and in order.
+def read_entries(share: TaskShare, rules: ReadRules) -> Iterator[pa.RecordBatch]:
+    """Yield every message of the planned entries, partition by partition, once and in order.
 
     Raises DataGoneError, PulsarAccessError or, after `max_unreachable_s` without progress, PulsarUnavailableError.
     """
     collect_seldom()
-    yield from _EntryReader(work, rules).record_batches()
+    for part in share.parts:
+        yield from _EntryReader(part, share.connection, rules).record_batches()
 
 
 class _EntryReader:
-    def __init__(self, work: PartitionEntries, rules: ReadRules) -> None:
+    def __init__(self, work: PartitionEntries, connection: PulsarConnection, rules: ReadRules) -> None:
         self._topic = work.topic
-        self._connection = work.connection
+        self._connection = connection
         self._rules = rules
         self._progress = Progress(work.ranges)
         self._rows = RowBuffer(work.topic, TopicName.parse(work.topic).partition or 0, rules.rows_per_arrow_batch)

@@ -21,7 +21,7 @@ from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import dump_offsets, load_offsets
 from bookwarden.pipelines.pulsar_source.options import SourceOptions, parse_options
 from bookwarden.pipelines.pulsar_source.planner import Planner
-from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, read_entries
+from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
 from bookwarden.pipelines.pulsar_source.schema import SCHEMA
 
 
@@ -59,12 +59,13 @@ class PulsarBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one task for each partition that has entries between the boundaries."""
         plan = Planner(self._options).plan_batch()
-        return [PartitionEntries(topic, ranges, self._options.connection) for topic, ranges in plan.items()]
+        parts = [PartitionEntries(topic, ranges) for topic, ranges in plan.items()]
+        return [TaskShare((part,), self._options.connection) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one partition."""
         # Spark makes an empty partition of its own when none is planned.
-        return read_entries(partition, _rules(self._options)) if isinstance(partition, PartitionEntries) else iter(())
+        return read_entries(partition, _rules(self._options)) if isinstance(partition, TaskShare) else iter(())
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -95,13 +96,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dump_offsets(self._plans().latest(load_offsets(start), self._cap(limit)))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """Plan one task for each partition that has entries in the batch."""
+        """Plan a task for each partition that has entries in the batch; those that have few share one."""
         plan = self._plans().partitions(load_offsets(start), load_offsets(end))
-        return [PartitionEntries(topic, ranges, self._options.connection) for topic, ranges in plan.items()]
+        return [
+            TaskShare(tuple(PartitionEntries(topic, plan[topic]) for topic in topics), self._options.connection)
+            for topics in self._plans().together(plan)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one partition."""
-        return read_entries(partition, _rules(self._options)) if isinstance(partition, PartitionEntries) else iter(())
+        return read_entries(partition, _rules(self._options)) if isinstance(partition, TaskShare) else iter(())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends at what is there now."""
