@@ -126,6 +126,12 @@ def test_a_refusal_names_what_was_asked_and_the_reason_but_no_secret(site, statu
     assert "\n" not in str(caught.value)
 
 
+def test_a_topic_that_has_no_owner_for_the_moment_is_a_matter_of_time(site):
+    site.answer = lambda path: (412, {}, json.dumps({"reason": "Can't find owner for topic persistent://t/n/a"}))
+    with pytest.raises(PulsarUnavailableError, match="Can't find owner for topic persistent://t/n/a; try again later"):
+        admin_of(site.url).get_json("/persistent/t/n/a/internalStats")
+
+
 def test_a_rotated_token_is_used_at_once(site, tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("one\n")

@@ -15,7 +15,7 @@ from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.context import connection_of, in_flight_of
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess, ServerSpec
-from bookwarden.errors import PulsarError
+from bookwarden.errors import PulsarError, PulsarUnavailableError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
@@ -151,7 +151,11 @@ def settle(load: Load, sweep: ServerProcess) -> None:
 
     def drained() -> bool:
         assert sweep.is_running(), sweep.spec.log_file.read_text()[-3000:]
-        return in_flight_of(load.site.settings).messages == 0
+        try:
+            return in_flight_of(load.site.settings).messages == 0
+        except PulsarUnavailableError:
+            # The servers are still coming back from what the test did to them.
+            return False
 
     eventually(drained, 300)
     sweep.stop()

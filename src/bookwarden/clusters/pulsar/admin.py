@@ -25,6 +25,7 @@ Params = Mapping[str, str | int | bool]
 
 _MAX_REDIRECTS = 5
 _MAX_REASON = 300
+_NO_OWNER = "Can't find owner"
 _BASE = "/admin/v2"
 
 
@@ -32,9 +33,10 @@ class PulsarAdmin:
     """The admin REST of one cluster; thread-safe, keeps its connections alive.
 
     A path is below ``/admin/v2`` unless it begins with ``/admin/`` or ``/lookup/``; its parts are already encoded.
-    Raises PulsarUnavailableError (no answer, 429, 5xx), PulsarAccessError (401, 403, a client certificate that is
-    missing or not trusted), NotFoundError (404), PulsarConflictError (409, 412), PulsarError (any other answer) and
-    ConfigError (an address or a credential that cannot work); each names what was asked, never a credential.
+    Raises PulsarUnavailableError (no answer, no owner of the topic, 429, 5xx), PulsarAccessError (401, 403, a client
+    certificate that is missing or not trusted), NotFoundError (404), PulsarConflictError (409, 412), PulsarError (any
+    other answer) and ConfigError (an address or a credential that cannot work); each names what was asked, never a
+    credential.
     """
 
     def __init__(self, connection: PulsarConnection, timeout_s: float = 10.0) -> None:
@@ -142,9 +144,11 @@ class PulsarAdmin:
             return PulsarAccessError(f"{said}; sent with {way}: check pulsar.auth and the rights of our role")
         if answer.status == 404:
             return NotFoundError(said)
-        if answer.status in (409, 412):
+        # So says a broker that is coming back, for some seconds (PulsarWebResource.validateTopicOwnershipAsync, 4.0).
+        ownerless = answer.status == 412 and _NO_OWNER in said
+        if answer.status in (409, 412) and not ownerless:
             return PulsarConflictError(said)
-        if answer.status == 429 or answer.status >= 500:
+        if ownerless or answer.status == 429 or answer.status >= 500:
             return PulsarUnavailableError(f"{said}; try again later")
         return PulsarError(said)
 
