@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,16 +158,14 @@ def policy_of(settings: Settings) -> DeletionPolicy:
 
 def backlog_of(settings: Settings) -> dict[str, int]:
     """Count the broker entries behind the sweep's subscription, by partition of both topics."""
-    admin = PulsarAdmin(connection_of(settings))
-    backlog, deletion = SubscriptionBacklog(admin), settings.deletion
-    try:
+    deletion = settings.deletion
+    with closing(PulsarAdmin(connection_of(settings))) as admin:
+        backlog = SubscriptionBacklog(admin)
         return {
             partition: backlog.entries(partition, deletion.subscription)
             for topic in (deletion.topic, deletion.retry_topic)
             for partition in backlog.partitions(topic)
         }
-    finally:
-        admin.close()
 
 
 def deletion_topics_of(settings: Settings) -> DeletionTopics:
@@ -185,8 +184,9 @@ def deletion_topics_of(settings: Settings) -> DeletionTopics:
 def in_flight_of(settings: Settings, max_entries: int = DEFAULT_MAX_ENTRIES) -> InFlight:
     """Count the messages in flight on the deletion topic and its retry topic."""
     deletion = settings.deletion
-    reader = SubscriptionBacklog(PulsarAdmin(connection_of(settings)))
-    return count_in_flight(reader, (deletion.topic, deletion.retry_topic), deletion.subscription, max_entries)
+    with closing(PulsarAdmin(connection_of(settings))) as admin:
+        reader = SubscriptionBacklog(admin)
+        return count_in_flight(reader, (deletion.topic, deletion.retry_topic), deletion.subscription, max_entries)
 
 
 def journal_of(settings: Settings) -> FileJournal | ObjectJournal:

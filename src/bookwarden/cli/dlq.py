@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -89,6 +91,31 @@ _reason = click.option("--reason", metavar="TEXT", help="Those whose reason, or 
 _limit = click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
 
 
+def _taking(command: Callable[..., None]) -> Any:
+    """Give a command the arguments that say which dead letters it takes, as one Choice."""
+
+    @_ids
+    @_all
+    @_reason
+    @_limit
+    @_dry_run
+    @yes_option
+    @pass_invocation
+    @functools.wraps(command)
+    def taking(
+        invocation: Invocation,
+        ids: tuple[str, ...],
+        everything: bool,
+        reason: str | None,
+        limit: int | None,
+        dry_run: bool,
+        yes: bool,
+    ) -> None:
+        command(invocation, _choice(ids, everything, reason, limit), dry_run=dry_run, yes=yes)
+
+    return taking
+
+
 @dlq.command("list")
 @click.option("--group-by", type=click.Choice(["reason"]), help="Count those whose reasons are of one kind.")
 @_reason
@@ -120,53 +147,17 @@ def show(invocation: Invocation, message_id: str) -> None:
 
 
 @dlq.command()
-@_ids
-@_all
-@_reason
-@_limit
-@_dry_run
-@yes_option
-@pass_invocation
-def replay(
-    invocation: Invocation,
-    ids: tuple[str, ...],
-    everything: bool,
-    reason: str | None,
-    limit: int | None,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+@_taking
+def replay(invocation: Invocation, choice: Choice, *, dry_run: bool, yes: bool) -> None:
     """Send dead letters back to the deletion topic, their counts reset."""
-
-    def act(letters: DeadLetters, choice: Choice, dry: bool) -> list[DeadLetter]:
-        return letters.replay(choice.ids, reason=choice.reason, limit=choice.limit, dry_run=dry)
-
-    _run(invocation, act, "Send back", _choice(ids, everything, reason, limit), dry_run=dry_run, yes=yes)
+    _run(invocation, DeadLetters.replay, "Send back", choice, dry_run=dry_run, yes=yes)
 
 
 @dlq.command()
-@_ids
-@_all
-@_reason
-@_limit
-@_dry_run
-@yes_option
-@pass_invocation
-def drop(
-    invocation: Invocation,
-    ids: tuple[str, ...],
-    everything: bool,
-    reason: str | None,
-    limit: int | None,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+@_taking
+def drop(invocation: Invocation, choice: Choice, *, dry_run: bool, yes: bool) -> None:
     """Take dead letters off the DLQ for good; their ledgers stay."""
-
-    def act(letters: DeadLetters, choice: Choice, dry: bool) -> list[DeadLetter]:
-        return letters.drop(choice.ids, reason=choice.reason, limit=choice.limit, dry_run=dry)
-
-    _run(invocation, act, "Drop", _choice(ids, everything, reason, limit), dry_run=dry_run, yes=yes)
+    _run(invocation, DeadLetters.drop, "Drop", choice, dry_run=dry_run, yes=yes)
 
 
 @dlq.command()
@@ -228,7 +219,7 @@ def _write_whole(file: Path, lines: Iterable[str]) -> int:
 
 def _run(
     invocation: Invocation,
-    act: Callable[[DeadLetters, Choice, bool], list[DeadLetter]],
+    act: Callable[..., list[DeadLetter]],
     verb: str,
     choice: Choice,
     *,
@@ -237,16 +228,20 @@ def _run(
 ) -> None:
     settings = invocation.settings
     letters = _letters(settings)
+
+    def take(taken: Choice, *, dry: bool) -> list[DeadLetter]:
+        return act(letters, taken.ids, reason=taken.reason, limit=taken.limit, dry_run=dry)
+
     if dry_run:
-        views = list(_views(settings, act(letters, choice, True)))
+        views = list(_views(settings, take(choice, dry=True)))
         invocation.write(_listing(views, "Dry run: nothing was changed."))
         return
     if not yes:
-        planned = act(letters, choice, True)
+        planned = take(choice, dry=True)
         # Those that were looked at, and no others that arrive while the question stands.
         choice = Choice(tuple(letter.message_id for letter in planned))
         confirm(f"{verb} {counted(len(planned), 'dead letter')}?", yes=False)
-    done = act(letters, choice, False) if choice.ids != () else []
+    done = take(choice, dry=False) if choice.ids != () else []
     past = "Sent back" if verb == "Send back" else "Dropped"
     invocation.write(_listing(list(_views(settings, done)), f"{past}: {counted(len(done), 'dead letter')}."))
 

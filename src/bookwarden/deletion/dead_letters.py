@@ -9,36 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bookwarden.errors import NotFoundError
-from bookwarden.ledgers.received import (
-    ATTEMPTS,
-    DELAY_TIME,
-    FIRST_PUBLISHED,
-    ORIGIN_MESSAGE_ID,
-    ORIGIN_MESSAGE_ID_MISSPELT,
-    OUTCOME,
-    REAL_SUBSCRIPTION,
-    REAL_TOPIC,
-    REASON,
-    RECONSUME_TIMES,
-    VERIFIED_AT,
-    ReceivedMark,
-)
+from bookwarden.ledgers.received import ATTEMPTS, OF_PHASE_TWO, OUTCOME, REASON, ReceivedMark
 
-_OF_EARLIER_ROUNDS = frozenset(
-    (
-        ATTEMPTS,
-        DELAY_TIME,
-        FIRST_PUBLISHED,
-        ORIGIN_MESSAGE_ID,
-        ORIGIN_MESSAGE_ID_MISSPELT,
-        OUTCOME,
-        REAL_SUBSCRIPTION,
-        REAL_TOPIC,
-        REASON,
-        RECONSUME_TIMES,
-        VERIFIED_AT,
-    )
-)
 _CONFIRM_EVERY = 500
 # What differs between reasons of one kind: quoted text, names with slashes, numbers.
 _PARTICULARS = (
@@ -191,7 +163,7 @@ def group_by_reason(letters: Iterable[DeadLetter]) -> list[ReasonGroup]:
 
 def reset_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Keep only what the first sender wrote, so that the message counts as new."""
-    return {name: value for name, value in properties.items() if name not in _OF_EARLIER_ROUNDS}
+    return {name: value for name, value in properties.items() if name not in OF_PHASE_TWO}
 
 
 def _dead_letter(received: ReceivedMark) -> DeadLetter:

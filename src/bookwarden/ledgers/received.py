@@ -21,7 +21,22 @@ REASON = "bookwarden.reason"
 OUTCOME = "bookwarden.outcome"
 ATTEMPTS = "bookwarden.attempts"
 VERIFIED_AT = "bookwarden.verified-at"
-
+# All of the above: what phase two writes on a message that it sends on, and nothing that its first sender wrote.
+OF_PHASE_TWO = frozenset(
+    (
+        RECONSUME_TIMES,
+        DELAY_TIME,
+        REAL_TOPIC,
+        REAL_SUBSCRIPTION,
+        ORIGIN_MESSAGE_ID,
+        ORIGIN_MESSAGE_ID_MISSPELT,
+        FIRST_PUBLISHED,
+        REASON,
+        OUTCOME,
+        ATTEMPTS,
+        VERIFIED_AT,
+    )
+)
 
 # Takes topic, payload and schema version; raises MalformedMarkError.
 Decode = Callable[[str, bytes, bytes | None], PendingDeletion]
