@@ -17,7 +17,7 @@ from kazoo.protocol.states import WatchedEvent
 
 from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
-from benchmarks.population import Population
+from benchmarks.population import Population, zookeeper_of
 from benchmarks.processes import sweep_process
 from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -41,7 +41,7 @@ def run(options: Options) -> None:
     """Run the benchmark."""
     count = max(options.scaled(options.count or COUNT), 20)
     peer_count = min(count, PEER_COUNT)
-    with running_site(_SECTIONS) as site, _zookeeper(site) as zookeeper:
+    with running_site(_SECTIONS) as site, zookeeper_of(site) as zookeeper:
         population = Population(site, _TOPICS)
         population.create_holders()
         say(f"plain consumer, {peer_count} messages at {PER_SECOND} a second")
@@ -142,17 +142,6 @@ def _consume(consumer: pulsar.Consumer, zookeeper: KazooClient, ended: threading
             continue
         zookeeper.delete(message.data().decode())
         consumer.acknowledge(message)
-
-
-@contextmanager
-def _zookeeper(site: Site) -> Iterator[KazooClient]:
-    client = KazooClient(site.cluster.store_url.removeprefix("zk:"), timeout=30.0)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def _quantile(values: Sequence[float], share: int) -> float:

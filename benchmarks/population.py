@@ -34,7 +34,7 @@ class Population:
     """Topics whose managed ledgers name a few ledgers, and many ledgers of theirs that they do not name any more."""
 
     def __init__(self, site: Site, topics: int) -> None:
-        self._hosts = site.cluster.store_url.removeprefix("zk:")
+        self._site = site
         self._next_id = _FIRST_ID
         self._topics = topics
         self._holders = [
@@ -50,7 +50,7 @@ class Population:
             for ledger_id in range(_IDS_OF_HOLDER):
                 info.ledgerInfo.add(ledgerId=number * _IDS_OF_HOLDER + ledger_id, entries=1000, size=100_000)
             nodes.append((managed_ledger_path(holder.name), info.SerializeToString()))
-        with self._client() as client:
+        with zookeeper_of(self._site) as client:
             _create_parents(client, nodes)
             _create_all(client, nodes)
 
@@ -60,20 +60,22 @@ class Population:
         self._next_id = ids.stop
         values = [metadata_of(holder) for holder in self._holders]
         nodes = [(ledger_path("/ledgers", ledger_id), values[ledger_id % self._topics]) for ledger_id in ids]
-        with self._client() as client:
+        with zookeeper_of(self._site) as client:
             _create_parents(client, nodes)
             _create_all(client, nodes)
         return [mark_of_holder(ledger_id, self._holders[ledger_id % self._topics], "trimmed") for ledger_id in ids]
 
-    @contextmanager
-    def _client(self) -> Iterator[KazooClient]:
-        client = KazooClient(self._hosts, timeout=30.0)
-        client.start()
-        try:
-            yield client
-        finally:
-            client.stop()
-            client.close()
+
+@contextmanager
+def zookeeper_of(site: Site) -> Iterator[KazooClient]:
+    """A bare client of the site's ZooKeeper."""
+    client = KazooClient(site.cluster.store_url.removeprefix("zk:"), timeout=30.0)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def metadata_of(holder: ManagedLedgerHolder) -> bytes:

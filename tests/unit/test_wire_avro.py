@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import BytesIO
 from typing import Any
 
@@ -308,3 +308,13 @@ def test_a_mark_is_encoded_as_the_whole_schema_has_it(deletion: PendingDeletion,
 def test_an_id_that_no_long_holds_is_not_encoded() -> None:
     with pytest.raises(MalformedMarkError, match="ledger 9223372036854775808: it cannot be encoded"):
         CODEC.encode(replace(DELETION, offload_context=None, ledger_id=2**63))
+
+
+def test_a_mark_that_is_stamped_or_encoded_keeps_every_field() -> None:
+    ours = {field.name: field.default for field in fields(PendingDeletion)}
+    assert all(getattr(DELETION, name) != default for name, default in ours.items())
+    assert DELETION.stamped(12) == replace(DELETION, marked_at=12)
+    plain = replace(DELETION, offload_context=None)
+    assert CODEC.decode(CODEC.encode(replace(plain, ledger_type=LedgerType.LEDGER))) == replace(
+        plain, ledger_type=LedgerType.LEDGER
+    )
