@@ -19,6 +19,7 @@ from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.process import ServerProcess, ServerSpec
 from bookwarden.devcluster.servers import Runtime, ServerFactory, load_runtime
 from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts
+from bookwarden.devcluster.starting import PatientStart
 from bookwarden.devcluster.state import ClusterState, StartedServer, read_state, write_state
 from bookwarden.errors import ConfigError, NotFoundError, ServerError
 
@@ -183,21 +184,21 @@ class DevCluster:
 
     def _start_servers(self) -> None:
         self._progress(f"starting zookeeper on {self.store_url}")
-        self.zookeeper.start(wait=False)
+        # A ZooKeeper that still starts may accept a connection and never answer on it.
+        self.zookeeper.start()
+        patient = PatientStart(self.zookeeper.is_running, self._progress)
         if not self._initialised:
-            self._initialise()
-        self.zookeeper.wait_until_ready()
+            self._initialise(patient)
         self._progress("starting bookie and broker")
         self.bookie.start(wait=False)
         self.broker.start(wait=False)
-        self.bookie.wait_until_ready()
-        self.broker.wait_until_ready()
+        patient.wait_until_ready(self.bookie)
+        patient.wait_until_ready(self.broker)
 
-    def _initialise(self) -> None:
-        # Java starts while ZooKeeper starts, and retries until it answers.
+    def _initialise(self, patient: PatientStart) -> None:
+        # What exists already it leaves as it is.
         spec = self._factory.metadata_setup(self.service_url, self.admin_url)
-        setup = ServerProcess(spec)
-        setup.run(_SETUP_SECONDS)
+        patient.run(ServerProcess(spec), _SETUP_SECONDS)
         self._initialised = True
         self._write_state()
 

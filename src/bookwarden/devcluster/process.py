@@ -18,6 +18,7 @@ from bookwarden.processes import ProcessIdentity, identify
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _POLL_SECONDS = 0.1
 _SHOWN_LOG_LINES = 5
+_READ_LOG_BYTES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class ServerProcess:
         self._identity = identity
         self._popen: subprocess.Popen[bytes] | None = None
         self._started_at = started_at
+        self._log_begins = 0
 
     @property
     def name(self) -> str:
@@ -98,6 +100,7 @@ class ServerProcess:
         self._started_at = time.time()
         self.spec.log_file.parent.mkdir(parents=True, exist_ok=True)
         with self.spec.log_file.open("ab") as log:
+            self._log_begins = log.tell()
             if self.spec.detached:
                 self._identity = self._launch_detached(command, log.fileno())
             else:
@@ -210,13 +213,21 @@ class ServerProcess:
         finally:
             self.resume()
 
+    def log_since_start(self) -> str:
+        """Return what this handle's last start logged, at most the last 100,000 bytes of it."""
+        return self._log(self._log_begins)
+
     def log_tail(self, lines: int = 50) -> list[str]:
         """Return the last lines of the log that are not empty."""
-        try:
-            text = self.spec.log_file.read_bytes()[-100_000:].decode("utf-8", errors="replace")
-        except FileNotFoundError:
-            return []
+        text = self._log(0)
         return [line for line in text.splitlines() if line.strip()][-lines:]
+
+    def _log(self, begin: int) -> str:
+        try:
+            content = self.spec.log_file.read_bytes()[begin:]
+        except FileNotFoundError:
+            return ""
+        return content[-_READ_LOG_BYTES:].decode("utf-8", errors="replace")
 
     def _log_says(self) -> str:
         # Without the frames of stack traces, which would hide what happened.
