@@ -7,7 +7,7 @@ metadata carries is never taken into LedgerMetadata or an error; decode_ledger_p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from google.protobuf import text_format
 
@@ -23,6 +23,7 @@ _VERSION_3 = _HEADER + b"3\n"
 _VERSION_2 = _HEADER + b"2\n"
 _VERSION_1 = _HEADER + b"1\n"
 _HEADER_SIZE = len(_VERSION_3)
+_CUSTOM_TAG = b"\x5a"
 
 _STATES = {state.value: state for state in LedgerState}
 _CLOSED = LedgerState.CLOSED.value
@@ -54,6 +55,15 @@ def decode_ledger_password(raw: bytes) -> bytes:
     if header == _VERSION_2:
         return _parse_text(raw[_HEADER_SIZE:]).password
     return b""
+
+
+def decode_custom_metadata(entries: Iterable[bytes]) -> Mapping[str, bytes]:
+    """Decode the custom metadata alone, from the encoded values of its field of version 3.
+
+    Raises FormatError as decode_ledger_metadata does.
+    """
+    body = b"".join([_CUSTOM_TAG + encode_varint(len(entry)) + entry for entry in entries])
+    return _custom(parse(pb.LedgerMetadataFormat(), body, _WHAT))
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -> bytes:
