@@ -1,0 +1,49 @@
+"""What the orphan scan's operations need of the world; `pipelines` and context.py hand in what provides it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from bookwarden.ledgers.metadata import LedgerReading
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanManifest
+from bookwarden.orphans.progress import ApplyProgress
+
+
+class PlanStore(Protocol):
+    """Where plans are kept, each with how far it was applied."""
+
+    def manifest(self, plan_id: str) -> PlanManifest:
+        """Read a plan's manifest.
+
+        Raises NotFoundError where there is no such plan, FormatError where it is altered or damaged.
+        """
+
+    def verify(self, manifest: PlanManifest) -> None:
+        """Read every file of the plan; FormatError for one that is missing or not what the manifest says."""
+
+    def candidates(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[Candidate]]:
+        """Give the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
+
+    def progress(self, manifest: PlanManifest) -> ApplyProgress:
+        """Say how far the plan was applied; FormatError where that is damaged or of another plan."""
+
+    def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
+        """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
+
+
+class LedgersAsTheyAre(Protocol):
+    """BookKeeper's list of ledgers, read only."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; never older than this call.
+
+        Raises StoreError when the store as a whole does not answer.
+        """
+
+
+class ClusterProbe(Protocol):
+    """The cluster that the settings name."""
+
+    def identity(self) -> ClusterIdentity:
+        """Read which cluster it is now; StoreError if that cannot be read."""
