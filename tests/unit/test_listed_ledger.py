@@ -87,7 +87,8 @@ def varint(value: int) -> bytes:
 
 
 # Values near the limits that the decoders check, and a state and a digest that nobody defined.
-numbers = st.sampled_from([-(2**63), -103, -2, -1, 0, 1, 2, 3, 4, 5, 2**31, 2**32, 2**63 - 1]).map(varint)
+NUMBERS = [-(2**63), -103, -2, -1, 0, 1, 2, 3, 4, 5, 2**31, 2**32, 2**63 - 1]
+numbers = st.sampled_from(NUMBERS).map(varint)
 names = st.sampled_from(
     [b"application", b"component", b"pulsar", b"managed-ledger", b"pulsar/managed-ledger", b"", b"\xff"]
 )
@@ -125,6 +126,33 @@ bodies = st.lists(
 # One that is whole, with more fields behind it: the last of each counts, and those that repeat are added.
 WHOLE = pb.LedgerMetadataFormat(quorumSize=2, ackQuorumSize=1, ensembleSize=2, length=8, lastEntryId=1, state="CLOSED")
 WHOLE.segment.add(ensembleMember=["a", "b"], firstEntryId=0)
+
+
+# Its fields one by one, and what else each may be.
+FIELDS = {1: varint(2), 2: varint(2), 3: varint(8), 4: varint(1), 5: varint(3), 9: varint(1)}
+SEGMENT = pb.LedgerMetadataFormat.Segment(ensembleMember=["a", "b"], firstEntryId=5).SerializeToString()
+SEGMENTS = [SEGMENT[:-1] + value for value in map(varint, NUMBERS)] + [SEGMENT[:-2], SEGMENT[3:], b"\xff", b""]
+
+
+@pytest.mark.parametrize("ack", [0, 1])
+@pytest.mark.parametrize("state", [1, 2, 3])
+@pytest.mark.parametrize("number", FIELDS)
+def test_a_field_that_is_missing_or_impossible_is_listed_as_it_is_decoded(number: int, state: int, ack: int) -> None:
+    begin = field(6, 2, b"\x08\x0a\x01a\x0a\x01b\x10\x00")
+    fields = {**FIELDS, 5: varint(state), 9: varint(ack)}
+    for value in [b"", *map(varint, NUMBERS)]:
+        changed = {**fields, number: value}
+        body = begin + b"".join(field(at, 0, inner) for at, inner in changed.items() if inner)
+        assert listed_row(delimited(body)) == by_the_careful_decoder(delimited(body))
+
+
+def test_segments_that_do_not_fit_are_listed_as_they_are_decoded() -> None:
+    fields = b"".join(field(at, 0, inner) for at, inner in FIELDS.items())
+    for first in [None, *SEGMENTS]:
+        for second in [None, *SEGMENTS]:
+            chosen = [part for part in (first, second) if part is not None]
+            body = fields + b"".join(field(6, 2, encode_varint(len(part)) + part) for part in chosen)
+            assert listed_row(delimited(body)) == by_the_careful_decoder(delimited(body))
 
 
 @pytest.mark.parametrize("value", RECORDED, ids=range(len(RECORDED)))
