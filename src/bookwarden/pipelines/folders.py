@@ -1,0 +1,133 @@
+"""A folder of small files at a path or a URI, each file whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from bookwarden.errors import ConfigError, FormatError
+
+_HIDDEN = "_"
+# Hadoop's names for what pyarrow opens under another one.
+_HADOOP_SCHEMES = {"s3": "s3a"}
+
+
+class Folder:
+    """The files below `location`, a path or a URI that pyarrow opens (file, s3, gs, hdfs); picklable.
+
+    A file is written under a hidden name and then moved, so readers see all of it or nothing. Its name is relative to
+    the folder and may have folders in it. A file system's own errors (OSError) are not translated.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/")
+        try:
+            if "://" in location:
+                self._fs, self._root = fs.FileSystem.from_uri(self.location)
+            else:
+                self._fs, self._root = fs.LocalFileSystem(), str(Path(self.location).absolute())
+        except (ValueError, pa.ArrowException) as error:
+            raise ConfigError(f"{location} is neither a path nor a URI that is known: {error}") from error
+
+    def __reduce__(self) -> tuple[type[Folder], tuple[str]]:
+        return Folder, (self.location,)
+
+    @property
+    def local_path(self) -> Path | None:
+        """Where it is on this machine; None on another file system."""
+        return Path(self._root) if isinstance(self._fs, fs.LocalFileSystem) else None
+
+    def below(self, name: str) -> Folder:
+        """Return a folder in this one."""
+        return Folder(f"{self.location}/{name}")
+
+    def for_spark(self, name: str) -> str:
+        """Name a folder in this one as Spark's readers know it."""
+        scheme, found, rest = self.location.partition("://")
+        if not found:
+            return f"file://{self._root}/{name}"
+        return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{rest}/{name}"
+
+    def make(self, name: str = "") -> None:
+        """Make a folder in this one, or this one."""
+        self._fs.create_dir(self._path(name), recursive=True)
+
+    def write(self, name: str, write_to: Callable[[pa.NativeFile], None]) -> None:
+        """Write a file, replacing one of that name."""
+        path = self._path(name)
+        parent, _, base = path.rpartition("/")
+        hidden = f"{parent}/{_HIDDEN}{base}.{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._fs.create_dir(parent, recursive=True)
+        try:
+            with self._fs.open_output_stream(hidden) as sink:
+                write_to(sink)
+        except BaseException:
+            self._remove_path(hidden)
+            raise
+        self._fs.move(hidden, path)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a value as JSON."""
+        raw = json.dumps(value, indent=1, sort_keys=True).encode()
+        self.write(name, lambda sink: sink.write(raw))
+
+    def read(self, name: str) -> bytes:
+        """Read a whole file; FileNotFoundError if there is none."""
+        with self._fs.open_input_file(self._path(name)) as source:
+            raw: bytes = source.read()
+        return raw
+
+    def read_json(self, name: str) -> Any:
+        """Read what `write_json` wrote; FileNotFoundError if there is none, FormatError if it is not JSON."""
+        try:
+            return json.loads(self.read(name))
+        except ValueError as error:
+            raise FormatError(f"{self.location}/{name} is not JSON: it is damaged") from error
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file to be read from anywhere in it; the caller closes it."""
+        return self._fs.open_input_file(self._path(name))
+
+    def exists(self, name: str) -> bool:
+        """Say whether there is a file, or a folder, of that name."""
+        return bool(self._fs.get_file_info(self._path(name)).type != fs.FileType.NotFound)
+
+    def files(self, name: str = "") -> list[str]:
+        """Name the files directly in a folder, sorted; none if there is no such folder."""
+        return sorted(info.base_name for info in self._entries(name) if self._is_shown(info, fs.FileType.File))
+
+    def folders(self, name: str = "") -> list[str]:
+        """Name the folders directly in a folder, sorted; none if there is no such folder."""
+        return sorted(info.base_name for info in self._entries(name) if self._is_shown(info, fs.FileType.Directory))
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        self._remove_path(self._path(name))
+
+    def remove_unfinished(self, name: str = "") -> None:
+        """Remove what interrupted writers left directly in a folder."""
+        for info in self._entries(name):
+            if info.base_name.startswith(_HIDDEN):
+                self._remove_path(info.path)
+
+    def _entries(self, name: str) -> list[fs.FileInfo]:
+        found: list[fs.FileInfo] = self._fs.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True))
+        return found
+
+    @staticmethod
+    def _is_shown(info: fs.FileInfo, kind: fs.FileType) -> bool:
+        return bool(info.type == kind) and not info.base_name.startswith((_HIDDEN, "."))
+
+    def _remove_path(self, path: str) -> None:
+        if self._fs.get_file_info(path).type == fs.FileType.File:
+            self._fs.delete_file(path)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")

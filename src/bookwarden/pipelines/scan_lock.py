@@ -1,0 +1,88 @@
+"""The lock that keeps two processes from working on one scan.
+
+On this machine it is a lock of the operating system, which ends with its process. Elsewhere it is a file that its
+holder writes again from time to time, and one that was not written for long counts as left by a dead process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bookwarden.errors import FormatError, RefusedError
+from bookwarden.pipelines.folders import Folder
+
+_FILE = "lock.json"
+WRITTEN_AGAIN_SECONDS = 20.0
+DEAD_AFTER_SECONDS = 120.0
+
+
+@contextmanager
+def alone(folder: Folder) -> Iterator[None]:
+    """Hold the folder's lock; RefusedError if another process has it."""
+    local = folder.local_path
+    with _locked_file(folder, local / "lock") if local else _written_again(folder):
+        yield
+
+
+@contextmanager
+def _locked_file(folder: Folder, path: Path) -> Iterator[None]:
+    folder.make()
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RefusedError(f"another process works on {folder.location}: wait for it, or stop it") from error
+        yield
+
+
+@contextmanager
+def _written_again(folder: Folder) -> Iterator[None]:
+    mine = f"{socket.gethostname()} process {os.getpid()} {uuid.uuid4().hex[:8]}"
+    found = _holder(folder)
+    age = time.time() - float(found.get("written", 0))
+    if found and age < DEAD_AFTER_SECONDS:
+        raise RefusedError(
+            f"{found.get('holder')} works on {folder.location}, or did so {age:.0f} s ago: "
+            f"stop it, or try again in {DEAD_AFTER_SECONDS - age:.0f} s if it is dead"
+        )
+    ended = threading.Event()
+
+    def write() -> None:
+        folder.write_json(_FILE, {"holder": mine, "written": time.time()})
+
+    def keep() -> None:
+        while not ended.wait(WRITTEN_AGAIN_SECONDS):
+            with suppress(OSError):
+                if _holder(folder).get("holder") == mine:
+                    write()
+
+    write()
+    thread = threading.Thread(target=keep, name="scan-lock", daemon=True)
+    thread.start()
+    try:
+        yield
+        taken = _holder(folder).get("holder")
+        if taken != mine:
+            raise RefusedError(f"{taken} took over {folder.location}, so what this process did there does not count")
+    finally:
+        ended.set()
+        thread.join(5)
+        if _holder(folder).get("holder") == mine:
+            folder.remove(_FILE)
+
+
+def _holder(folder: Folder) -> dict[str, Any]:
+    try:
+        found = folder.read_json(_FILE)
+    except (FileNotFoundError, FormatError):
+        return {}
+    return found if isinstance(found, dict) else {}

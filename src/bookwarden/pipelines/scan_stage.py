@@ -1,0 +1,151 @@
+"""A stage of a scan: its pieces read by Spark tasks, each straight into a file of the scan's folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.accumulators import Accumulator
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from bookwarden import errors
+from bookwarden.errors import BookwardenError, SparkError, StoreError, StoreUnavailableError
+from bookwarden.pipelines.scan_files import ScanFolder, Seal
+
+logger = logging.getLogger(__name__)
+
+# Told (stage, pieces done, pieces in all) while a stage runs, from a thread of its own.
+Progress = Callable[[str, int, int], None]
+# Reads one piece and writes it into the scan's folder.
+ReadPiece = Callable[[ScanFolder, int, Any], None]
+
+_PROGRESS_SECONDS = 0.3
+# Of a stage for each task that runs at once: enough that they end together, few enough that starting them costs nothing.
+_SHARES_PER_TASK = 16
+_PAUSES = (1.0, 5.0, 15.0)
+_TASK_SCHEMA = "number BIGINT NOT NULL, piece STRING NOT NULL"
+_FAILURE_SCHEMA = pa.schema([("number", pa.int64()), ("error", pa.string()), ("text", pa.string())])
+_FAILURE_COLUMNS = "number BIGINT, error STRING, text STRING"
+
+
+@dataclass(frozen=True)
+class PieceTask:
+    """What an executor runs on its share of the pieces; yields a row for the piece that it could not read."""
+
+    location: str
+    read: ReadPiece
+    done: Accumulator[int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the pieces one after another; the first that cannot be read ends the share."""
+        folder = ScanFolder(self.location)
+        for batch in batches:
+            for row in batch.to_pylist():
+                try:
+                    self._read_patiently(folder, row["number"], json.loads(row["piece"]))
+                except BookwardenError as error:
+                    failure = [[row["number"]], [type(error).__name__], [str(error)]]
+                    yield pa.RecordBatch.from_arrays([pa.array(column) for column in failure], schema=_FAILURE_SCHEMA)
+                    return
+                self.done.add(1)
+
+    def _read_patiently(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        for pause in _PAUSES:
+            try:
+                self.read(folder, number, piece)
+                return
+            except StoreUnavailableError as error:
+                logger.warning("piece %d: %s; trying again in %.0f s", number, error, pause)
+                time.sleep(pause)
+        self.read(folder, number, piece)
+
+
+class Stages:
+    """Runs the stages of one scan, those pieces only that are not finished."""
+
+    def __init__(self, spark: SparkSession, folder: ScanFolder, progress: Progress = lambda *_: None) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._progress = progress
+
+    def run(
+        self, stage: str, plan: Callable[[], Sequence[Any]], read: ReadPiece, others: Sequence[str] = ()
+    ) -> list[Seal]:
+        """Read all pieces of a stage, which `plan` names unless the stage was begun before; return their seals.
+
+        ``others`` are the further tables that it writes. Raises the error of a piece that could not be read.
+        """
+        pieces = self._folder.pieces(stage)
+        if pieces is None:
+            pieces = list(plan())
+            self._folder.begin_stage(stage, pieces, others)
+        seals = self._folder.seals(stage)
+        waiting = [(number, json.dumps(piece)) for number, piece in enumerate(pieces) if number not in seals]
+        self._progress(stage, len(pieces) - len(waiting), len(pieces))
+        if waiting:
+            self._read(stage, waiting, len(pieces), read)
+            seals = self._folder.seals(stage)
+        missing = sorted(set(range(len(pieces))) - seals.keys())
+        if missing:
+            raise StoreError(
+                f"{len(missing)} of {len(pieces)} pieces of {self._folder.folder.location}/{stage} are not there, such "
+                f"as {missing[0]}: something removes its files; resume the scan"
+            )
+        return [seals[number] for number in range(len(pieces))]
+
+    def _read(self, stage: str, waiting: list[tuple[int, str]], total: int, read: ReadPiece) -> None:
+        context = self._spark.sparkContext
+        done = context.accumulator(total - len(waiting))
+        shares = min(len(waiting), _SHARES_PER_TASK * context.defaultParallelism)
+        task = PieceTask(self._folder.folder.location, read, done)
+        pieces = self._spark.createDataFrame(waiting, _TASK_SCHEMA).repartition(shares)
+        with (
+            reported(lambda: self._progress(stage, min(done.value, total), total)),
+            spark_errors(f"reading {stage}"),
+        ):
+            failures = pieces.mapInArrow(task, _FAILURE_COLUMNS).collect()
+        if failures:
+            first = min(failures, key=lambda row: row["number"])
+            raise _error_named(first["error"])(first["text"])
+
+
+def _error_named(name: str) -> type[BookwardenError]:
+    kind = getattr(errors, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, BookwardenError) else BookwardenError
+
+
+@contextmanager
+def reported(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` again and again during the body, and once behind it."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_PROGRESS_SECONDS):
+            tell()
+
+    thread = threading.Thread(target=watch, name="scan-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    tell()
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Translate Spark's errors, whose first line says what it was about, into SparkError."""
+    try:
+        yield
+    except PySparkException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise SparkError(f"{what}: Spark failed ({lines[-1] if lines else type(error).__name__})") from error

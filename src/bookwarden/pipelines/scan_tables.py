@@ -1,0 +1,59 @@
+"""The columns of a scan's tables, in Arrow and for Spark: those of the rows in `ledgers.listing`, and doubts."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args, get_type_hints
+from uuid import UUID
+
+import pyarrow as pa
+
+from bookwarden.ledgers.listing import ListedCopy, ListedLedger, ListedObject, ListedReference
+
+_ARROW_TYPES = {int: pa.int64(), str: pa.string(), bool: pa.bool_(), UUID: pa.string()}
+_SPARK_TYPES = {int: "BIGINT", str: "STRING", bool: "BOOLEAN", UUID: "STRING"}
+
+
+class ChangedLedger(NamedTuple):
+    """A ledger that only one of the two listings of a scan has; ``gone`` says that it is the first one."""
+
+    ledger_id: int
+    gone: bool
+
+
+class Columns:
+    """The columns of a table whose rows are tuples of `row_type`; a UUID is kept as text."""
+
+    def __init__(self, row_type: type[Any]) -> None:
+        fields = [(name, *_plain(hint)) for name, hint in get_type_hints(row_type).items()]
+        self._uuids = [index for index, (_, kind, _) in enumerate(fields) if kind is UUID]
+        self.arrow = pa.schema([pa.field(name, _ARROW_TYPES[kind], optional) for name, kind, optional in fields])
+        self.spark = ", ".join(
+            f"{name} {_SPARK_TYPES[kind]}{'' if optional else ' NOT NULL'}" for name, kind, optional in fields
+        )
+
+    def table(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+        """Turn rows into a table."""
+        if not rows:
+            return self.arrow.empty_table()
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for index in self._uuids:
+            columns[index] = [None if value is None else str(value) for value in columns[index]]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, self.arrow, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self.arrow)
+
+
+def _plain(hint: Any) -> tuple[type, bool]:
+    """Split an annotation into its type and whether None is allowed."""
+    if isinstance(hint, types.UnionType):
+        (kind,) = [part for part in get_args(hint) if part is not type(None)]
+        return kind, True
+    return hint, False
+
+
+LEDGERS = Columns(ListedLedger)
+REFERENCES = Columns(ListedReference)
+COPIES = Columns(ListedCopy)
+OBJECTS = Columns(ListedObject)
+CHANGES = Columns(ChangedLedger)
