@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +108,11 @@ def test_a_folder_without_a_scan_is_named(folder: ScanFolder) -> None:
 
 
 @pytest.fixture(params=["path", "uri"])
-def shared_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+def shared_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     """A folder on this machine, and one that could be anywhere."""
     if request.param == "uri":
         monkeypatch.setattr(Folder, "local_path", None)
-    yield Folder(str(tmp_path))
+    return Folder(str(tmp_path))
 
 
 def test_two_processes_do_not_work_on_one_scan(shared_folder: Folder) -> None:
@@ -128,7 +127,6 @@ def test_a_lock_that_was_not_written_for_long_is_taken_over_and_its_holder_told(
 ) -> None:
     monkeypatch.setattr(Folder, "local_path", None)
     monkeypatch.setattr(scan_lock, "DEAD_AFTER_SECONDS", 0.0)
-    with pytest.raises(RefusedError, match="took over"), alone(Folder(str(tmp_path))):
-        with alone(Folder(str(tmp_path))):
-            pass
-        Folder(str(tmp_path)).write_json("lock.json", {"holder": "another", "written": 0})
+    folder = Folder(str(tmp_path))
+    with pytest.raises(RefusedError, match="took over"), alone(folder), alone(folder):
+        pass

@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 ReadPiece = Callable[[ScanFolder, int, Any], None]
 
 _PROGRESS_SECONDS = 0.3
-# Of a stage for each task that runs at once: enough that they end together, few enough that starting them costs nothing.
+# Of a stage for each task that runs at once: enough that they end together, and few enough to cost nothing.
 _SHARES_PER_TASK = 16
 _PAUSES = (1.0, 5.0, 15.0)
 _TASK_SCHEMA = "number BIGINT NOT NULL, piece STRING NOT NULL"
