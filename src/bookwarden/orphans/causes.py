@@ -1,0 +1,37 @@
+"""How an orphan probably came about: from its kind, and from what is left of its holder."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.metadata import LedgerState
+from bookwarden.orphans.classes import Cause
+from bookwarden.orphans.owners import Owner
+
+
+def cause_of(row: ListedLedger, owner: Owner, namespaces: Container[str], existing: Container[str]) -> Cause:
+    """Put an orphan down to a cause; `existing` are the texts of holders that exist, `namespaces` those that do."""
+    holder = owner.holder
+    if owner.topic is None:
+        if str(holder) in existing:
+            return Cause.SCHEMA_VERSION
+        return Cause.SCHEMA_DELETED if owner.namespace in namespaces else Cause.NAMESPACE_DELETED
+    if owner.topic not in existing:
+        return Cause.TOPIC_DELETED if owner.namespace in namespaces else Cause.NAMESPACE_DELETED
+    if isinstance(holder, ManagedLedgerHolder):
+        return _of_data(row)
+    if isinstance(holder, CompactedHolder):
+        return Cause.COMPACTION
+    if isinstance(holder, CursorHolder):
+        return Cause.CURSOR_ROLLOVER if str(holder) in existing else Cause.SUBSCRIPTION_DELETED
+    if isinstance(holder, BucketHolder) and str(CursorHolder(holder.managed_ledger, holder.cursor)) in existing:
+        return Cause.DELAYED_DELIVERY
+    return Cause.SUBSCRIPTION_DELETED
+
+
+def _of_data(row: ListedLedger) -> Cause:
+    # Only closed ledgers are trimmed, and an empty one is dropped from the list when the next is made.
+    trimmed = row.state == LedgerState.CLOSED.name and row.length > 0
+    return Cause.TRIM if trimmed else Cause.NEVER_LISTED

@@ -1,0 +1,162 @@
+"""Put a ledger that no place names into its class: a pure function of its row and of what the scan knows.
+
+Doubt never makes an orphan: an orphan is Pulsar's, of a known kind and tenant, was created before the cutoff by both
+of its times, and every place that could name it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from bookwarden.ledgers.custom_metadata import APPLICATION
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
+from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.references import Doubt, PlaceKind
+from bookwarden.orphans.causes import cause_of
+from bookwarden.orphans.classes import Cause, LedgerClass
+from bookwarden.orphans.owners import owner_of
+
+_HOLDERS = (ManagedLedgerHolder, CursorHolder, SchemaHolder, CompactedHolder, BucketHolder)
+_PULSARS = f"{APPLICATION}=pulsar"
+_OF_LOGS = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value})
+
+
+class Classified(NamedTuple):
+    """The class of a ledger; ``cause`` is that of an orphan, ``detail`` says more to people."""
+
+    ledger_class: LedgerClass
+    cause: Cause | None = None
+    detail: str = ""
+
+
+_ORPHANS = {cause: Classified(LedgerClass.ORPHAN, cause) for cause in Cause}
+_TOO_YOUNG = Classified(LedgerClass.TOO_YOUNG)
+_OF_NO_AGE = Classified(LedgerClass.TOO_YOUNG, detail="neither its metadata nor its node tells when it was created")
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a scan knows beside the ledgers and their references, over all metadata roots; picklable.
+
+    ``cutoff_ms``: what is younger is too young. ``doubts`` are the places that could not be read. ``tenants`` and
+    ``namespaces`` are those that have policies, and those that any reference belongs to. ``existing`` are the texts of
+    the holders that exist: managed ledgers, cursors and schemas.
+
+    ``alive`` are the topics (names of managed ledgers) and namespaces that no root knows, and in which ledgers were
+    created after the cutoff all the same, as `sign_of_life` tells: another cluster may be writing to them.
+    """
+
+    cutoff_ms: int
+    tenants: Container[str]
+    namespaces: Container[str]
+    existing: Container[str]
+    doubts: tuple[Doubt, ...] = ()
+    alive: Container[str] = frozenset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is computed."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def doubt_about(self, holder: Holder) -> Doubt | None:
+        """Give a doubt that concerns the holder."""
+        exact, wide = self._doubts_by_reach
+        if not exact and not wide:
+            return None
+        return exact.get(holder) or next((doubt for doubt in wide if doubt.concerns(holder)), None)
+
+    @cached_property
+    def _doubts_by_reach(self) -> tuple[dict[Holder, Doubt], list[Doubt]]:
+        """Split the doubts into those about holders by name, and those that have to be asked each time."""
+        exact: dict[Holder, Doubt] = {}
+        wide = []
+        for doubt in self.doubts:
+            holders = [about for about in doubt.about if isinstance(about, _HOLDERS)]
+            exact.update((holder, doubt) for holder in holders)
+            if not holders or len(holders) < len(doubt.about):
+                wide.append(doubt)
+        return exact, wide
+
+
+def born_ms(row: ListedLedger) -> int:
+    """Return the later of the two times of the ledger's creation, in milliseconds since the epoch."""
+    ctime_ms = row.ctime_ms
+    return row.created_ms if ctime_ms is None or ctime_ms < row.created_ms else ctime_ms
+
+
+def age_ms(row: ListedLedger, now_ms: int) -> int:
+    """Return how long ago the ledger was created, by the younger of its two times; negative if that lies ahead."""
+    return now_ms - born_ms(row)
+
+
+def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
+    """Put a ledger that no place names into its one class."""
+    if row.problem is not None:
+        return Classified(LedgerClass.UNPARSABLE, detail=row.problem)
+    if row.kind is None or row.holder is None:
+        return _of_no_holder(row)
+    owner = owner_of(row.kind, row.holder)
+    if owner is None:
+        detail = f"its custom metadata names {row.holder!r}, which is no holder of the kind {row.kind}"
+        return Classified(LedgerClass.UNKNOWN_OWNER, detail=detail)
+    if owner.tenant not in knowledge.tenants and owner.namespace not in knowledge.namespaces:
+        detail = f"no configured metadata root has the tenant {owner.tenant}"
+        return Classified(LedgerClass.FOREIGN, detail=detail)
+    if owner.namespace in knowledge.alive:
+        return Classified(LedgerClass.FOREIGN, detail=_is_alive("namespace", owner.namespace))
+    doubt = knowledge.doubt_about(owner.holder)
+    if doubt is not None:
+        return Classified(LedgerClass.UNKNOWN_REFERENCES, detail=f"{doubt.path} in {doubt.root}: {doubt.reason}")
+    born = born_ms(row)
+    if not 0 < born <= knowledge.cutoff_ms:
+        return _TOO_YOUNG if born > 0 else _OF_NO_AGE
+    if owner.topic in knowledge.alive:
+        return Classified(LedgerClass.TOO_YOUNG, detail=_is_alive("topic", owner.topic))
+    return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
+
+
+def classify_named(row: ListedLedger, places: Collection[str]) -> Classified:
+    """Put a ledger that places name into its one class; `places` are the values of their PlaceKinds."""
+    if row.problem is not None:
+        return Classified(LedgerClass.UNPARSABLE, detail=row.problem)
+    if row.kind is None and _OF_LOGS.issuperset(places):
+        return Classified(LedgerClass.FOREIGN, detail="DistributedLog's")
+    return Classified(LedgerClass.REFERENCED)
+
+
+def sign_of_life(row: ListedLedger, knowledge: Knowledge) -> str | None:
+    """Name the topic, or namespace, that no root knows and that this ledger, which no place names, was made for lately.
+
+    Two clusters over one BookKeeper may have namespaces of the same names; what this one does not know and what still
+    gets ledgers may well be the other's.
+    """
+    if row.problem is not None or row.kind is None or row.holder is None or born_ms(row) <= knowledge.cutoff_ms:
+        return None
+    owner = owner_of(row.kind, row.holder)
+    if owner is None or owner.topic is None or owner.topic in knowledge.existing:
+        return None
+    return owner.topic if owner.namespace in knowledge.namespaces else owner.namespace
+
+
+def _of_no_holder(row: ListedLedger) -> Classified:
+    # Either class keeps the ledger, so that reading the text for people is enough.
+    custom = row.custom or ""
+    if _PULSARS in custom.split(", "):
+        return Classified(LedgerClass.UNKNOWN_OWNER, detail=custom)
+    return Classified(LedgerClass.FOREIGN, detail=custom or "no custom metadata")
+
+
+def _is_alive(what: str, name: str | None) -> str:
+    return (
+        f"no configured metadata root has the {what} {name}, and yet ledgers were created for it after the cutoff: "
+        "it was deleted lately, or is another cluster's"
+    )
