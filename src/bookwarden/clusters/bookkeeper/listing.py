@@ -1,0 +1,229 @@
+"""A listing of every ledger that has metadata, in pieces of the id space that can be read side by side.
+
+All layouts are walked whatever the LAYOUT node says, since Pulsar's own ledger manager puts its ledgers into the
+hybrid's two trees in any case: `R/aa/bbbb/Lcccc`, `R/aaa/bbbb/cccc/dddd/Leeee`, and flat `R/Ldddddddddd`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
+from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of
+from bookwarden.clusters.bookkeeper.listed import listed_ledger
+from bookwarden.errors import NotFoundError, StoreAccessError, StoreError, StoreUnavailableError
+from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
+from bookwarden.metastore.interface import MetadataStore
+
+# A directory holds up to ten thousand ledgers, a row of the listing takes about half a kilobyte.
+_DIRECTORIES_IN_PIECE: Final = 4
+_FLAT_LEDGERS_IN_PIECE: Final = 40_000
+# Where most directories are nearly empty, as those of an old cluster are, a piece takes more of them.
+_MOST_PIECES: Final = 2_000
+_READ_AT_ONCE: Final = 10_000
+
+_TOP_OF_SHORT: Final = re.compile(r"\d{2}", re.ASCII)
+_TOP_OF_LONG: Final = re.compile(r"\d{3}", re.ASCII)
+_INNER: Final = re.compile(r"\d{4}", re.ASCII)
+_LEAVES: Final = {f"L{number:04d}": number for number in range(10_000)}
+
+
+@dataclass(frozen=True, slots=True)
+class ListingPiece:
+    """Directories whose ledgers are read together.
+
+    The ledgers root itself is one of them where ledgers lie flat in it; of those only ids from ``first_id`` up to, not
+    including, ``end_id`` are of this piece. ``unparsable`` are paths found on the way whose names fit no layout.
+    """
+
+    directories: tuple[str, ...]
+    first_id: int = 0
+    end_id: int = MAX_LEDGER_ID + 1
+    unparsable: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        more = f" and {len(self.directories) - 1} more" if len(self.directories) > 1 else ""
+        return f"{self.directories[0]}{more}" if self.directories else "nothing but names of no layout"
+
+
+class PieceOfNames(NamedTuple):
+    """What listing a piece gave: ids in their order, and the path of each.
+
+    ``digest`` is digest_of of the ids. ``unparsable`` are paths whose names fit no layout.
+    """
+
+    ids: list[int]
+    paths: list[str]
+    digest: str
+    unparsable: list[str]
+
+
+class PieceOfLedgers(NamedTuple):
+    """What reading a piece gave: a row for each ledger that still had its metadata when it was read.
+
+    ``names`` and ``digest`` are of the names that were listed just before.
+    """
+
+    rows: list[ListedLedger]
+    names: int
+    digest: str
+    unparsable: list[str]
+
+
+class LedgerListing:
+    """Lists the ledgers below one ledgers root; its calls may be made from several processes, each with its own store.
+
+    An id may come twice, if both trees have a node of it. Every call raises StoreError, with the name of the directory,
+    when one cannot be listed: a part of a listing is never given for the whole. A directory that is removed
+    meanwhile is an empty one.
+    """
+
+    def __init__(self, store: MetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
+        self._store = store
+        self._root = ledgers_root.rstrip("/")
+
+    def pieces(self, besides: Sequence[ListingPiece] = ()) -> list[ListingPiece]:
+        """Cut what there is now into pieces, by walking the directories above the ledgers.
+
+        With ``besides``, the pieces of a former call, only what none of them covers is given: directories that came
+        later, or that the former walk was not told of.
+        """
+        self._store.sync()
+        flat, leaves, unparsable = self._walk()
+        known = {directory for piece in besides for directory in piece.directories}
+        strange = set(unparsable).difference(*(piece.unparsable for piece in besides))
+        leaves = [leaf for leaf in leaves if leaf not in known]
+        size = max(_DIRECTORIES_IN_PIECE, -(-len(leaves) // _MOST_PIECES))
+        pieces = [ListingPiece(tuple(leaves[at : at + size])) for at in range(0, len(leaves), size)]
+        if flat and (self._root or "/") not in known:
+            pieces += _flat_pieces(self._root or "/", flat)
+        if strange:
+            pieces.append(ListingPiece((), unparsable=tuple(sorted(strange))))
+        return pieces
+
+    def read(self, piece: ListingPiece) -> PieceOfLedgers:
+        """List the piece, then read each ledger; never older than this call."""
+        ids, paths, digest, unparsable = self.relist(piece)
+        return PieceOfLedgers(list(self._rows(ids, paths)), len(ids), digest, unparsable)
+
+    def relist(self, piece: ListingPiece) -> PieceOfNames:
+        """List the piece by names only; never older than this call."""
+        self._store.sync()
+        found: list[tuple[int, str]] = []
+        unparsable = list(piece.unparsable)
+        for directory in piece.directories:
+            if directory == (self._root or "/"):
+                found += self._flat_ledgers(piece)
+            else:
+                self._add_leaf(directory, found, unparsable)
+        found.sort()
+        ids = [ledger_id for ledger_id, _ in found]
+        return PieceOfNames(ids, [path for _, path in found], digest_of(ids), unparsable)
+
+    def read_paths(self, paths: Sequence[str]) -> list[ListedLedger]:
+        """Read the ledgers at these paths, as relist names them; one that is gone is absent from the rows."""
+        ids = [ledger_id_of(self._root, path) for path in paths]
+        known = [(ledger_id, path) for ledger_id, path in zip(ids, paths, strict=True) if ledger_id is not None]
+        return list(self._rows([ledger_id for ledger_id, _ in known], [path for _, path in known]))
+
+    def _rows(self, ids: Sequence[int], paths: Sequence[str]) -> Iterator[ListedLedger]:
+        for at in range(0, len(paths), _READ_AT_ONCE):
+            batch = paths[at : at + _READ_AT_ONCE]
+            nodes = self._store.get_many(batch)
+            for ledger_id, path, node in zip(ids[at : at + _READ_AT_ONCE], batch, nodes, strict=True):
+                if node is not None:
+                    yield listed_ledger(ledger_id, path, node.value, node.version, node.created_ms)
+
+    def _walk(self) -> tuple[list[int], list[str], list[str]]:
+        """Find the ids that lie flat, the directories of ledgers, and the paths that fit no layout."""
+        flat: list[int] = []
+        leaves: list[str] = []
+        unparsable: list[str] = []
+        for name in self._children_of_root():
+            path = f"{self._root}/{name}"
+            ledger_id = ledger_id_of(self._root, path)
+            if ledger_id is not None:
+                flat.append(ledger_id)
+            elif _TOP_OF_SHORT.fullmatch(name):
+                leaves += self._below(path, 1, unparsable)
+            elif _TOP_OF_LONG.fullmatch(name):
+                leaves += self._below(path, 3, unparsable)
+            elif not is_special(name):
+                unparsable.append(path)
+        return flat, leaves, unparsable
+
+    def _below(self, directory: str, levels: int, unparsable: list[str]) -> Iterator[str]:
+        """Name the directories so many levels below."""
+        for name in self._children(directory):
+            path = f"{directory}/{name}"
+            if not _INNER.fullmatch(name):
+                unparsable.append(path)
+            elif levels == 1:
+                yield path
+            else:
+                yield from self._below(path, levels - 1, unparsable)
+
+    def _add_leaf(self, directory: str, found: list[tuple[int, str]], unparsable: list[str]) -> None:
+        base = int(directory[len(self._root) :].replace("/", "")) * len(_LEAVES)
+        for name in self._children(directory):
+            number = _LEAVES.get(name)
+            if number is None or base + number > MAX_LEDGER_ID:
+                unparsable.append(f"{directory}/{name}")
+            else:
+                found.append((base + number, f"{directory}/{name}"))
+
+    def _flat_ledgers(self, piece: ListingPiece) -> Iterator[tuple[int, str]]:
+        for name in self._children_of_root():
+            path = f"{self._root}/{name}"
+            ledger_id = ledger_id_of(self._root, path)
+            if ledger_id is not None and piece.first_id <= ledger_id < piece.end_id:
+                yield ledger_id, path
+
+    def _children_of_root(self) -> list[str]:
+        try:
+            return self._list(self._root or "/")
+        except NotFoundError as error:
+            # Without a root every reference would look as if its ledger were lost.
+            raise StoreError(
+                f"the metadata store has no ledgers root {self._root}: check the setting ledgers_root"
+            ) from error
+
+    def _children(self, directory: str) -> list[str]:
+        try:
+            return self._list(directory)
+        except NotFoundError:
+            return []
+
+    def _list(self, directory: str) -> list[str]:
+        try:
+            return self._store.list_children(directory)
+        except StoreAccessError:
+            raise
+        except StoreError as error:
+            kind = StoreUnavailableError if isinstance(error, StoreUnavailableError) else StoreError
+            raise kind(
+                f"the children of {directory} cannot be listed: {error}. If the store answers otherwise, they are more "
+                "than it sends in one answer: raise jute.maxbuffer on its servers, or scan a snapshot of it instead"
+            ) from error
+
+
+def digest_of(ledger_ids: Iterable[int]) -> str:
+    """Compute sha256, as hexadecimal digits, over the sorted ids of eight bytes each, the highest byte first."""
+    numbers = array("q", sorted(ledger_ids))
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return hashlib.sha256(numbers.tobytes()).hexdigest()
+
+
+def _flat_pieces(root: str, ledger_ids: list[int]) -> list[ListingPiece]:
+    """Cut at ids that exist now; the first and the last piece are open, so that later ids fall into one too."""
+    cuts = [0, *sorted(ledger_ids)[_FLAT_LEDGERS_IN_PIECE::_FLAT_LEDGERS_IN_PIECE], MAX_LEDGER_ID + 1]
+    return [ListingPiece((root,), first, end) for first, end in pairwise(cuts)]
