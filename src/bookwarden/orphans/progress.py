@@ -23,7 +23,8 @@ class ApplyProgress:
 
     Every candidate up to ledger ``done_through`` (None: none yet) is done with, save those in ``failed``, whose marks
     were not confirmed. ``marked`` were confirmed, with ``marked_bytes``; ``dropped`` were not as the plan has them.
-    ``updated_ms`` is in milliseconds since the epoch.
+    ``seen_apart_ms`` is the limit by which others were held back; with another limit it begins anew. ``updated_ms`` is
+    in milliseconds since the epoch.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -34,6 +35,7 @@ class ApplyProgress:
     marked: int = 0
     marked_bytes: int = 0
     dropped: int = 0
+    seen_apart_ms: int = 0
     updated_ms: int = 0
 
     def encode(self) -> bytes:

@@ -27,7 +27,7 @@ BYTES_LABEL = "logical bytes"
 
 _DAY_MS = 86_400_000
 AGE_BUCKETS = ("<3d", "<7d", "<30d", "<90d", "<1y", "older")
-_BOUNDS = (3 * _DAY_MS, 7 * _DAY_MS, 30 * _DAY_MS, 90 * _DAY_MS, 365 * _DAY_MS)
+AGE_BOUNDS_MS = (3 * _DAY_MS, 7 * _DAY_MS, 30 * _DAY_MS, 90 * _DAY_MS, 365 * _DAY_MS)
 OTHER_KIND = "other"
 NO_NAMESPACE = "(none)"
 REST = "(others)"
@@ -182,7 +182,8 @@ class Findings:
 
 def age_bucket(age_ms: int) -> str:
     """Put an age in milliseconds into its bucket; what is not known or lies ahead is young."""
-    return next((name for name, bound in zip(AGE_BUCKETS, _BOUNDS, strict=False) if age_ms < bound), AGE_BUCKETS[-1])
+    bounds = zip(AGE_BUCKETS, AGE_BOUNDS_MS, strict=False)
+    return next((name for name, bound in bounds if age_ms < bound), AGE_BUCKETS[-1])
 
 
 def summarize(
@@ -214,7 +215,7 @@ def summarize(
         by_cause=_counts(counted.causes),
         by_age=_counts(counted.ages, AGE_BUCKETS),
         missing=tuple(missing[:SHOWN_MISSING]),
-        missing_total=len(missing),
+        missing_total=len(findings.missing),
         foreign=tuple(replace(one, ledger_ids=one.ledger_ids[:SHOWN_IDS]) for one in foreign[:SHOWN_OWNERS]),
         foreign_total=len(foreign),
         doubts=tuple(NotedDoubt(one.path, one.root, one.reason) for one in list(findings.doubts)[:SHOWN_DOUBTS]),

@@ -1,0 +1,297 @@
+"""Apply a plan: pending deletions for its candidates, which phase two verifies again.
+
+The plan's guards are checked first, and again before each batch. Each candidate's metadata is read once more and must
+be what the plan says. How far it went is kept after each batch whose marks were answered, so a run that was killed
+goes on where it was; the marks of the batch in between are then sent again, which does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bookwarden.deletion.mark import Marker
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.orphans.guards import GuardLimits, Refusal, check, held_back
+from bookwarden.orphans.owners import owner_of
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanManifest
+from bookwarden.orphans.ports import ClusterProbe, LedgersAsTheyAre, PlanStore
+from bookwarden.orphans.progress import ApplyProgress
+
+SHOWN = 1_000
+# After so many batches in a row of which nothing was confirmed, the rest is left for the next run.
+_FRUITLESS_BATCHES = 3
+
+
+class NamedCandidate(NamedTuple):
+    """A candidate that was not marked, and why."""
+
+    ledger_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """What became of a plan's candidates; in a dry run ``marked`` are those that would be.
+
+    ``earlier`` were done with by earlier runs. ``failed`` were not confirmed, and the next run tries them again;
+    ``dropped`` are not as the plan has them any more, and ``held_back`` have to wait for a later plan: of these the
+    first SHOWN are named, and ``held_back_by`` counts them by reason. ``stopped`` says why the rest was left. The
+    counts and ``left`` add up to ``candidates``.
+    """
+
+    plan_id: str
+    executed: bool
+    candidates: int
+    earlier: int = 0
+    marked: int = 0
+    marked_bytes: int = 0
+    failed: tuple[NamedCandidate, ...] = ()
+    dropped: tuple[NamedCandidate, ...] = ()
+    dropped_total: int = 0
+    held_back: tuple[NamedCandidate, ...] = ()
+    held_back_by: Mapping[str, int] = field(default_factory=dict)
+    stopped: str = ""
+
+    @property
+    def held_back_total(self) -> int:
+        """How many candidates have to wait."""
+        return sum(self.held_back_by.values())
+
+    @property
+    def left(self) -> int:
+        """How many candidates were not come to."""
+        done = self.earlier + self.marked + len(self.failed) + self.dropped_total + self.held_back_total
+        return self.candidates - done
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left for another run of the same plan."""
+        return not self.failed and not self.left
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """A plan and what keeps it from being applied."""
+
+    plan: PlanManifest
+    refusals: tuple[Refusal, ...]
+
+    def raise_refusals(self) -> None:
+        """Raise RefusedError with everything that keeps the plan from being applied."""
+        if self.refusals:
+            texts = "; ".join(str(refusal) for refusal in self.refusals)
+            raise RefusedError(f"plan {self.plan.plan_id} is not applied: {texts}")
+
+
+class Apply:
+    """Applies plans; ``batch`` candidates at a time. ``on_batch`` is told of the result so far."""
+
+    def __init__(
+        self,
+        store: PlanStore,
+        marker: Marker,
+        catalog: LedgersAsTheyAre,
+        cluster: ClusterProbe,
+        limits: GuardLimits,
+        *,
+        batch: int = 1_000,
+        clock: Callable[[], float] = time.time,
+        on_batch: Callable[[ApplyResult], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._marker = marker
+        self._catalog = catalog
+        self._cluster = cluster
+        self._limits = limits
+        self._batch = batch
+        self._clock = clock
+        self._on_batch = on_batch
+
+    def examine(self, plan_id: str, allow_emptied: Collection[str] = ()) -> Examination:
+        """Check a plan, and every file of it; errors are those of `run`, save for the refusals."""
+        plan = self._store.manifest(plan_id)
+        self._store.verify(plan)
+        return self._check(plan, self._cluster.identity(), allow_emptied)
+
+    def run(self, plan_id: str, *, execute: bool = False, allow_emptied: Collection[str] = ()) -> ApplyResult:
+        """Mark the plan's candidates; without `execute` only say which would be.
+
+        Raises RefusedError when a guard forbids it, NotFoundError for a plan that is not there, FormatError for one
+        that is altered or damaged, StoreError when the metadata store does not answer, and PulsarError when the
+        deletion topic cannot be reached. Batches before are done then, and another run goes on behind them.
+        """
+        if execute and not self._marker.enabled:
+            raise RefusedError(
+                "marks are turned off (deletion.topic_two_phase_deletion_enabled), so no plan can be applied: turn "
+                "them on"
+            )
+        cluster = self._cluster.identity()
+        plan = self._store.manifest(plan_id)
+        self._store.verify(plan)
+        self._check(plan, cluster, allow_emptied).raise_refusals()
+        run = _Run(plan, self._store.progress(plan), execute, self._limits)
+        for candidates in self._store.candidates(plan, self._batch):
+            due = run.due(candidates)
+            if due:
+                # A long run must not outlive its plan.
+                self._check(plan, cluster, allow_emptied).raise_refusals()
+                self._apply(run, due)
+            self._finish(run, candidates[-1].ledger_id, changed=bool(due))
+            if run.fruitless >= _FRUITLESS_BATCHES:
+                return run.result(
+                    f"nothing was confirmed of {run.fruitless} batches in a row, the last time because: "
+                    f"{run.failed[-1].reason}; run it again when the broker takes marks"
+                )
+        return run.result()
+
+    def _examination(self, plan: PlanManifest, cluster: ClusterIdentity, allow_emptied: Collection[str]) -> Examination:
+        refusals = check(plan, cluster, self._limits, int(self._clock() * 1000), allow_emptied)
+        return Examination(plan, tuple(refusals))
+
+    def _apply(self, run: _Run, due: Sequence[Candidate]) -> None:
+        readings = self._catalog.read_many([candidate.ledger_id for candidate in due])
+        sound = []
+        for candidate, reading in zip(due, readings, strict=True):
+            reason = difference(candidate, reading)
+            if reason is None:
+                sound.append(candidate)
+            else:
+                run.drop(candidate, reason)
+        if not run.execute:
+            run.mark(sound, [None] * len(sound))
+        elif sound:
+            report = self._marker.mark([_mark(candidate, run.plan) for candidate in sound])
+            run.mark(sound, [marked.failure for marked in report.ledgers])
+
+    def _finish(self, run: _Run, through: int, *, changed: bool) -> None:
+        if changed and run.execute:
+            self._store.record(run.plan, run.progress(through, int(self._clock() * 1000)))
+        self._on_batch(run.result())
+
+
+def difference(candidate: Candidate, reading: LedgerReading) -> str | None:
+    """Say how a ledger differs from what the plan says of it; None if it is the same."""
+    if isinstance(reading, AbsentLedger):
+        return "BookKeeper has no metadata of it any more"
+    if isinstance(reading, UnreadableLedger):
+        return f"its metadata cannot be read: {reading.reason}"
+    for name, planned, found in (
+        ("ledger", candidate.ledger_id, reading.ledger_id),
+        ("path", candidate.path, reading.path),
+        ("version", candidate.version, reading.version),
+        ("creation time", candidate.created_ms, reading.created_ms),
+        ("creator's time", candidate.ctime_ms, reading.metadata.ctime_ms),
+    ):
+        if planned != found:
+            return f"its {name} is {found}, in the plan {planned}"
+    owner = owner_of(candidate.kind, candidate.holder)
+    if owner is None or identify_holder(reading.metadata.custom) != owner.holder:
+        custom = describe_custom_metadata(reading.metadata.custom)
+        return f"its custom metadata is {custom}, in the plan it is a {candidate.kind} of {candidate.holder}"
+    return None
+
+
+def _mark(candidate: Candidate, plan: PlanManifest) -> PendingDeletion:
+    owner = owner_of(candidate.kind, candidate.holder)
+    if owner is None:
+        raise RefusedError(f"ledger {candidate.ledger_id} has no holder that a mark could name: it was not compared")
+    return mark_of_holder(candidate.ledger_id, owner.holder, f"orphan scan {plan.plan_id}")
+
+
+class _Run:
+    """What one run has done, and what all runs have."""
+
+    def __init__(self, plan: PlanManifest, before: ApplyProgress, execute: bool, limits: GuardLimits) -> None:
+        self.plan = plan
+        self.execute = execute
+        self.failed: list[NamedCandidate] = []
+        self.fruitless = 0
+        if before.seen_apart_ms != limits.seen_apart_ms:
+            # What was held back, and passed over, may be due by the other limit.
+            before = ApplyProgress(plan.plan_id, seen_apart_ms=limits.seen_apart_ms)
+        self._before = before
+        self._limits = limits
+        self._open = set(before.failed)
+        self._done_through = -1 if before.done_through is None else before.done_through
+        self._earlier = self._marked = self._marked_bytes = self._dropped_total = 0
+        self._dropped: list[NamedCandidate] = []
+        self._held_back: list[NamedCandidate] = []
+        self._held_back_by: Counter[str] = Counter()
+
+    def due(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Choose those that are to be marked in this run."""
+        found = []
+        for candidate in candidates:
+            reason = held_back(candidate, self.plan, self._limits)
+            if reason is not None:
+                self._held_back_by[reason] += 1
+                _name(self._held_back, candidate, reason)
+            elif candidate.ledger_id <= self._done_through and candidate.ledger_id not in self._open:
+                self._earlier += 1
+            else:
+                found.append(candidate)
+        return found
+
+    def drop(self, candidate: Candidate, reason: str) -> None:
+        self._open.discard(candidate.ledger_id)
+        self._dropped_total += 1
+        _name(self._dropped, candidate, reason)
+
+    def mark(self, candidates: Sequence[Candidate], failures: Sequence[str | None]) -> None:
+        """Note what became of the marks; a failure for each, None where it was confirmed."""
+        confirmed = 0
+        for candidate, failure in zip(candidates, failures, strict=True):
+            if failure is None:
+                self._open.discard(candidate.ledger_id)
+                self._marked_bytes += candidate.length
+                confirmed += 1
+            else:
+                self._open.add(candidate.ledger_id)
+                self.failed.append(NamedCandidate(candidate.ledger_id, failure))
+        self._marked += confirmed
+        if confirmed:
+            self.fruitless = 0
+        elif candidates:
+            self.fruitless += 1
+
+    def progress(self, through: int, now_ms: int) -> ApplyProgress:
+        """Tell how far all runs have come, with the candidates up to this ledger."""
+        self._done_through = max(self._done_through, through)
+        return replace(
+            self._before,
+            done_through=self._done_through,
+            failed=tuple(sorted(self._open)),
+            marked=self._before.marked + self._marked,
+            marked_bytes=self._before.marked_bytes + self._marked_bytes,
+            dropped=self._before.dropped + self._dropped_total,
+            updated_ms=now_ms,
+        )
+
+    def result(self, stopped: str = "") -> ApplyResult:
+        return ApplyResult(
+            plan_id=self.plan.plan_id,
+            executed=self.execute,
+            candidates=self.plan.counts.candidates,
+            earlier=self._earlier,
+            marked=self._marked,
+            marked_bytes=self._marked_bytes,
+            failed=tuple(self.failed),
+            dropped=tuple(self._dropped),
+            dropped_total=self._dropped_total,
+            held_back=tuple(self._held_back),
+            held_back_by=dict(self._held_back_by),
+            stopped=stopped,
+        )
+
+
+def _name(named: list[NamedCandidate], candidate: Candidate, reason: str) -> None:
+    if len(named) < SHOWN:
+        named.append(NamedCandidate(candidate.ledger_id, reason))

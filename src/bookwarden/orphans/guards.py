@@ -1,0 +1,242 @@
+"""What keeps a plan from being made or applied: pure checks, each of which says what it found and what to do.
+
+A refusal is about the whole plan. Candidates that are held back do not keep the others from being applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bookwarden.errors import FormatError, RefusedError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
+
+_HOUR_MS = 3_600_000
+_SHOWN = 5
+_SCAN_AGAIN = "make a new plan with `bookwarden orphans scan`"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """The limits of plans, from the section ``orphans`` of the settings; times in milliseconds."""
+
+    min_age_ms: int = 72 * _HOUR_MS
+    longest_compaction_ms: int = 12 * _HOUR_MS
+    max_share: float = 0.2
+    max_plan_age_ms: int = 24 * _HOUR_MS
+    seen_apart_ms: int = 24 * _HOUR_MS
+    max_clock_skew_ms: int = 300_000
+
+
+class Refusal(NamedTuple):
+    """Why a plan is refused: what was found, the limit, the setting that it comes from ("" for none), what to do."""
+
+    found: str
+    limit: str
+    setting: str
+    advice: str
+
+    def __str__(self) -> str:
+        setting = f" (orphans.{self.setting})" if self.setting else ""
+        return f"{self.found}; {self.limit}{setting}: {self.advice}"
+
+
+def cutoff_of(
+    begun_ms: int,
+    clocks: Mapping[str, int],
+    limits: GuardLimits,
+    *,
+    snapshot_ms: int | None = None,
+    newest_ms: int | None = None,
+) -> int:
+    """Say what is too young, in milliseconds since the epoch: what was created after this.
+
+    ``begun_ms`` is our clock when the scan began, ``clocks`` what others said at that time, by name. ``snapshot_ms`` is
+    the latest time in the snapshot that is read, ``newest_ms`` the latest creation of any ledger listed at that time.
+    The earliest of all clocks counts. Raises RefusedError where they differ by more than max_clock_skew_seconds.
+    """
+    told = {"this machine": begun_ms, **clocks}
+    first = min(told, key=lambda name: told[name])
+    last = max(told, key=lambda name: told[name])
+    _check_skew(first, last, told[first], told[last], limits)
+    # These may lie back as far as they like, but not ahead.
+    for name, stamp in (("the snapshot's latest change", snapshot_ms), ("the newest ledger", newest_ms)):
+        if stamp is not None:
+            _check_skew(first, name, told[first], stamp, limits)
+    base = told[first] if snapshot_ms is None else min(told[first], snapshot_ms)
+    return base - limits.min_age_ms
+
+
+def check_counts(counts: PlanCounts) -> list[Refusal]:
+    """Say what keeps a plan from being made of such a scan."""
+    refusals = []
+    if counts.references <= 0:
+        found = f"no reference was found to any of {counts.ledgers:,} ledgers"
+        advice = "check metadata_store.urls and the paths behind their hosts, then scan again"
+        refusals.append(Refusal(found, "a cluster without any is not credible", "", advice))
+    if not 0 <= counts.candidates <= counts.ledgers:
+        found = f"the plan has {counts.candidates:,} candidates among {counts.ledgers:,} ledgers"
+        refusals.append(Refusal(found, "there cannot be more than ledgers", "", _SCAN_AGAIN))
+    return refusals
+
+
+def check(
+    plan: PlanManifest,
+    cluster: ClusterIdentity,
+    limits: GuardLimits,
+    now_ms: int,
+    allow_emptied: Collection[str] = (),
+) -> list[Refusal]:
+    """Say everything that keeps the plan from being applied now to this cluster.
+
+    ``allow_emptied`` are topics and namespaces that may be left without ledgers; a namespace stands for its topics too.
+    """
+    return [
+        *_check_cluster(plan, cluster),
+        *_check_times(plan, limits, now_ms),
+        *check_counts(plan.counts),
+        *_check_share(plan.counts, limits),
+        *_check_emptied(plan.emptied, allow_emptied),
+    ]
+
+
+def held_back(candidate: Candidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
+    """Say why this candidate has to wait for a later plan; None if it has not."""
+    born_ms = max(candidate.created_ms, candidate.ctime_ms or 0)
+    if not 0 < born_ms <= plan.cutoff_ms:
+        return "younger than the plan's cutoff (orphans.min_age_days)"
+    if limits.seen_apart_ms > 0 and plan.begun_ms - candidate.first_seen_ms < limits.seen_apart_ms:
+        return f"not an orphan in two scans {_span(limits.seen_apart_ms)} apart (orphans.seen_apart_hours)"
+    return None
+
+
+def _check_skew(first: str, last: str, first_ms: int, last_ms: int, limits: GuardLimits) -> None:
+    skew = last_ms - first_ms
+    if skew > limits.max_clock_skew_ms:
+        raise RefusedError(
+            f"the clock of {last} is {_span(skew)} ahead of that of {first}, and "
+            f"{_span(limits.max_clock_skew_ms)} are allowed (orphans.max_clock_skew_seconds), so that no ledger's age "
+            "is known: set the clocks right, then scan again"
+        )
+
+
+def _check_cluster(plan: PlanManifest, cluster: ClusterIdentity) -> Iterator[Refusal]:
+    planned = plan.cluster
+    if not planned.instance_id or planned.instance_id != cluster.instance_id:
+        yield Refusal(
+            f"the plan is of the BookKeeper with INSTANCEID {planned.instance_id!r}",
+            f"the settings name that with {cluster.instance_id!r}",
+            "",
+            "apply it with the settings of the cluster that was scanned",
+        )
+    if planned.roots != cluster.roots:
+        yield Refusal(
+            f"the plan was made from the metadata roots {', '.join(planned.roots)}",
+            f"the settings name {', '.join(cluster.roots)}",
+            "",
+            "what the other roots name was not read, so " + _SCAN_AGAIN,
+        )
+    if (planned.bookkeeper_url, planned.ledgers_root) != (cluster.bookkeeper_url, cluster.ledgers_root):
+        yield Refusal(
+            f"the plan lists the ledgers at {planned.ledgers_root} of {planned.bookkeeper_url}",
+            f"the settings name {cluster.ledgers_root} of {cluster.bookkeeper_url}",
+            "",
+            "apply it with the settings of the cluster that was scanned",
+        )
+
+
+def _check_times(plan: PlanManifest, limits: GuardLimits, now_ms: int) -> Iterator[Refusal]:
+    age = now_ms - plan.begun_ms
+    if age > limits.max_plan_age_ms:
+        yield Refusal(
+            f"what the plan was made from is {_span(age)} old",
+            f"{_span(limits.max_plan_age_ms)} are allowed",
+            "max_plan_age_hours",
+            _SCAN_AGAIN,
+        )
+    ahead = max(plan.begun_ms, plan.created_ms) - now_ms
+    if ahead > limits.max_clock_skew_ms:
+        yield Refusal(
+            f"the plan was made {_span(ahead)} in the future",
+            f"{_span(limits.max_clock_skew_ms)} are allowed",
+            "max_clock_skew_seconds",
+            "set the clocks right, then " + _SCAN_AGAIN,
+        )
+    yield from _check_min_age(plan, limits)
+
+
+def _check_min_age(plan: PlanManifest, limits: GuardLimits) -> Iterator[Refusal]:
+    youngest = min(plan.begun_ms, plan.created_ms) - plan.cutoff_ms
+    if youngest < limits.min_age_ms:
+        yield Refusal(
+            f"the plan has ledgers from an age of {_span(youngest)} on",
+            f"the least is {_span(limits.min_age_ms)}",
+            "min_age_days",
+            _SCAN_AGAIN,
+        )
+    if youngest < limits.longest_compaction_ms or limits.min_age_ms < limits.longest_compaction_ms:
+        yield Refusal(
+            f"the plan has ledgers from an age of {_span(min(youngest, limits.min_age_ms))} on",
+            f"a compaction under way, whose ledger nothing names, may take {_span(limits.longest_compaction_ms)}",
+            "longest_compaction_hours",
+            "raise orphans.min_age_days, then " + _SCAN_AGAIN,
+        )
+
+
+def _check_share(counts: PlanCounts, limits: GuardLimits) -> Iterator[Refusal]:
+    if counts.candidates > limits.max_share * counts.ledgers:
+        share = counts.candidates / counts.ledgers if counts.ledgers else 1.0
+        yield Refusal(
+            f"the plan has {counts.candidates:,} of {counts.ledgers:,} ledgers, {share:.1%}",
+            f"{limits.max_share:.1%} are allowed",
+            "max_share",
+            "make sure that metadata_store.urls names every Pulsar cluster over this BookKeeper; look at `bookwarden "
+            "orphans plan show`, and raise the setting only for this run",
+        )
+
+
+def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str]) -> Iterator[Refusal]:
+    names = {_managed_ledger(name) for name in allowed}
+    for scope in ("topic", "namespace"):
+        left = [one for one in emptied if one.scope == scope and not _is_allowed(one, names)]
+        if left:
+            shown = ", ".join(f"{one.name} ({one.candidates:,})" for one in left[:_SHOWN])
+            more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
+            yield Refusal(
+                f"{len(left):,} {scope}s that exist would be left with no ledger at all: {shown}{more}",
+                "none is allowed",
+                "",
+                "find out why; where that is right, name each with --allow-emptied NAME",
+            )
+    for one in emptied:
+        if one.scope not in ("topic", "namespace"):
+            yield Refusal(f"the plan would empty a {one.scope}, {one.name}", "that is not known", "", _SCAN_AGAIN)
+
+
+def _is_allowed(emptied: Emptied, names: Collection[str]) -> bool:
+    if emptied.scope == "namespace":
+        return emptied.name in names
+    # tenant/namespace/persistent/topic
+    return emptied.name in names or emptied.name.rpartition("/")[0].rpartition("/")[0] in names
+
+
+def _managed_ledger(name: str) -> str:
+    """Accept a topic's full name as well."""
+    if "://" not in name:
+        return name
+    try:
+        return TopicName.parse(name).managed_ledger
+    except FormatError:
+        return name
+
+
+def _span(milliseconds: int) -> str:
+    """Render a time for people."""
+    seconds = milliseconds / 1000
+    if abs(seconds) < 600:
+        return f"{seconds:,.0f} s"
+    if abs(seconds) < 48 * 3600:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 86_400:,.1f} days"
