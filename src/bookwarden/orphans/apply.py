@@ -152,7 +152,7 @@ class Apply:
                 )
         return run.result()
 
-    def _examination(self, plan: PlanManifest, cluster: ClusterIdentity, allow_emptied: Collection[str]) -> Examination:
+    def _check(self, plan: PlanManifest, cluster: ClusterIdentity, allow_emptied: Collection[str]) -> Examination:
         refusals = check(plan, cluster, self._limits, int(self._clock() * 1000), allow_emptied)
         return Examination(plan, tuple(refusals))
 
