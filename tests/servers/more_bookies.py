@@ -45,7 +45,7 @@ class MoreBookies:
             settings = {**options.bookie_settings, "bookieId": bookie_id}
             options = dataclasses.replace(options, bookie_settings=settings)
         ports = dataclasses.replace(self._cluster.ports, bookie=port)
-        spec = ServerFactory(home, ports, options, load_runtime).bookie()
+        spec = ServerFactory(home, ports, options, lambda: load_runtime(options.pulsar)).bookie()
         return ServerProcess(dataclasses.replace(spec, is_ready=self._registered(bookie_id)) if bookie_id else spec)
 
     def _registered(self, bookie_id: str) -> Callable[[float], bool]:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from bookwarden.devcluster import java
-from bookwarden.devcluster.distribution import Progress, Release, ensure_distribution, fetch_with_maven
+from bookwarden.devcluster.cache import Progress
+from bookwarden.devcluster.distribution import Release, ensure_distribution, fetch_with_maven
 from bookwarden.errors import ServerError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -12,12 +13,12 @@ import pytest
 from bookwarden.devcluster.java import parse_version
 from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts, read_settings, write_settings
 from bookwarden.devcluster.state import ClusterState, StartedServer, read_state, write_state
-from bookwarden.errors import ServerError
+from bookwarden.errors import ConfigError, ServerError
 from bookwarden.processes import ProcessIdentity, identify, parse_stat
 
 STATE = ClusterState(
     ports=ClusterPorts(1, 2, 3, 4),
-    options=ClusterOptions(max_entries_per_ledger=7, broker_settings={"a": "b"}),
+    options=ClusterOptions(pulsar="4.2.4", max_entries_per_ledger=7, broker_settings={"a": "b"}),
     initialised=True,
     servers={"broker": StartedServer(ProcessIdentity(42, "boot:99"), 1.5)},
 )
@@ -30,6 +31,24 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_no_state_file_is_no_state(tmp_path: Path) -> None:
     assert read_state(tmp_path) is None
+
+
+def test_a_cluster_of_before_versions_were_kept_is_of_the_first(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    file = tmp_path / "cluster.json"
+    document = json.loads(file.read_text())
+    del document["options"]["pulsar"]
+    file.write_text(json.dumps(document))
+    found = read_state(tmp_path)
+    assert found is not None
+    assert found.options.pulsar == "4.0.8"
+
+
+def test_what_a_version_cannot_do_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no Pulsar '4\.1\.0'; expected 4\.0\.8 or 4\.2\.4"):
+        ClusterOptions(pulsar="4.1.0")
+    with pytest.raises(ConfigError, match=r"4\.2\.4 cannot offload"):
+        ClusterOptions(pulsar="4.2.4", offload=True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}', '{"version": 1, "ports": {"x": 1}}'])

@@ -16,6 +16,9 @@ from bookwarden.cli.output import Column, Document, Facts, Note, Table
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.config import CONFIG_VARIABLE
 from bookwarden.devcluster.cluster import DevCluster, ServerStatus
+from bookwarden.devcluster.settings import PULSAR_VERSIONS, ClusterOptions
+from bookwarden.devcluster.state import read_state
+from bookwarden.errors import RefusedError
 
 DEFAULT_HOME = Path("~/.local/share/bookwarden/dev")
 _SETTINGS_FILE = "bookwarden.yaml"
@@ -26,6 +29,7 @@ class ClusterReport:
     """The development cluster as it stands."""
 
     home: Path
+    pulsar: str
     settings_file: Path
     service_url: str
     admin_url: str
@@ -53,11 +57,16 @@ _home = click.option(
 
 @dev.command()
 @_home
+@click.option(
+    "--pulsar",
+    type=click.Choice(PULSAR_VERSIONS),
+    help=f"Version of a new cluster; {PULSAR_VERSIONS[0]} by default. A cluster keeps its version.",
+)
 @pass_invocation
-def up(invocation: Invocation, home: Path) -> None:
+def up(invocation: Invocation, home: Path, pulsar: str | None) -> None:
     """Start the cluster unless it runs, and wait until it serves."""
     home = home.expanduser().absolute()
-    cluster = DevCluster(home, detached=True, progress=invocation.say)
+    cluster = _cluster_in(home, pulsar, invocation)
     running = [server for server in cluster.servers if server.is_running()]
     if len(running) == len(cluster.servers):
         for server in running:
@@ -89,6 +98,17 @@ def status(invocation: Invocation, home: Path) -> None:
     invocation.write(_describe(DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)))
 
 
+def _cluster_in(home: Path, pulsar: str | None, invocation: Invocation) -> DevCluster:
+    options = ClusterOptions(pulsar=pulsar) if pulsar and read_state(home) is None else None
+    cluster = DevCluster(home, options, detached=True, progress=invocation.say)
+    if pulsar not in (None, cluster.options.pulsar):
+        raise RefusedError(
+            f"{home} holds a cluster of Pulsar {cluster.options.pulsar}, not {pulsar}: choose another --home, or stop "
+            "it with `bookwarden dev down` and remove the folder"
+        )
+    return cluster
+
+
 def settings_of(cluster: DevCluster) -> dict[str, Any]:
     """Give the settings with which bookwarden works on this cluster; what it keeps lies in the cluster's home."""
     state = cluster.home / "sweep"
@@ -118,12 +138,14 @@ def _write_settings(cluster: DevCluster) -> None:
 def _describe(cluster: DevCluster) -> Document:
     servers = tuple(cluster.status())
     file = cluster.home / _SETTINGS_FILE
-    report = ClusterReport(cluster.home, file, cluster.service_url, cluster.admin_url, cluster.store_url, servers)
+    version = cluster.options.pulsar
+    addresses = (cluster.service_url, cluster.admin_url, cluster.store_url)
+    report = ClusterReport(cluster.home, version, file, *addresses, servers)
     table = Table(
         (Column("server"), Column("state"), Column("pid", right=True), Column("address", whole=False)),
         tuple((server.name, _state(server), str(server.pid or "-"), server.address) for server in servers),
     )
-    facts = Facts((("home", str(cluster.home)), ("settings", str(file))))
+    facts = Facts((("home", str(cluster.home)), ("pulsar", version), ("settings", str(file))))
     if not all(server.ready for server in servers):
         return Document(report, (table, facts, Note("`bookwarden dev up` starts what does not run.")))
     return Document(report, (table, facts, Note(f"Use it:  export {CONFIG_VARIABLE}={file}")))

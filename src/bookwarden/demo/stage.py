@@ -10,7 +10,8 @@ from typing import Any
 
 from bookwarden.demo.topics import ENTRIES_PER_LEDGER
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, Progress, ensure_distribution
+from bookwarden.devcluster.cache import Progress
+from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, ensure_distribution
 from bookwarden.devcluster.garbage import GarbageOnDemand
 from bookwarden.devcluster.object_store import ObjectStore
 from bookwarden.devcluster.ports import free_ports
@@ -47,7 +48,7 @@ def running_stage(home: Path, progress: Progress) -> Iterator[Stage]:
     )
     cluster = DevCluster(home, options, avoid=ports, progress=progress)
     # First what may be missing, such as Java.
-    load_runtime(progress)
+    load_runtime(progress=progress)
     ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
     progress(f"starting an object store on {objects.endpoint}")
     # It starts while Pulsar does.

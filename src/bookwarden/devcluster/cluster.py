@@ -13,8 +13,8 @@ import urllib3
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.devcluster import readiness
+from bookwarden.devcluster.cache import Progress
 from bookwarden.devcluster.credentials import broker_credentials, zookeeper_credentials
-from bookwarden.devcluster.distribution import Progress
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.process import ServerProcess, ServerSpec
 from bookwarden.devcluster.servers import Runtime, ServerFactory, load_runtime
@@ -145,7 +145,8 @@ class DevCluster:
             # A broker without its bookie would take its whole shutdown time.
             self.kill()
             raise
-        self._progress(f"Pulsar is up after {time.monotonic() - begin:.1f} s: {self.service_url} {self.admin_url}")
+        lasted = f"Pulsar {self.options.pulsar} is up after {time.monotonic() - begin:.1f} s"
+        self._progress(f"{lasted}: {self.service_url} {self.admin_url}")
 
     def down(self) -> None:
         """Stop whatever runs, the broker first; nothing if nothing runs."""
@@ -231,9 +232,9 @@ class DevCluster:
         write_state(self.home, ClusterState(self.ports, self.options, self._initialised, started))
 
     def _runtime(self) -> Runtime:
-        return _runtime(self._progress)
+        return _runtime(self.options.pulsar, self._progress)
 
 
 @functools.cache
-def _runtime(progress: Progress) -> Runtime:
-    return load_runtime(progress)
+def _runtime(version: str, progress: Progress) -> Runtime:
+    return load_runtime(version, progress)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-import os
-import shutil
-import subprocess
-import sys
 import tarfile
-import tempfile
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bookwarden.devcluster.cache import Progress, ensure_entry
+from bookwarden.devcluster.maven import failure, run_dependency_goal
 from bookwarden.errors import ServerError
-
-Progress = Callable[[str], None]
-
-_MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
-_TEMPORARY = ".unpacking-"
-_SHOWN_EVERY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +74,6 @@ OFFLOADERS_4_0_8 = Release(
 )
 
 
-def cache_folder() -> Path:
-    """Return where downloads are kept: BOOKWARDEN_CACHE, else ~/.cache/bookwarden."""
-    chosen = os.environ.get("BOOKWARDEN_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "bookwarden"
-
-
 def ensure_distribution(
     release: Release = PULSAR_4_0_8,
     cache: Path | None = None,
@@ -103,64 +85,25 @@ def ensure_distribution(
     Safe in several processes at once: one fetches, the others wait. The folder appears whole or not at all.
     Raises ServerError if Maven is missing or fails, or if the archive is not the pinned one.
     """
-    folder = cache or cache_folder()
-    unpacked = folder / release.folder_name
-    if unpacked.is_dir():
-        return unpacked
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / ".lock", progress):
-        if unpacked.is_dir():
-            return unpacked
-        # The lock is ours, so whatever is left here belongs to a process that was killed.
-        for leftover in folder.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(leftover)
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder) as temporary:
-            archive = (fetch or fetch_with_maven)(release, Path(temporary), progress)
-            check_archive(archive, release)
-            progress(f"unpacking {release.title} {release.version}")
-            _unpack(archive, Path(temporary), release).rename(unpacked)
-    return unpacked
+
+    def make(temporary: Path) -> Path:
+        archive = (fetch or fetch_with_maven)(release, temporary, progress)
+        check_archive(archive, release)
+        progress(f"unpacking {release.title} {release.version}")
+        return _unpack(archive, temporary, release)
+
+    return ensure_entry(release.folder_name, make, cache, progress)
 
 
 def fetch_with_maven(release: Release, folder: Path, progress: Progress) -> Path:
     """Copy the archive into a folder through Maven (and its own cache); raise ServerError if that fails."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ServerError("Pulsar is fetched through Maven, and there is no mvn on PATH: install it (package maven)")
-    progress(f"fetching {release.title} {release.version} ({release.size / 1e6:.0f} MB) through Maven")
-    guard = str(Path(__file__).with_name("guard.py"))
-    command = [sys.executable, "-I", "-S", guard, "tied", str(os.getpid()), "-1", maven, "-q", "-B", _MAVEN_PLUGIN]
-    command += [f"-Dartifact={release.artifact}", f"-DoutputDirectory={folder}", "-Dmdep.useBaseVersion=true"]
-    log = folder / "maven.log"
-    with log.open("wb") as output:
-        code = _wait_for(command, output.fileno(), f"fetching {release.title} {release.version}", progress, folder)
+    label = f"fetching {release.title} {release.version} ({release.size / 1e6:.0f} MB)"
+    arguments = [f"-Dartifact={release.artifact}", f"-DoutputDirectory={folder}", "-Dmdep.useBaseVersion=true"]
+    run_dependency_goal("copy", arguments, folder, progress, artifact=release.artifact, label=label)
     archive = folder / release.archive_name
-    if code != 0 or not archive.is_file():
-        raise ServerError(
-            f"Maven could not fetch {release.artifact}: {_first_error(log)}; check the network, then retry"
-        )
+    if not archive.is_file():
+        raise failure(release.artifact, folder)
     return archive
-
-
-def _wait_for(command: list[str], output: int, label: str, progress: Progress, folder: Path) -> int:
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder)
-    try:
-        while True:
-            try:
-                return process.wait(timeout=_SHOWN_EVERY_SECONDS)
-            except subprocess.TimeoutExpired:
-                progress(f"{label}: {time.monotonic() - started:.0f} s")
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
-def _first_error(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if line.startswith("[ERROR]")] or lines or ["it printed nothing"]
-    return errors[0].removeprefix("[ERROR]").strip()
 
 
 def check_archive(archive: Path, release: Release) -> None:
@@ -188,14 +131,3 @@ def _unpack(archive: Path, folder: Path, release: Release) -> Path:
             f"{release.title} {release.version} could not be unpacked into {folder.parent}: {error}"
         ) from error
     return folder / release.folder_name
-
-
-@contextlib.contextmanager
-def _locked(path: Path, progress: Progress) -> Iterator[None]:
-    with path.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another process that fetches Pulsar")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -49,7 +49,7 @@ class Java:
 
     def command(
         self,
-        distribution: Path,
+        release: Path,
         main_class: str,
         arguments: Sequence[str],
         *,
@@ -58,7 +58,7 @@ class Java:
         properties: Sequence[tuple[str, str]] = (),
         full_compiler: bool = False,
     ) -> list[str]:
-        """Return the command that runs a main class of an unpacked Pulsar distribution.
+        """Return the command that runs a main class of a Pulsar release, whose jars are in its folder ``lib``.
 
         Without the full compiler (C2) a server starts with a third of the processor time, and serves more slowly
         once it is warm.
@@ -75,7 +75,7 @@ class Java:
             options += ["--add-opens", f"{package}=ALL-UNNAMED"]
         given = {**_PROPERTIES, "log4j2.configurationFile": _LOG_CONFIGURATION.as_uri(), **dict(properties)}
         options += [f"-D{name}={value}" for name, value in given.items()]
-        return [self.executable, *options, "-cp", f"{distribution / 'lib'}/*", main_class, *arguments]
+        return [self.executable, *options, "-cp", f"{release / 'lib'}/*", main_class, *arguments]
 
 
 def find_java() -> Java:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bookwarden.devcluster import readiness, settings
+from bookwarden.devcluster.cache import Progress
 from bookwarden.devcluster.credentials import broker_credentials, zookeeper_credentials
-from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, Progress, ensure_distribution
+from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, ensure_distribution
+from bookwarden.devcluster.jars import PULSAR_4_2_4, ensure_jars
 from bookwarden.devcluster.java import Java, find_java
 from bookwarden.devcluster.ports import LOOPBACK
 from bookwarden.devcluster.process import ServerSpec
-from bookwarden.devcluster.settings import CLUSTER_NAME, ClusterOptions, ClusterPorts
+from bookwarden.devcluster.settings import CLUSTER_NAME, PULSAR_VERSIONS, ClusterOptions, ClusterPorts
 
 # Heap and direct memory in MB. Small, because tests run beside Spark.
 _ZOOKEEPER_MEMORY = (256, 64)
@@ -26,15 +28,23 @@ _THROUGHPUT_ZOOKEEPER_MEMORY = (2048, 64)
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs the servers: a Java and an unpacked release of Pulsar."""
+    """What runs the servers: a Java, and the folder of a release of Pulsar with its jars in ``lib``."""
 
     java: Java
-    distribution: Path
+    release: Path
+
+    def released_settings(self, name: str) -> dict[str, str]:
+        """Read a settings file of the release; a release without any leaves all settings to the servers' defaults."""
+        folder = self.release / "conf"
+        return settings.read_settings(folder / name) if folder.is_dir() else {}
 
 
-def load_runtime(progress: Progress = lambda _line: None) -> Runtime:
+def load_runtime(version: str = PULSAR_VERSIONS[0], progress: Progress = lambda _line: None) -> Runtime:
     """Find Java and get the release; raise ServerError, which says what to install, if that fails."""
-    return Runtime(find_java(), ensure_distribution(progress=progress))
+    java = find_java()
+    if version == PULSAR_4_2_4.version:
+        return Runtime(java, ensure_jars(progress=progress))
+    return Runtime(java, ensure_distribution(progress=progress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +81,8 @@ class ServerFactory:
         def command() -> Sequence[str]:
             readiness.remove_registration(self.ports.zookeeper, self.ports.bookie, self._digest())
             data = self._folder("bookie")
-            path = self._write(
-                "bookie", settings.bookie_settings(self.runtime().distribution, self.ports, data, self.options)
-            )
+            released = self.runtime().released_settings("bookkeeper.conf")
+            path = self._write("bookie", settings.bookie_settings(released, self.ports, data, self.options))
             return self._java(
                 "org.apache.bookkeeper.server.Main", ["--conf", str(path)], self._memory(_BOOKIE_MEMORY), self._login()
             )
@@ -87,7 +96,8 @@ class ServerFactory:
         """Return the spec of the broker."""
 
         def command() -> Sequence[str]:
-            general = settings.broker_settings(self.runtime().distribution, self.ports, self.options)
+            released = self.runtime().released_settings("broker.conf")
+            general = settings.broker_settings(released, self.ports, self.options)
             access = self._access() if self.options.auth != "none" else {}
             offload = self._offload() if self.options.offload else {}
             path = self._write("broker", {**general, **access, **offload, **self.options.broker_settings})
@@ -147,7 +157,7 @@ class ServerFactory:
     ) -> list[str]:
         runtime = self.runtime()
         return runtime.java.command(
-            runtime.distribution,
+            runtime.release,
             main_class,
             arguments,
             heap_mb=memory[0],

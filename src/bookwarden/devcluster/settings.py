@@ -1,4 +1,4 @@
-"""The settings of the development cluster's servers: the release's own files, with what one machine needs."""
+"""The settings of the development cluster's servers: those of the release, with what one machine needs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from bookwarden.devcluster.ports import LOOPBACK
 from bookwarden.errors import ConfigError
 
 CLUSTER_NAME = "dev"
+# Those that a development cluster can run, the default first.
+PULSAR_VERSIONS = ("4.0.8", "4.2.4")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """What may differ between development clusters.
 
-    ``max_entries_per_ledger`` makes ledgers roll early. ``session_seconds`` is the ZooKeeper session timeout of
-    the bookie and the broker. ``auth`` is "none", "token" for tokens and TLS, or "tls" for TLS that requires client
-    certificates; ``zookeeper_digest`` makes ZooKeeper know its users, see DevCluster.protect_metadata. ``throughput``
-    lets the bookie and the broker take more memory and start more slowly, to serve faster: for benchmarks.
-    ``offload`` gives the broker the offloader for object stores: which driver, and where, goes into its settings, the
-    credentials into its environment. ``*_settings`` override any setting of the server; ``log_level`` is log4j's.
+    ``pulsar`` is its version, one of PULSAR_VERSIONS. ``max_entries_per_ledger`` makes ledgers roll early.
+    ``session_seconds`` is the ZooKeeper session timeout of the bookie and the broker. ``auth`` is "none", "token" for
+    tokens and TLS, or "tls" for TLS that requires client certificates; ``zookeeper_digest`` makes ZooKeeper know its
+    users, see DevCluster.protect_metadata. ``throughput`` lets the bookie and the broker take more memory and start
+    more slowly, to serve faster: for benchmarks. ``offload``, only with 4.0.8, gives the broker the offloader for
+    object stores: which driver, and where, goes into its settings, the credentials into its environment.
+    ``*_settings`` override any setting of the server; ``log_level`` is log4j's.
     """
 
+    pulsar: str = PULSAR_VERSIONS[0]
     max_entries_per_ledger: int = 50_000
     session_seconds: int = 10
     auth: str = "none"
@@ -37,6 +41,12 @@ class ClusterOptions:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
+        if self.pulsar not in PULSAR_VERSIONS:
+            raise ConfigError(
+                f"a development cluster runs no Pulsar {self.pulsar!r}; expected {' or '.join(PULSAR_VERSIONS)}"
+            )
+        if self.offload and self.pulsar != "4.0.8":
+            raise ConfigError(f"a development cluster with Pulsar {self.pulsar} cannot offload: use 4.0.8")
         if self.auth not in ("none", "token", "tls"):
             raise ConfigError(f"auth of a development cluster is {self.auth!r}; expected none, token or tls")
 
@@ -66,10 +76,12 @@ def zookeeper_settings(port: int, data: Path) -> dict[str, str]:
     }
 
 
-def bookie_settings(distribution: Path, ports: ClusterPorts, data: Path, options: ClusterOptions) -> dict[str, str]:
-    """Return the settings of the one bookie."""
+def bookie_settings(
+    released: Mapping[str, str], ports: ClusterPorts, data: Path, options: ClusterOptions
+) -> dict[str, str]:
+    """Return the settings of the one bookie, over those that its release comes with, if it does."""
     return {
-        **read_settings(distribution / "conf" / "bookkeeper.conf"),
+        **released,
         "bookiePort": str(ports.bookie),
         "advertisedAddress": LOOPBACK,
         "allowLoopback": "true",
@@ -86,6 +98,8 @@ def bookie_settings(distribution: Path, ports: ClusterPorts, data: Path, options
         "minUsableSizeForIndexFileCreation": "1048576",
         "minUsableSizeForEntryLogCreation": "1048576",
         "logSizeLimit": "67108864",
+        # Pulsar's choice, not BookKeeper's default.
+        "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
         "dbStorage_writeCacheMaxSizeMb": "32",
         "dbStorage_readAheadCacheMaxSizeMb": "16",
         "dbStorage_rocksDB_blockCacheSize": "16777216",
@@ -96,16 +110,17 @@ def bookie_settings(distribution: Path, ports: ClusterPorts, data: Path, options
         # With one bookie there is nobody to replicate to.
         "autoRecoveryDaemonEnabled": "false",
         "httpServerEnabled": "false",
+        "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
         "statsProviderClass": "org.apache.bookkeeper.stats.NullStatsProvider",
         **options.bookie_settings,
     }
 
 
-def broker_settings(distribution: Path, ports: ClusterPorts, options: ClusterOptions) -> dict[str, str]:
-    """Return the settings of the one broker, without those of authentication."""
+def broker_settings(released: Mapping[str, str], ports: ClusterPorts, options: ClusterOptions) -> dict[str, str]:
+    """Return the settings of the one broker, over the released ones, without those of authentication."""
     metadata = f"zk:{LOOPBACK}:{ports.zookeeper}"
     return {
-        **read_settings(distribution / "conf" / "broker.conf"),
+        **released,
         "clusterName": CLUSTER_NAME,
         "metadataStoreUrl": metadata,
         "configurationMetadataStoreUrl": metadata,

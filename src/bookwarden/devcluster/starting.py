@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 
-from bookwarden.devcluster.distribution import Progress
+from bookwarden.devcluster.cache import Progress
 from bookwarden.devcluster.process import ServerProcess
 from bookwarden.errors import ServerError
 
