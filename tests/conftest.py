@@ -63,7 +63,7 @@ def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFa
         cluster.kill()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_namespace() -> Callable[[DevCluster], str]:
     """Make a fresh tenant and namespace on a cluster; the result is "tenant/namespace"."""
     return _create_namespace
