@@ -246,6 +246,29 @@ class SweepSettings(_Section):
         return self
 
 
+class OrphanSettings(_Section):
+    """The orphan scan: where scans and plans are kept, what is too young, and when a plan is refused."""
+
+    folder: str = Field(default="var/orphans", min_length=1)
+    min_age_days: float = Field(default=3.0, ge=0)
+    longest_compaction_hours: float = Field(default=12.0, ge=0)
+    max_share: float = Field(default=0.2, gt=0, le=1)
+    max_plan_age_hours: float = Field(default=24.0, gt=0)
+    seen_apart_hours: float = Field(default=24.0, ge=0)
+    max_clock_skew_seconds: float = Field(default=300.0, ge=0)
+    max_reads_per_second: float | None = Field(default=None, gt=0)
+    ledgers_per_batch: int = Field(default=1_000, ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _no_compaction_is_too_old(self) -> OrphanSettings:
+        if self.min_age_days * 24 < self.longest_compaction_hours:
+            raise ValueError(
+                f"min_age_days {self.min_age_days:g} is less than longest_compaction_hours "
+                f"{self.longest_compaction_hours:g}: nothing names the ledger of a compaction under way"
+            )
+        return self
+
+
 class MetricsSettings(_Section):
     """The Prometheus endpoint of the driver; port 0 turns it off."""
 
@@ -271,6 +294,7 @@ class Settings(BaseSettings):
     deletion: DeletionSettings = DeletionSettings()
     offload: OffloadSettings = OffloadSettings()
     sweep: SweepSettings = SweepSettings()
+    orphans: OrphanSettings = OrphanSettings()
     metrics: MetricsSettings = MetricsSettings()
     spark: SparkSettings = SparkSettings()
 

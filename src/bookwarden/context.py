@@ -52,11 +52,15 @@ from bookwarden.deletion.removal import Removal
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
 from bookwarden.deletion.undo import Undo
-from bookwarden.errors import ConfigError, MalformedMarkError, NotFoundError
+from bookwarden.errors import ConfigError, FormatError, MalformedMarkError, NotFoundError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.orphans.apply import Apply, ApplyResult
+from bookwarden.orphans.guards import GuardLimits
+from bookwarden.orphans.plan import ClusterIdentity
+from bookwarden.orphans.ports import PlanStore
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
@@ -154,6 +158,36 @@ def policy_of(settings: Settings) -> DeletionPolicy:
         unlisted_grace=deletion.unlisted_grace_seconds,
         delete_delay=deletion.delete_delay_seconds,
     )
+
+
+def guard_limits_of(settings: Settings) -> GuardLimits:
+    """Give the limits of the orphan scan's plans."""
+    orphans = settings.orphans
+    return GuardLimits(
+        min_age_ms=round(orphans.min_age_days * 86_400_000),
+        longest_compaction_ms=round(orphans.longest_compaction_hours * 3_600_000),
+        max_share=orphans.max_share,
+        max_plan_age_ms=round(orphans.max_plan_age_hours * 3_600_000),
+        seen_apart_ms=round(orphans.seen_apart_hours * 3_600_000),
+        max_clock_skew_ms=round(orphans.max_clock_skew_seconds * 1000),
+    )
+
+
+def cluster_identity_of(settings: Settings, bookkeeper: MetadataStore) -> ClusterIdentity:
+    """Read which cluster the settings name; `bookkeeper` is the store, or snapshot, with BookKeeper's metadata.
+
+    Without an INSTANCEID its part is empty, and no plan of it can be applied. Raises StoreError when the store does
+    not answer, FormatError when the INSTANCEID is no text.
+    """
+    store = settings.metadata_store
+    root = store.ledgers_root.rstrip("/")
+    bookkeeper.sync()
+    node = bookkeeper.get(f"{root}/INSTANCEID")
+    try:
+        instance_id = "" if node is None else node.value.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{root}/INSTANCEID is no text: it is not BookKeeper's") from error
+    return ClusterIdentity.of(instance_id, store.bookkeeper_url or store.urls[0], root, store.urls)
 
 
 def backlog_of(settings: Settings) -> dict[str, int]:
@@ -314,6 +348,33 @@ class PhaseOneContext(Resources):
             self.removal = Removal(self.marker, store, topics)
             self.broker_trim = BrokerTrim(self.marker, store, topics)
             self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
+
+
+class OrphanApplyContext(Resources):
+    """Everything that applying a plan needs; close it, or use it in a with statement."""
+
+    def __init__(
+        self, settings: Settings, plans: PlanStore, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
+    ) -> None:
+        super().__init__()
+        deletion = settings.deletion
+        with self._closed_on_error():
+            self._settings = settings
+            self._metadata = self._keep(MetadataContext(settings))
+            sender = self._keep(PendingDeletionSender(connection_of(settings), deletion.topic, PendingDeletionCodec()))
+            self.apply = Apply(
+                plans,
+                Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled),
+                self._metadata.catalog,
+                self,
+                guard_limits_of(settings),
+                batch=settings.orphans.ledgers_per_batch,
+                on_batch=on_batch,
+            )
+
+    def identity(self) -> ClusterIdentity:
+        """Read which cluster it is now."""
+        return cluster_identity_of(self._settings, self._metadata.bookkeeper_store)
 
 
 class UndoContext(Resources):

@@ -24,6 +24,7 @@ _INSTEAD = "nothing of this plan can be applied, make another one with `bookward
 _STRICT = ConfigDict(extra="forbid")
 # They are names of folders.
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
+_FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 
 
 class Candidate(NamedTuple):
@@ -141,6 +142,9 @@ class PlanManifest:
         """Read a manifest back; FormatError for one with anything unknown, missing or altered."""
         manifest = decode_document(data, cls, _DOCUMENT, FORMAT, _INSTEAD)
         check_id(manifest.plan_id)
+        for file in (*manifest.candidates, *manifest.files):
+            if not _FILE.fullmatch(file.name):
+                raise FormatError(f"plan {manifest.plan_id} cannot have a file {file.name!r}: {_INSTEAD}")
         rows = sum(file.rows for file in manifest.candidates)
         if rows != manifest.counts.candidates:
             raise FormatError(
