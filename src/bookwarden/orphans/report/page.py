@@ -1,0 +1,193 @@
+"""The report's page: what of a summary is shown, in which words; page.html.j2 says how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
+from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, Count, GrowthPoint, Summary
+
+_SHOWN_BARS: Final = 15
+_SHOWN_PLACES: Final = 3
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_KINDS: Final = {
+    LedgerComponent.MANAGED_LEDGER.name: "data",
+    LedgerComponent.MANAGED_CURSOR.name: "cursor",
+    LedgerComponent.SCHEMA_STORAGE.name: "schema",
+    LedgerComponent.COMPACTED_LEDGER.name: "compacted",
+    LedgerComponent.DELAYED_INDEX_BUCKET.name: "bucket of delayed messages",
+}
+_MEANING: Final = {
+    LedgerClass.REFERENCED: "something in the metadata names it",
+    LedgerClass.ORPHAN: "nothing names it: a candidate of the plan",
+    LedgerClass.TOO_YOUNG: "nothing names it yet, and it may be one that is just being made",
+    LedgerClass.UNKNOWN_REFERENCES: "something that could name it could not be read: kept",
+    LedgerClass.UNKNOWN_OWNER: "its custom metadata names no application or component that is known: kept",
+    LedgerClass.UNPARSABLE: "its metadata cannot be understood: kept",
+    LedgerClass.MISSING: "named, and gone from BookKeeper: data is lost",
+    LedgerClass.FOREIGN: "another Pulsar cluster's, or another application's: kept",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLine:
+    """A line of the table of classes."""
+
+    name: str
+    meaning: str
+    ledgers: str
+    size: str
+    alarm: bool
+
+
+def render_page(summary: Summary) -> str:
+    """Render a scan's report as one HTML page; every text of the cluster is escaped."""
+    orphans, orphan_bytes = summary.total(LedgerClass.ORPHAN)
+    return _template().render(
+        summary=summary,
+        bytes_label=BYTES_LABEL,
+        created=_moment(summary.created_ms),
+        cutoff=_moment(summary.cutoff_ms),
+        headline=_headline(summary),
+        orphans=f"{orphans:,}",
+        orphan_bytes=size_text(orphan_bytes),
+        share=_percent(orphans, summary.ledgers),
+        total_bytes=size_text(summary.logical_bytes),
+        classes=[_class_line(summary, one) for one in LedgerClass],
+        causes=lying_bars(_figures(summary.by_cause)),
+        kinds=lying_bars(_figures(_in_words(_orphans(summary.by_kind)))),
+        namespaces=lying_bars(_figures(_with_rest(_orphans(summary.by_namespace)))),
+        ages=standing_bars(_ages(summary.by_age)),
+        growth=line(_growth(summary.growth), _ticks(summary.growth)) if len(summary.growth) > 1 else None,
+        missing=[(f"{one.ledger_id}", _places(one.places)) for one in summary.missing],
+        foreign=[
+            (one.owner, f"{one.ledgers:,}", size_text(one.logical_bytes), ", ".join(map(str, one.ledger_ids)))
+            for one in summary.foreign
+        ],
+        objects=[
+            (one.key, one.ledger_class, f"{one.ledgers:,}", size_text(one.logical_bytes)) for one in summary.objects
+        ],
+    )
+
+
+def size_text(size: int) -> str:
+    """Say a number of bytes in the largest binary unit that leaves something before the point."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{size:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    loader = PackageLoader("bookwarden.orphans.report", ".")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html.j2")
+
+
+def _headline(summary: Summary) -> str:
+    orphans, size = summary.total(LedgerClass.ORPHAN)
+    if orphans == 0:
+        return "No ledger is an orphan."
+    ledgers = "1 ledger is an orphan and holds" if orphans == 1 else f"{orphans:,} ledgers are orphans and hold"
+    return f"{ledgers} {size_text(size)}."
+
+
+def _class_line(summary: Summary, one: LedgerClass) -> ClassLine:
+    ledgers, size = summary.total(one)
+    missing = one is LedgerClass.MISSING
+    return ClassLine(
+        one.value, _MEANING[one], f"{ledgers:,}", "" if missing else size_text(size), missing and ledgers > 0
+    )
+
+
+def _orphans(counts: Iterable[Count]) -> list[Count]:
+    return [count for count in counts if count.ledger_class == LedgerClass.ORPHAN.value]
+
+
+def _in_words(counts: Iterable[Count]) -> list[Count]:
+    return [replace(count, key=_KINDS.get(count.key, count.key)) for count in counts]
+
+
+def _with_rest(counts: Sequence[Count]) -> list[Count]:
+    """Keep the first, and put the others together with what the summary has put together."""
+    named = [count for count in counts if count.key != REST]
+    rest = [*named[_SHOWN_BARS:], *(count for count in counts if count.key == REST)]
+    if not rest:
+        return named
+    together = Count(
+        LedgerClass.ORPHAN.value, REST, sum(one.ledgers for one in rest), sum(one.logical_bytes for one in rest)
+    )
+    return [*named[:_SHOWN_BARS], together]
+
+
+def _figures(counts: Iterable[Count]) -> list[Figure]:
+    return [
+        Figure(one.key, one.logical_bytes, size_text(one.logical_bytes), _tip(one.key, one.ledgers, one.logical_bytes))
+        for one in counts
+    ]
+
+
+def _ages(counts: Iterable[Count]) -> list[Figure]:
+    """Give every age its bar, those without an orphan too."""
+    found = {one.key: one for one in _orphans(counts)}
+    empty = Count(LedgerClass.ORPHAN.value, "", 0, 0)
+    return [
+        Figure(age, one.logical_bytes, size_text(one.logical_bytes), _tip(age, one.ledgers, one.logical_bytes))
+        for age, one in ((age, found.get(age, empty)) for age in AGE_BUCKETS)
+    ]
+
+
+def _growth(points: Iterable[GrowthPoint]) -> list[tuple[float, Figure]]:
+    return [
+        (
+            float(point.created_ms),
+            Figure(
+                _day(point.created_ms),
+                point.orphan_bytes,
+                size_text(point.orphan_bytes),
+                f"{_moment(point.created_ms)}: {point.orphans:,} orphans of {point.ledgers:,} ledgers, "
+                f"{size_text(point.orphan_bytes)} of {size_text(point.logical_bytes)}",
+            ),
+        )
+        for point in points
+    ]
+
+
+def _ticks(points: Iterable[GrowthPoint]) -> list[tuple[float, str]]:
+    largest = max((point.orphan_bytes for point in points), default=0)
+    return [(size, size_text(int(size))) for size in (0, largest / 2, largest)] if largest else [(0, size_text(0))]
+
+
+def _tip(name: str, ledgers: int, size: int) -> str:
+    return f"{name}: {ledgers:,} {'ledger' if ledgers == 1 else 'ledgers'}, {size_text(size)}"
+
+
+def _places(places: Sequence[str]) -> str:
+    shown = "; ".join(places[:_SHOWN_PLACES])
+    return shown if len(places) <= _SHOWN_PLACES else f"{shown}; and {len(places) - _SHOWN_PLACES:,} more"
+
+
+def _percent(part: int, whole: int) -> str:
+    if not whole or not part:
+        return "0 %"
+    share = 100 * part / whole
+    return f"{share:.1f} %" if share >= 0.1 else "under 0.1 %"
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _day(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%m-%d")
