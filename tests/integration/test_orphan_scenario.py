@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 import pulsar
 import pytest
+from pyspark.sql import SparkSession
 
 from bookwarden.context import MetadataContext
+from bookwarden.deletion.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.garbage import GarbageOnDemand
 from bookwarden.devcluster.ports import free_ports
+from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.references import ReferenceIndex
 from servers.deletion_site import DeletionSite
 from servers.orphan_makers import (
@@ -21,9 +24,9 @@ from servers.orphan_makers import (
     ENTRIES_PER_LEDGER,
     Grounds,
     Maker,
-    NamespaceDeletedByHalves,
     make_orphans,
 )
+from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -84,9 +87,9 @@ def _fill(grounds: Grounds, garbage: GarbageOnDemand, site: DeletionSite) -> Orp
     made = make_orphans([maker(grounds) for maker in ALL_MAKERS])
     for topic in topics:
         grounds.send(topic, MESSAGES // 2, first=MESSAGES // 2)
-    kept = [maker.topic for maker in made if not isinstance(maker, NamespaceDeletedByHalves)]
-    contents = {topic: [grounds.message(number) for number in range(MESSAGES)] for topic in topics}
-    return Orphanage(grounds, garbage, site, made, contents | {topic: read_back(grounds, topic) for topic in kept})
+    numbers = dict.fromkeys(topics, range(MESSAGES)) | {maker.topic: maker.readable for maker in made if maker.readable}
+    contents = {topic: [grounds.message(number) for number in readable] for topic, readable in numbers.items()}
+    return Orphanage(grounds, garbage, site, made, contents)
 
 
 def read_back(grounds: Grounds, topic: str) -> list[bytes]:
@@ -112,3 +115,27 @@ def test_each_way_leaves_ledgers_that_exist_and_that_nothing_names(orphanage: Or
         assert set(orphanage.grounds.ledgers_of(topic)).isdisjoint(orphanage.orphans)
     # Nothing else was left by the way.
     assert set(orphanage.grounds.unnamed()) == orphanage.orphans
+
+
+def test_they_are_reclaimed_and_every_topic_reads_back_in_full(orphanage: Orphanage, spark: SparkSession) -> None:
+    grounds, site = orphanage.grounds, orphanage.site
+    site.create_topics()
+    stored = {ledger.ledger_id: ledger.metadata for ledger, _ in grounds.stored()}
+    site.mark(*marks_of_ids(grounds.metadata.catalog, sorted(orphanage.orphans)))
+    before = orphanage.entry_log_bytes()
+    site.sweep_once(spark)
+    assert site.counts() == {Outcome.DELETED.value: len(orphanage.orphans)}
+    left = {ledger.ledger_id for ledger, _ in grounds.stored()}
+    assert left >= set(stored) - orphanage.orphans
+    assert left.isdisjoint(orphanage.orphans)
+    reclaimable = sum(stored[ledger_id].length for ledger_id in orphanage.orphans)
+    assert reclaimable > 1_000_000
+
+    def reclaimed() -> bool:
+        orphanage.garbage.collect()
+        return before - orphanage.entry_log_bytes() > 0.9 * reclaimable
+
+    eventually(reclaimed, 60)
+    assert grounds.on_bookie(orphanage.orphans) == set()
+    for topic, content in orphanage.contents.items():
+        assert read_back(grounds, topic) == content, topic

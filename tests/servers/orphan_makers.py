@@ -190,6 +190,8 @@ class Maker(ABC):
     """Makes orphans of one kind: prepare, strike while ZooKeeper refuses, and settle when the broker is back."""
 
     cause: Cause
+    # The numbers of the messages that can still be read in the end.
+    readable: range
 
     def __init__(self, grounds: Grounds) -> None:
         self.grounds = grounds
@@ -250,9 +252,10 @@ class TrimCutShort(Maker):
     """
 
     cause = Cause.TRIM
+    readable = range(4 * ENTRIES_PER_LEDGER, 4 * ENTRIES_PER_LEDGER + 5)
 
     def prepare(self) -> None:
-        self.grounds.send(self.topic, 4 * ENTRIES_PER_LEDGER + 5)
+        self.grounds.send(self.topic, self.readable.stop)
         self._before = frozenset(self.grounds.ledgers_of(self.topic))
 
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
@@ -283,6 +286,8 @@ class CompactionCutShort(Maker):
     """
 
     cause = Cause.COMPACTION
+    readable = range(260)
+    # Messages a second: four seconds for each phase.
     _RATE = 60
 
     def prepare(self) -> None:
@@ -290,7 +295,7 @@ class CompactionCutShort(Maker):
         self.grounds.admin.post(f"/namespaces/{self.namespace}/dispatchRate", rate)
         self.grounds.send(self.topic, 20)
         self._compact()
-        self.grounds.send(self.topic, 4 * self._RATE, first=20)
+        self.grounds.send(self.topic, self.readable.stop - 20, first=20)
 
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
         before = {ledger.ledger_id for ledger in self._compacted()}
@@ -343,9 +348,10 @@ class CursorRolloverAborted(Maker):
     """
 
     cause = Cause.CURSOR_ROLLOVER
+    readable = range(3 * ENTRIES_PER_LEDGER)
 
     def prepare(self) -> None:
-        self.grounds.send(self.topic, 3 * ENTRIES_PER_LEDGER)
+        self.grounds.send(self.topic, self.readable.stop)
         self._named = self.begin_reading()
 
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
@@ -380,6 +386,7 @@ class NamespaceDeletedByHalves(Maker):
     """
 
     cause = Cause.NAMESPACE_DELETED
+    readable = range(0)
 
     def prepare(self) -> None:
         self.grounds.send(self.topic, 3 * ENTRIES_PER_LEDGER + 5)
@@ -422,9 +429,10 @@ class SchemaVersionNotRecorded(Maker):
     """
 
     cause = Cause.SCHEMA_VERSION
+    readable = range(5)
 
     def prepare(self) -> None:
-        self.grounds.send(self.topic, 5)
+        self.grounds.send(self.topic, self.readable.stop)
         self._register("one")
         self._named = {ledger.ledger_id for ledger in self.grounds.stored_of(self._holder)}
 
@@ -455,10 +463,12 @@ class BucketNotRecorded(Maker):
     """A bucket of delayed messages is stored in a ledger, and the cursor's node cannot take its property.
 
     The broker logs that and uses the bucket from memory (Bucket.asyncSaveBucketSnapshot). After a restart nobody knows
-    of it: the messages are read again, into new buckets. Here the subscription is deleted afterwards.
+    of it: the messages are read again, into new buckets. Here nobody loads the topic again, so that it is certain at
+    once that no broker uses the bucket.
     """
 
     cause = Cause.DELAYED_DELIVERY
+    readable = range(26)
 
     def prepare(self) -> None:
         self.grounds.send(self.topic, 1)
@@ -468,11 +478,8 @@ class BucketNotRecorded(Maker):
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
         self.subscribe(client)
         refusals.updates_of(self.cursor_path)
-        self.grounds.send(self.topic, 25, first=1, deliver_after=timedelta(hours=1))
+        self.grounds.send(self.topic, self.readable.stop - 1, first=1, deliver_after=timedelta(hours=1))
         eventually(lambda: self.grounds.stored_of(self._holder), 60)
-
-    def settle(self) -> None:
-        self.grounds.admin.delete(f"{self.admin_path}/subscription/{SUBSCRIPTION}", params={"force": True})
 
     def owns(self, holder: Holder | None) -> bool:
         return holder == self._holder
