@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.managed_ledger import (
     CursorInfo,
     LedgerInfo,
@@ -15,11 +22,14 @@ from bookwarden.ledgers.managed_ledger import (
 )
 from bookwarden.ledgers.references import (
     Doubt,
+    NodeReferences,
     Place,
     PlaceKind,
     ReferenceIndex,
     doubt_about_cursor,
     doubt_about_managed_ledger,
+    doubt_about_schemas,
+    doubt_about_topics,
     named_by_cursor,
     named_by_managed_ledger,
     named_by_schema,
@@ -116,3 +126,62 @@ def test_a_schema_names_the_ledgers_of_all_versions_and_no_placeholder() -> None
     entries = tuple(SchemaIndexEntry(version, Position(ledger, 0), b"") for version, ledger in enumerate((-1, 21, 22)))
     ((place, ids),) = named_by_schema("t/n/a", SchemaLocator(entries), "/x", ROOT)
     assert (place.holder, ids) == ("schema:t/n/a", {21, 22})
+
+
+def test_a_cursors_place_is_called_as_its_holder() -> None:
+    ((place, _),) = named_by_cursor(TOPIC, "s%2F1", CursorInfo(11), "/x", ROOT)
+    assert place.holder == str(CursorHolder(TOPIC, "s%2F1"))
+
+
+def test_what_nodes_say_is_found_by_ledger_whenever_it_is_asked() -> None:
+    index = ReferenceIndex()
+    index.add_node(NodeReferences("/a", ROOT, ((ORDERS, frozenset({1, 2})), (OTHER, frozenset({2})))))
+    assert places(index, 2) == {ORDERS, OTHER}
+    doubt = doubt_about_cursor(TOPIC, "s", "/b", ROOT, "broken")
+    index.add_node(NodeReferences("/b", ROOT, ((OTHER, frozenset({3})),), doubt=doubt))
+    assert index.doubts == (doubt,)
+    assert places(index, 3) == {OTHER}
+    assert len(index) == 4
+
+
+def test_of_many_nodes_only_the_wanted_ledgers_are_kept() -> None:
+    index = ReferenceIndex([7])
+    for number in range(2500):
+        index.add_node(NodeReferences(f"/{number}", ROOT, ((ORDERS, frozenset({number % 10, 70})),)))
+    assert len(index) == 250
+    assert len(index.who_names(7)) == 250
+    assert index.who_names(70) == ()
+
+
+def test_an_index_of_nodes_tells_each_roots_word_and_never_takes_unasked_for_absent() -> None:
+    index = ReferenceIndex(keep_nodes=True)
+    node = NodeReferences("/a", ROOT, ((ORDERS, frozenset({1})), (OTHER, frozenset({2}))))
+    index.add_node(node)
+    index.note_absent("/b", ROOT)
+    assert index.at("/a") == [node]
+    assert node.ledger_ids == {1, 2}
+    assert index.at("/b") == [None]
+    with pytest.raises(KeyError):
+        index.at("/c")
+    index.note_absent("/a", "zk:two")
+    assert index.at("/a") == [node, None]
+    with pytest.raises(KeyError):
+        index.at("/b")
+    assert places(index, 2) == {OTHER}
+
+
+@pytest.mark.parametrize("namespace", ["t", "t/n"])
+def test_a_namespace_that_cannot_be_read_leaves_its_own_topics_open_and_no_others(namespace: str) -> None:
+    doubt = doubt_about_topics(namespace, f"/managed-ledgers/{namespace}", ROOT, "no access")
+    holders: list[Holder] = [ManagedLedgerHolder(TOPIC), CompactedHolder(TOPIC)]
+    assert all(doubt.concerns(one) for one in [*holders, CursorHolder(TOPIC, "s"), BucketHolder(TOPIC, "s"), None])
+    others: list[Holder] = [ManagedLedgerHolder("t2/n/persistent/a"), CursorHolder("tt/n/persistent/a", "s")]
+    assert not any(doubt.concerns(one) for one in [*others, SchemaHolder("t/n/a")])
+    assert doubt.concerns(ManagedLedgerHolder("t/n2/persistent/a")) is (namespace == "t")
+
+
+def test_a_namespace_whose_schemas_cannot_be_read_leaves_these_open() -> None:
+    doubt = doubt_about_schemas("t/n", "/schemas/t/n", ROOT, "no access")
+    assert doubt.concerns(SchemaHolder("t/n/a"))
+    assert not doubt.concerns(SchemaHolder("t/n2/a"))
+    assert not doubt.concerns(ManagedLedgerHolder(TOPIC))

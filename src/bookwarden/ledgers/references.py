@@ -9,10 +9,20 @@ from __future__ import annotations
 import enum
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
+from uuid import UUID
 
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.managed_ledger import (
     COMPACTION_CURSOR,
     SHADOW_SOURCE_PROPERTY,
@@ -20,6 +30,10 @@ from bookwarden.ledgers.managed_ledger import (
     ManagedLedgerInfo,
     SchemaLocator,
 )
+
+# An index packs what so many nodes say at a time.
+_UNFILED = 1000
+_OF_TOPICS = (ManagedLedgerHolder, CursorHolder, CompactedHolder, BucketHolder)
 
 
 class PlaceKind(enum.Enum):
@@ -45,6 +59,10 @@ class Place(NamedTuple):
     root: str
 
 
+# A place, and the ledgers that it names.
+Named = tuple[Place, frozenset[int]]
+
+
 class Reference(NamedTuple):
     """A ledger, and a place that names it."""
 
@@ -52,38 +70,80 @@ class Reference(NamedTuple):
     place: Place
 
 
+@dataclass(frozen=True, slots=True)
+class HoldersBelow:
+    """All holders of these kinds whose names begin with ``prefix``: a tenant, or the path of a namespace."""
+
+    prefix: str
+    kinds: tuple[type[Holder], ...]
+
+    def has(self, holder: Holder) -> bool:
+        """Whether the holder is one of them."""
+        return isinstance(holder, self.kinds) and f"{_topic_of(holder)}/".startswith(f"{self.prefix}/")
+
+
 class Doubt(NamedTuple):
     """A place that could not be read or parsed.
 
-    ``about`` are the holders whose ledgers it could name, or kinds of holders; where it is empty, any ledger.
+    ``about`` are the holders whose ledgers it could name, kinds of holders, or all holders of a tenant or namespace;
+    where it is empty, any ledger.
     """
 
     path: str
     root: str
     reason: str
-    about: tuple[Holder | type[Holder], ...] = ()
+    about: tuple[Holder | type[Holder] | HoldersBelow, ...] = ()
 
     def concerns(self, holder: Holder | None) -> bool:
         """Whether the place could name a ledger of this holder; None for a ledger whose holder is not known."""
-        return not self.about or holder is None or holder in self.about or type(holder) in self.about
+        if not self.about or holder is None or holder in self.about or type(holder) in self.about:
+            return True
+        return any(isinstance(some, HoldersBelow) and some.has(holder) for some in self.about)
+
+
+class NodeReferences(NamedTuple):
+    """What one node says: which ledgers each place in it names, or the doubt about it, or both.
+
+    ``offloaded`` are the offloaded copies that a managed ledger names, finished or not; ``cursor`` is the whole value
+    of a cursor's node. Both are empty for other nodes.
+    """
+
+    path: str
+    root: str
+    named: tuple[Named, ...] = ()
+    offloaded: frozenset[UUID] = frozenset()
+    cursor: CursorInfo | None = None
+    doubt: Doubt | None = None
+
+    @property
+    def ledger_ids(self) -> frozenset[int]:
+        """The ledgers that the node names, wherever in it."""
+        # Mostly there is one place.
+        if len(self.named) == 1:
+            return self.named[0][1]
+        return frozenset[int]().union(*(ids for _, ids in self.named))
 
 
 class ReferenceIndex:
-    """All references of some metadata roots, or those to some ledgers only.
+    """All references of some metadata roots, or those to some ledgers only, or those of some nodes.
 
     With ``wanted`` only references to these ledgers are kept. A reference takes 16 bytes, and a place its strings
-    once, however many ledgers it names.
+    once, however many ledgers it names. With ``keep_nodes`` the index can also be asked what a node of it says.
     """
 
-    def __init__(self, wanted: Collection[int] | None = None) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: Collection[int] | None = None, *, keep_nodes: bool = False) -> None:
+        self._wanted = None if wanted is None else frozenset(wanted)
         self._ids = array("q")
         self._places_of = array("q")
         self._places: list[Place] = []
         self._sorted = True
         self._doubts: list[Doubt] = []
+        self._keeps_nodes = keep_nodes
+        self._nodes: defaultdict[str, dict[str, NodeReferences | None]] = defaultdict(dict)
+        self._unfiled: list[NodeReferences] = []
 
     def __len__(self) -> int:
+        self._file()
         return len(self._ids)
 
     def add(self, place: Place, ledger_ids: Iterable[int]) -> None:
@@ -100,6 +160,27 @@ class ReferenceIndex:
         """Note a place that could not be read."""
         self._doubts.append(doubt)
 
+    def add_node(self, node: NodeReferences) -> None:
+        """Note all that a node says."""
+        self._unfiled.append(node)
+        if self._keeps_nodes:
+            # Kept in any case: who asks for nodes seldom asks for ledgers.
+            self._nodes[node.root][node.path] = node
+        elif len(self._unfiled) >= _UNFILED:
+            self._file()
+
+    def note_absent(self, path: str, root: str) -> None:
+        """Note that a root has no such node."""
+        if self._keeps_nodes:
+            self._nodes[root][path] = None
+
+    def at(self, path: str) -> list[NodeReferences | None]:
+        """Return what the roots say of the node, in the order of reading; None where one has no such node.
+
+        Raises KeyError if a root was not asked for the node, since that is no absence.
+        """
+        return [nodes[path] for nodes in self._nodes.values()]
+
     def who_names(self, ledger_id: int) -> tuple[Reference, ...]:
         """Return the references to the ledger."""
         self._sort()
@@ -113,11 +194,12 @@ class ReferenceIndex:
     @property
     def doubts(self) -> tuple[Doubt, ...]:
         """The places that could not be read."""
+        self._file()
         return tuple(self._doubts)
 
     def doubts_about(self, holder: Holder | None) -> tuple[Doubt, ...]:
         """Return the doubts that concern a ledger of this holder."""
-        return tuple(doubt for doubt in self._doubts if doubt.concerns(holder))
+        return tuple(doubt for doubt in self.doubts if doubt.concerns(holder))
 
     def is_referenced(self, ledger_id: int, holder: Holder | None) -> bool | None:
         """Say whether any place names the ledger; None where a doubt about its holder leaves that open."""
@@ -127,7 +209,17 @@ class ReferenceIndex:
             return True
         return None if any(doubt.concerns(holder) for doubt in self._doubts) else False
 
+    def _file(self) -> None:
+        """Move what the nodes say that were added since into the compact arrays."""
+        unfiled, self._unfiled = self._unfiled, []
+        for node in unfiled:
+            for place, ledger_ids in node.named:
+                self.add(place, ledger_ids)
+            if node.doubt is not None:
+                self.note(node.doubt)
+
     def _sort(self) -> None:
+        self._file()
         if self._sorted:
             return
         order = sorted(range(len(self._ids)), key=self._ids.__getitem__)
@@ -136,34 +228,38 @@ class ReferenceIndex:
         self._sorted = True
 
 
-def named_by_managed_ledger(
-    name: str, info: ManagedLedgerInfo, path: str, root: str
-) -> Iterator[tuple[Place, Collection[int]]]:
+def _topic_of(holder: Holder) -> str:
+    if isinstance(holder, ManagedLedgerHolder):
+        return holder.name
+    return holder.schema_id if isinstance(holder, SchemaHolder) else holder.managed_ledger
+
+
+def named_by_managed_ledger(name: str, info: ManagedLedgerInfo, path: str, root: str) -> tuple[Named, ...]:
     """Say what the node of a managed ledger names; a shadow topic's are its source's ledgers."""
     kind = PlaceKind.SHADOW_TOPIC if SHADOW_SOURCE_PROPERTY in info.properties else PlaceKind.MANAGED_LEDGER
-    yield Place(kind, name, path, root), info.ledger_ids
+    return ((Place(kind, name, path, root), info.ledger_ids),)
 
 
-def named_by_cursor(
-    managed_ledger: str, cursor: str, info: CursorInfo, path: str, root: str
-) -> Iterator[tuple[Place, Collection[int]]]:
+def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: str, root: str) -> tuple[Named, ...]:
     """Say what the node of a cursor names: its ledger, its buckets, and the compacted ledger, perhaps of before."""
+    named = []
     own = info.cursors_ledger_id
     if own is not None:
-        yield Place(PlaceKind.CURSOR, str(CursorHolder(managed_ledger, cursor)), path, root), (own,)
+        # As CursorHolder says it: the sweep passes here for each of its cursors.
+        named.append((Place(PlaceKind.CURSOR, f"{managed_ledger}/{cursor}", path, root), frozenset((own,))))
     compacted = info.compacted_ledger_id
     if compacted is not None and compacted >= 0:
-        yield Place(PlaceKind.COMPACTED, str(CompactedHolder(managed_ledger)), path, root), (compacted,)
-    if info.delayed_bucket_ids:
-        holder = str(BucketHolder(managed_ledger, cursor))
-        yield Place(PlaceKind.BUCKET, holder, path, root), info.delayed_bucket_ids
+        holder = str(CompactedHolder(managed_ledger))
+        named.append((Place(PlaceKind.COMPACTED, holder, path, root), frozenset((compacted,))))
+    buckets = info.delayed_bucket_ids
+    if buckets:
+        named.append((Place(PlaceKind.BUCKET, str(BucketHolder(managed_ledger, cursor)), path, root), buckets))
+    return tuple(named)
 
 
-def named_by_schema(
-    schema_id: str, locator: SchemaLocator, path: str, root: str
-) -> Iterator[tuple[Place, Collection[int]]]:
+def named_by_schema(schema_id: str, locator: SchemaLocator, path: str, root: str) -> tuple[Named, ...]:
     """Say what the node of a schema names: the ledgers of all its versions."""
-    yield Place(PlaceKind.SCHEMA, f"schema:{schema_id}", path, root), locator.ledger_ids
+    return ((Place(PlaceKind.SCHEMA, f"schema:{schema_id}", path, root), locator.ledger_ids),)
 
 
 def doubt_about_managed_ledger(path: str, root: str, reason: str) -> Doubt:
@@ -177,3 +273,18 @@ def doubt_about_cursor(managed_ledger: str, cursor: str, path: str, root: str, r
     if cursor == COMPACTION_CURSOR:
         holders.append(CompactedHolder(managed_ledger))
     return Doubt(path, root, reason, tuple(holders))
+
+
+def doubt_about_schema(schema_id: str, path: str, root: str, reason: str) -> Doubt:
+    """Make the doubt of a schema's node."""
+    return Doubt(path, root, reason, (SchemaHolder(schema_id),))
+
+
+def doubt_about_topics(namespace: str, path: str, root: str, reason: str) -> Doubt:
+    """Make the doubt of a namespace, or tenant, whose managed ledgers cannot be read: it concerns its own topics."""
+    return Doubt(path, root, reason, (HoldersBelow(namespace, _OF_TOPICS),))
+
+
+def doubt_about_schemas(namespace: str, path: str, root: str, reason: str) -> Doubt:
+    """Make the doubt of a namespace, or tenant, whose schemas cannot be read."""
+    return Doubt(path, root, reason, (HoldersBelow(namespace, (SchemaHolder,)),))

@@ -5,16 +5,17 @@ A failed, partial or unparsable read never means "not referenced": it is Unknown
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from uuid import UUID
 
-from bookwarden.clusters.pulsar.metadata_paths import (
-    MANAGED_LEDGERS_ROOT,
-    cursor_path,
-    managed_ledger_path,
-    schema_path,
+from bookwarden.clusters.pulsar.metadata_paths import MANAGED_LEDGERS_ROOT
+from bookwarden.clusters.pulsar.reference_nodes import (
+    ManagedLedgerNode,
+    ReferenceNode,
+    cursor_node,
+    managed_ledger_node,
+    schema_node,
 )
 from bookwarden.clusters.pulsar.shadows import Shadows, ShadowTopics
 from bookwarden.clusters.pulsar.unnamed_use import AsksBrokers, ReadsLastEntries, UnnamedUses
@@ -30,40 +31,13 @@ from bookwarden.ledgers.holders import (
     ShadowList,
     UnknownReferences,
 )
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, ManagedLedgerInfo
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo
+from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
-from bookwarden.wire.cursor import decode_cursor
-from bookwarden.wire.managed_ledger import decode_managed_ledger
-from bookwarden.wire.schema_locator import decode_schema_locator
 
-
-class _NamesLedgers(Protocol):
-    @property
-    def ledger_ids(self) -> frozenset[int]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A node that may name a holder's ledgers, and how its value is read."""
-
-    path: str
-    decode: Callable[[bytes], _NamesLedgers]
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What counts of a node's value: the ledgers and offloaded copies that it names, and a cursor's as a whole."""
-
-    ledger_ids: frozenset[int]
-    offloaded: frozenset[UUID] = frozenset()
-    cursor: CursorInfo | None = None
-
-
-# What a root says of a node: its value, None if there is no such node, or why it cannot be read.
-_Finding = _Found | None | UnknownReferences
-# By the paths of nodes, one for each root.
-_Findings = Sequence[Mapping[str, _Finding]]
+# What each root says of one node; None where it has no such node.
+_OfRoots = Sequence[NodeReferences | None]
 
 
 class MetadataReferences:
@@ -85,6 +59,8 @@ class MetadataReferences:
         if not stores:
             raise ConfigError("no metadata store is configured: without one no reference can be read")
         self._stores = tuple(stores)
+        # Nobody is told of a root here, and a number tells them apart.
+        self._roots = tuple(str(number) for number in range(len(stores)))
         self._shadows = [ShadowTopics(store, shadow_refresh) for store in stores] if shadow_refresh > 0 else []
         self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
 
@@ -94,7 +70,7 @@ class MetadataReferences:
         Raises StoreError when a metadata root does not answer, or is no Pulsar's: then nothing is known of anybody.
         """
         references: dict[Holder, References] = {}
-        nodes: dict[Holder, tuple[_Node, ...]] = {}
+        nodes: dict[Holder, tuple[ReferenceNode, ...]] = {}
         distinct = list(dict.fromkeys(holders))
         shadows = [root.known() for root in self._shadows] if _any_topic(distinct) else []
         for holder in distinct:
@@ -104,135 +80,107 @@ class MetadataReferences:
                 references[holder] = UnknownReferences(str(error))
         if not nodes:
             return references
-        values = [self._values(store, nodes) for store in self._stores]
-        findings = [_decode_all(nodes, found) for found in values]
-        references.update((holder, self._references(holder, needed, findings)) for holder, needed in nodes.items())
+        index = self._read(list({node.path: node for needed in nodes.values() for node in needed}.values()))
+        references.update((holder, self._references(holder, needed, index)) for holder, needed in nodes.items())
         return references
 
-    @staticmethod
-    def _values(store: MetadataStore, nodes: Mapping[Holder, Sequence[_Node]]) -> dict[str, Versioned | None]:
-        paths = list(dict.fromkeys(node.path for needed in nodes.values() for node in needed))
-        store.sync()
-        # Where there are no managed ledgers at all the URL is wrong, and every ledger would look unreferenced.
-        *values, root = store.get_many([*paths, MANAGED_LEDGERS_ROOT])
-        if root is None:
-            raise StoreError(
-                f"a metadata store has no node {MANAGED_LEDGERS_ROOT}, so it is no Pulsar's: "
-                "check the metadata store URLs and the path behind their hosts"
-            )
-        return dict(zip(paths, values, strict=True))
+    def _read(self, nodes: Sequence[ReferenceNode]) -> ReferenceIndex:
+        """Read these nodes in all roots."""
+        index = ReferenceIndex(keep_nodes=True)
+        # All stores answer before anything is decoded: a batch without one of them is of no use.
+        values = [_values(store, nodes) for store in self._stores]
+        for root, found in zip(self._roots, values, strict=True):
+            for node, value in zip(nodes, found, strict=True):
+                if value is None:
+                    index.note_absent(node.path, root)
+                else:
+                    references, _ = node.read(value.value, root)
+                    index.add_node(references)
+        return index
 
-    def _references(self, holder: Holder, needed: Sequence[_Node], findings: _Findings) -> References:
-        for root in findings:
-            for node in needed:
-                finding = root[node.path]
-                if isinstance(finding, UnknownReferences):
-                    return finding
+    def _references(self, holder: Holder, needed: Sequence[ReferenceNode], index: ReferenceIndex) -> References:
+        found = [index.at(node.path) for node in needed]
+        for root in zip(*found, strict=True):
+            for node in root:
+                if node is not None and node.doubt is not None:
+                    return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}")
+        own, *others = found
+        exists = any(node is not None for node in own)
         if isinstance(holder, ManagedLedgerHolder):
-            named = _named(needed[:1], findings)
             return LiveReferences(
-                named,
-                _exists(needed[0], findings),
-                shadows=_shadow_lists(needed[1:], findings),
-                offloaded=_offloaded(needed, findings),
+                _named(own), exists, shadows=_shadow_lists(needed[1:], others), offloaded=_offloaded(found)
             )
-        named = _named(needed, findings)
+        named = _named(chain(*found))
         if isinstance(holder, CompactedHolder):
-            return self._unnamed_uses.of_compacted(holder, named, _cursors(needed, findings))
+            return self._unnamed_uses.of_compacted(holder, named, _cursors(*found))
         if isinstance(holder, BucketHolder):
-            return self._unnamed_uses.of_buckets(holder, named, _cursors(needed, findings))
-        return LiveReferences(named, _exists(needed[0], findings))
+            return self._unnamed_uses.of_buckets(holder, named, _cursors(*found))
+        return LiveReferences(named, exists)
+
+
+def _values(store: MetadataStore, nodes: Sequence[ReferenceNode]) -> list[Versioned | None]:
+    store.sync()
+    # Where there are no managed ledgers at all the URL is wrong, and every ledger would look unreferenced.
+    *values, top = store.get_many([*(node.path for node in nodes), MANAGED_LEDGERS_ROOT])
+    if top is None:
+        raise StoreError(
+            f"a metadata store has no node {MANAGED_LEDGERS_ROOT}, so it is no Pulsar's: "
+            "check the metadata store URLs and the path behind their hosts"
+        )
+    return values
 
 
 def _any_topic(holders: Sequence[Holder]) -> bool:
     return any(isinstance(holder, ManagedLedgerHolder) for holder in holders)
 
 
-def _nodes_of(holder: Holder) -> tuple[_Node, ...]:
+def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
     """Name the nodes that may refer to the holder's ledgers, its own first."""
-    nodes: tuple[_Node, ...]
+    nodes: tuple[ReferenceNode, ...]
     if isinstance(holder, ManagedLedgerHolder):
-        nodes = (_managed_ledger(holder.name),)
+        nodes = (managed_ledger_node(holder.name),)
     elif isinstance(holder, CursorHolder | BucketHolder):
-        nodes = _cursor(holder.managed_ledger, holder.cursor), _managed_ledger(holder.managed_ledger)
+        nodes = cursor_node(holder.managed_ledger, holder.cursor), managed_ledger_node(holder.managed_ledger)
     elif isinstance(holder, CompactedHolder):
-        nodes = _cursor(holder.managed_ledger, COMPACTION_CURSOR), _managed_ledger(holder.managed_ledger)
+        nodes = cursor_node(holder.managed_ledger, COMPACTION_CURSOR), managed_ledger_node(holder.managed_ledger)
     else:
-        nodes = (_Node(schema_path(holder.schema_id), decode_schema_locator),)
+        nodes = (schema_node(holder.schema_id),)
     for node in nodes:
         validate_path(node.path)
     return nodes
 
 
-def _nodes_of_shadows(holder: Holder, shadows: Sequence[Shadows]) -> tuple[_Node, ...]:
+def _nodes_of_shadows(holder: Holder, shadows: Sequence[Shadows]) -> tuple[ManagedLedgerNode, ...]:
     """Name the nodes of the shadows of a topic; FormatError where it cannot be told which they are."""
-    if not isinstance(holder, ManagedLedgerHolder):
+    if not shadows or not isinstance(holder, ManagedLedgerHolder):
         return ()
     for root in shadows:
         if root.doubts:
             raise FormatError(f"{root.doubts[0]}: it may be a shadow topic, of this topic too")
     names = dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
-    return tuple(_managed_ledger(name) for name in names)
+    return tuple(managed_ledger_node(name) for name in names)
 
 
-def _managed_ledger(name: str) -> _Node:
-    return _Node(managed_ledger_path(name), decode_managed_ledger)
-
-
-def _cursor(managed_ledger: str, cursor: str) -> _Node:
-    return _Node(cursor_path(managed_ledger, cursor), decode_cursor)
-
-
-def _decode_all(nodes: Mapping[Holder, Sequence[_Node]], values: Mapping[str, Versioned | None]) -> dict[str, _Finding]:
-    findings: dict[str, _Finding] = {}
-    for needed in nodes.values():
-        for node in needed:
-            if node.path not in findings:
-                findings[node.path] = _decode(node, values[node.path])
-    return findings
-
-
-def _decode(node: _Node, found: Versioned | None) -> _Finding:
-    if found is None:
-        return None
-    try:
-        info = node.decode(found.value)
-    except FormatError as error:
-        return UnknownReferences(f"{node.path}: {error}")
-    if isinstance(info, ManagedLedgerInfo):
-        return _Found(info.ledger_ids, info.offloaded)
-    return _Found(info.ledger_ids, cursor=info if isinstance(info, CursorInfo) else None)
-
-
-def _found(needed: Sequence[_Node], findings: _Findings) -> list[_Found]:
-    return [found for root in findings for node in needed if isinstance(found := root[node.path], _Found)]
-
-
-def _named(needed: Sequence[_Node], findings: _Findings) -> frozenset[int]:
-    found = _found(needed, findings)
+def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
+    found = [node for node in nodes if node is not None]
     # Mostly there is one node, in one root.
-    return found[0].ledger_ids if len(found) == 1 else frozenset[int]().union(*(one.ledger_ids for one in found))
+    return found[0].ledger_ids if len(found) == 1 else frozenset[int]().union(*(node.ledger_ids for node in found))
 
 
-def _offloaded(needed: Sequence[_Node], findings: _Findings) -> frozenset[UUID]:
-    return frozenset[UUID]().union(*(found.offloaded for found in _found(needed, findings) if found.offloaded))
+def _offloaded(found: Iterable[_OfRoots]) -> frozenset[UUID]:
+    copies = [node.offloaded for nodes in found for node in nodes if node is not None and node.offloaded]
+    return frozenset[UUID]().union(*copies)
 
 
-def _exists(node: _Node, findings: _Findings) -> bool:
-    return any(root[node.path] is not None for root in findings)
+def _shadow_lists(shadows: Sequence[ReferenceNode], found: Sequence[_OfRoots]) -> tuple[ShadowList, ...]:
+    named = zip(shadows, found, strict=True)
+    return tuple([ShadowList(node.name, _named(of)) for node, of in named if isinstance(node, ManagedLedgerNode)])
 
 
-def _shadow_lists(needed: Sequence[_Node], findings: _Findings) -> tuple[ShadowList, ...]:
-    name = len(MANAGED_LEDGERS_ROOT) + 1
-    return tuple(ShadowList(node.path[name:], _named([node], findings)) for node in needed)
-
-
-def _cursors(needed: Sequence[_Node], findings: _Findings) -> dict[int, CursorInfo | None]:
+def _cursors(cursors: _OfRoots, managed_ledgers: _OfRoots) -> dict[int, CursorInfo | None]:
     """The cursor in each root, by its number, that has the topic; None where the topic has no such cursor."""
-    cursor, managed_ledger = needed
-    found = {}
-    for number, root in enumerate(findings):
-        if root[managed_ledger.path] is not None:
-            finding = root[cursor.path]
-            found[number] = finding.cursor if isinstance(finding, _Found) else None
-    return found
+    return {
+        number: cursor.cursor if cursor is not None else None
+        for number, (cursor, managed_ledger) in enumerate(zip(cursors, managed_ledgers, strict=True))
+        if managed_ledger is not None
+    }
