@@ -204,9 +204,10 @@ def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str]) -> Iter
         if left:
             shown = ", ".join(f"{one.name} ({one.candidates:,})" for one in left[:_SHOWN])
             more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
+            what = scope if len(left) == 1 else f"{scope}s"
             yield Refusal(
-                f"{len(left):,} {scope}s that exist would be left with no ledger at all: {shown}{more}",
-                "none is allowed",
+                f"{len(left):,} {what} would be left with no ledger at all: {shown}{more}",
+                "none that exists may be",
                 "",
                 "find out why; where that is right, name each with --allow-emptied NAME",
             )
@@ -237,6 +238,6 @@ def _span(milliseconds: int) -> str:
     seconds = milliseconds / 1000
     if abs(seconds) < 600:
         return f"{seconds:,.0f} s"
-    if abs(seconds) < 48 * 3600:
+    if abs(seconds) < 240 * 3600:
         return f"{seconds / 3600:,.1f} h"
     return f"{seconds / 86_400:,.1f} days"

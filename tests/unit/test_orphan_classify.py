@@ -1,0 +1,283 @@
+"""Classes of ledgers that nobody names: doubt, age and strange owners never make an orphan."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
+from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.ledgers.references import Doubt, HoldersBelow
+from bookwarden.orphans.classes import Cause, LedgerClass
+from bookwarden.orphans.classify import Knowledge, age_ms, born_ms, classify, classify_named, sign_of_life
+from bookwarden.orphans.owners import owner_of
+
+CUTOFF_MS = 1_000_000
+TOPIC = "t/n/persistent/orders"
+ORDERS = ManagedLedgerHolder(TOPIC)
+KINDS = {
+    ManagedLedgerHolder: LedgerComponent.MANAGED_LEDGER.name,
+    CursorHolder: LedgerComponent.MANAGED_CURSOR.name,
+    SchemaHolder: LedgerComponent.SCHEMA_STORAGE.name,
+    CompactedHolder: LedgerComponent.COMPACTED_LEDGER.name,
+    BucketHolder: LedgerComponent.DELAYED_INDEX_BUCKET.name,
+}
+
+
+def knowledge(**fields: Any) -> Knowledge:
+    known = {"tenants": {"t"}, "namespaces": {"t/n"}, "existing": {TOPIC}, **fields}
+    return Knowledge(CUTOFF_MS, **known)
+
+
+def row(holder: Holder | None = ORDERS, **fields: Any) -> ListedLedger:
+    kind, text = (None, None) if holder is None else (KINDS[type(holder)], str(holder))
+    fields = {"created_ms": 5, "ctime_ms": 7, "state": "CLOSED", "length": 100, "kind": kind, "holder": text, **fields}
+    return ListedLedger(4711, "/ledgers/00/0000/L4711", 3, **fields)
+
+
+def custom(**pairs: str) -> str:
+    return describe_custom_metadata({name: value.encode() for name, value in pairs.items()})
+
+
+def test_an_old_ledger_of_a_known_topic_that_nobody_names_is_an_orphan() -> None:
+    found = classify(row(), knowledge())
+    assert (found.ledger_class, found.cause) == (LedgerClass.ORPHAN, Cause.TRIM)
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (row(problem="2 bytes where 127"), LedgerClass.UNPARSABLE),
+        (row(None, custom=custom()), LedgerClass.FOREIGN),
+        (
+            row(None, custom=custom(application="bk-stream-storage-service", component="state-store")),
+            LedgerClass.FOREIGN,
+        ),
+        (row(None, custom=custom(application="pulsar", component="of-tomorrow")), LedgerClass.UNKNOWN_OWNER),
+        (row(ManagedLedgerHolder("other/n/persistent/orders")), LedgerClass.FOREIGN),
+        (row(SchemaHolder("other/n/orders")), LedgerClass.FOREIGN),
+        (row(ManagedLedgerHolder("t/n/persistent/a b")), LedgerClass.UNKNOWN_OWNER),
+        (row(ManagedLedgerHolder("t/n/non-persistent/a")), LedgerClass.UNKNOWN_OWNER),
+        (row(ManagedLedgerHolder("t/n")), LedgerClass.UNKNOWN_OWNER),
+        (row(CursorHolder(TOPIC, "")), LedgerClass.UNKNOWN_OWNER),
+        (row(CursorHolder(TOPIC, "a/b")), LedgerClass.UNKNOWN_OWNER),
+        (row(CursorHolder(TOPIC, "..")), LedgerClass.UNKNOWN_OWNER),
+        (row(kind="SOMETHING_NEW"), LedgerClass.UNKNOWN_OWNER),
+        (row(kind=LedgerComponent.SCHEMA_STORAGE.name), LedgerClass.UNKNOWN_OWNER),
+        (row(created_ms=CUTOFF_MS + 1), LedgerClass.TOO_YOUNG),
+        (row(ctime_ms=CUTOFF_MS + 1), LedgerClass.TOO_YOUNG),
+        (row(created_ms=0, ctime_ms=None), LedgerClass.TOO_YOUNG),
+        (row(created_ms=0, ctime_ms=0), LedgerClass.TOO_YOUNG),
+        (row(created_ms=CUTOFF_MS, ctime_ms=None), LedgerClass.ORPHAN),
+    ],
+)
+def test_the_first_class_that_fits_is_the_one(listed: ListedLedger, expected: LedgerClass) -> None:
+    found = classify(listed, knowledge())
+    assert found.ledger_class is expected
+    assert (found.cause is not None) == (expected is LedgerClass.ORPHAN)
+
+
+def test_a_namespace_that_is_referenced_is_ours_although_its_tenant_has_no_policies() -> None:
+    heartbeat = ManagedLedgerHolder("sla-monitor/c/broker:8080/persistent/x")
+    assert classify(row(heartbeat), knowledge()).ledger_class is LedgerClass.FOREIGN
+    known = knowledge(namespaces={"sla-monitor/c/broker:8080"})
+    assert classify(row(heartbeat), known).ledger_class is LedgerClass.ORPHAN
+
+
+@pytest.mark.parametrize(
+    ("about", "is_unknown"),
+    [
+        ((), True),
+        ((ManagedLedgerHolder,), True),
+        ((ManagedLedgerHolder(TOPIC),), True),
+        ((SchemaHolder, ManagedLedgerHolder(TOPIC)), True),
+        ((HoldersBelow("t/n", (ManagedLedgerHolder,)),), True),
+        ((HoldersBelow("t", (ManagedLedgerHolder,)),), True),
+        ((SchemaHolder("t/n/x"), HoldersBelow("t/n", (ManagedLedgerHolder,))), True),
+        ((HoldersBelow("t/nn", (ManagedLedgerHolder,)),), False),
+        ((HoldersBelow("t/n", (SchemaHolder,)),), False),
+        ((CursorHolder(TOPIC, "c"), CompactedHolder(TOPIC)), False),
+        ((ManagedLedgerHolder(TOPIC + "x"),), False),
+    ],
+)
+def test_a_doubt_about_the_holder_makes_its_references_unknown(about: tuple[Any, ...], is_unknown: bool) -> None:
+    doubt = Doubt("/managed-ledgers/t/n", "zk:a", "not for our eyes", about)
+    found = classify(row(), knowledge(doubts=(doubt,)))
+    assert found.ledger_class is (LedgerClass.UNKNOWN_REFERENCES if is_unknown else LedgerClass.ORPHAN)
+    if is_unknown:
+        assert found.detail == "/managed-ledgers/t/n in zk:a: not for our eyes"
+
+
+TOPICS = [f"{namespace}/persistent/{name}" for namespace in ("t/n", "t/m", "u/n", "t/c/n") for name in ("a", "b")]
+HOLDERS = [
+    *(ManagedLedgerHolder(topic) for topic in TOPICS),
+    *(CursorHolder(topic, cursor) for topic in TOPICS for cursor in ("c", "d%2F")),
+    *(BucketHolder(topic, "c") for topic in TOPICS),
+    *(CompactedHolder(topic) for topic in TOPICS),
+    *(SchemaHolder(f"{namespace}/{name}") for namespace in ("t/n", "u/n") for name in ("a", "b")),
+]
+STAMPS = st.sampled_from([-1, 0, 1, CUTOFF_MS - 1, CUTOFF_MS, CUTOFF_MS + 1, 10 * CUTOFF_MS])
+ABOUT = st.one_of(
+    st.sampled_from(HOLDERS),
+    st.sampled_from(list(KINDS)),
+    st.builds(
+        HoldersBelow,
+        st.sampled_from(["t", "u", "t/n", "t/m", "t/c", "t/c/n"]),
+        st.lists(st.sampled_from(list(KINDS)), min_size=1).map(tuple),
+    ),
+)
+DOUBTS = st.lists(st.builds(Doubt, st.just("/p"), st.just("zk"), st.just("?"), st.lists(ABOUT, max_size=3).map(tuple)))
+NAMES = st.sets(st.sampled_from(["t/n", "t/m", "u/n", "t/c/n"]))
+
+
+@settings(max_examples=500)
+@given(
+    st.sampled_from(HOLDERS),
+    STAMPS,
+    st.none() | STAMPS,
+    st.none() | st.just("cut off"),
+    st.sets(st.sampled_from(["t", "u"])),
+    NAMES,
+    st.sets(st.sampled_from([str(holder) for holder in HOLDERS])),
+    DOUBTS,
+    NAMES | st.sets(st.sampled_from(TOPICS)),
+)
+def test_an_orphan_is_old_and_ours_and_no_doubt_concerns_it(
+    holder: Holder,
+    created_ms: int,
+    ctime_ms: int | None,
+    problem: str | None,
+    tenants: set[str],
+    namespaces: set[str],
+    existing: set[str],
+    doubts: list[Doubt],
+    alive: set[str],
+) -> None:
+    listed = row(holder, created_ms=created_ms, ctime_ms=ctime_ms, problem=problem)
+    known = Knowledge(CUTOFF_MS, tenants, namespaces, existing, tuple(doubts), alive)
+    found = classify(listed, known)
+    name = str(holder).partition(":")[2] or str(holder)
+    depth = 2 if isinstance(holder, SchemaHolder) or "/c/n/" not in name else 3
+    namespace = "/".join(name.split("/")[:depth])
+    stamps = [created_ms, *([] if ctime_ms is None else [ctime_ms])]
+    reasons_to_keep = [
+        problem is not None,
+        namespace.partition("/")[0] not in tenants and namespace not in namespaces,
+        any(doubt.concerns(holder) for doubt in doubts),
+        any(stamp > CUTOFF_MS for stamp in stamps),
+        all(stamp <= 0 for stamp in stamps),
+        namespace in alive,
+        any(name == topic or name.startswith(topic + "/") for topic in alive),
+    ]
+    assert (found.ledger_class is LedgerClass.ORPHAN) == (not any(reasons_to_keep)), found
+    assert (found.cause is not None) == (found.ledger_class is LedgerClass.ORPHAN)
+    # What a task of Spark gets says the same.
+    assert classify(listed, pickle.loads(pickle.dumps(known))) == found
+
+
+def test_what_an_index_of_doubts_remembers_does_not_travel() -> None:
+    known = knowledge(doubts=(Doubt("/p", "zk", "?", (ManagedLedgerHolder("t/n/persistent/x"),)),))
+    before = pickle.dumps(known)
+    classify(row(), known)
+    assert pickle.dumps(known) == before
+
+
+def test_the_younger_of_the_two_times_counts() -> None:
+    assert born_ms(row(created_ms=5, ctime_ms=9)) == 9
+    assert born_ms(row(created_ms=9, ctime_ms=5)) == 9
+    assert born_ms(row(created_ms=5, ctime_ms=None)) == 5
+    assert age_ms(row(created_ms=5, ctime_ms=9), 100) == 91
+    assert age_ms(row(created_ms=500), 100) == -400
+
+
+CURSOR = CursorHolder(TOPIC, "billing")
+BUCKET = BucketHolder(TOPIC, "billing")
+
+
+@pytest.mark.parametrize(
+    ("listed", "existing", "namespaces", "expected"),
+    [
+        (row(), {TOPIC}, {"t/n"}, Cause.TRIM),
+        (row(length=0), {TOPIC}, {"t/n"}, Cause.NEVER_LISTED),
+        (row(state="OPEN"), {TOPIC}, {"t/n"}, Cause.NEVER_LISTED),
+        (row(state="IN_RECOVERY"), {TOPIC}, {"t/n"}, Cause.NEVER_LISTED),
+        (row(), set(), {"t/n"}, Cause.TOPIC_DELETED),
+        (row(), set(), set(), Cause.NAMESPACE_DELETED),
+        (row(CURSOR), {TOPIC, str(CURSOR)}, {"t/n"}, Cause.CURSOR_ROLLOVER),
+        (row(CURSOR), {TOPIC}, {"t/n"}, Cause.SUBSCRIPTION_DELETED),
+        (row(CURSOR), set(), {"t/n"}, Cause.TOPIC_DELETED),
+        (row(SchemaHolder("t/n/orders")), {"schema:t/n/orders"}, {"t/n"}, Cause.SCHEMA_VERSION),
+        (row(SchemaHolder("t/n/orders")), {TOPIC}, {"t/n"}, Cause.SCHEMA_DELETED),
+        (row(SchemaHolder("t/n/orders")), set(), set(), Cause.NAMESPACE_DELETED),
+        (row(CompactedHolder(TOPIC)), {TOPIC}, {"t/n"}, Cause.COMPACTION),
+        (row(CompactedHolder(TOPIC)), set(), {"t/n"}, Cause.TOPIC_DELETED),
+        (row(BUCKET), {TOPIC, str(CURSOR)}, {"t/n"}, Cause.DELAYED_DELIVERY),
+        (row(BUCKET), {TOPIC}, {"t/n"}, Cause.SUBSCRIPTION_DELETED),
+        (row(BUCKET), set(), set(), Cause.NAMESPACE_DELETED),
+    ],
+)
+def test_the_cause_is_told_by_the_kind_and_what_is_left_of_the_holder(
+    listed: ListedLedger, existing: set[str], namespaces: set[str], expected: Cause
+) -> None:
+    assert classify(listed, knowledge(existing=existing, namespaces=namespaces)).cause is expected
+
+
+def test_a_ledger_that_is_named_is_referenced_unless_it_is_unreadable_or_of_a_log() -> None:
+    segment = ["log segment", "log allocation"]
+    assert classify_named(row(), ["managed ledger"]).ledger_class is LedgerClass.REFERENCED
+    assert classify_named(row(problem="?"), ["managed ledger"]).ledger_class is LedgerClass.UNPARSABLE
+    assert classify_named(row(None), segment).ledger_class is LedgerClass.FOREIGN
+    assert classify_named(row(None), [*segment, "cursor"]).ledger_class is LedgerClass.REFERENCED
+    assert classify_named(row(), segment).ledger_class is LedgerClass.REFERENCED
+
+
+def test_a_topic_that_no_root_knows_and_that_got_a_ledger_lately_may_be_another_clusters() -> None:
+    strange, elsewhere = "t/n/persistent/strange", "t/gone/persistent/x"
+    young = [
+        row(ManagedLedgerHolder(strange), ctime_ms=CUTOFF_MS + 1),
+        row(CursorHolder(elsewhere, "c"), created_ms=CUTOFF_MS + 1),
+        row(created_ms=CUTOFF_MS + 1),
+        row(ManagedLedgerHolder(strange)),
+        row(None),
+    ]
+    signs = [sign_of_life(listed, knowledge()) for listed in young]
+    assert signs == [strange, "t/gone", None, None, None]
+    known = knowledge(alive=frozenset(sign for sign in signs if sign))
+    assert classify(row(ManagedLedgerHolder(strange)), known).ledger_class is LedgerClass.TOO_YOUNG
+    assert classify(row(ManagedLedgerHolder(elsewhere)), known).ledger_class is LedgerClass.FOREIGN
+    assert "another cluster's" in classify(row(ManagedLedgerHolder(elsewhere)), known).detail
+    assert classify(row(), known).ledger_class is LedgerClass.ORPHAN
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(list(KINDS.values())), st.text("ab/:%+.-~ ", max_size=12))
+def test_an_owner_is_one_that_a_mark_can_name(kind: str, text: str) -> None:
+    for prefix in ("", "t/n/persistent/", "schema:", "compacted:t/n/persistent/", "buckets:t/n/persistent/a/"):
+        owner = owner_of(kind, prefix + text)
+        if owner is not None:
+            assert str(owner.holder) == prefix + text
+            assert KINDS[type(owner.holder)] == kind
+            assert mark_of_holder(1, owner.holder, "").holder() == owner.holder
+
+
+@pytest.mark.parametrize("holder", HOLDERS, ids=str)
+def test_every_holder_is_read_back_from_its_text(holder: Holder) -> None:
+    owner = owner_of(KINDS[type(holder)], str(holder))
+    assert owner is not None
+    assert owner.holder == holder
+    written = {name: value.encode() for name, value in expected_custom_metadata(holder).items()}
+    assert identify_holder(written) == owner.holder
