@@ -18,14 +18,8 @@ from bookwarden.devcluster.ports import free_ports
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.references import ReferenceIndex
 from servers.deletion_site import DeletionSite
-from servers.orphan_makers import (
-    ALL_MAKERS,
-    BROKER_SETTINGS,
-    ENTRIES_PER_LEDGER,
-    Grounds,
-    Maker,
-    make_orphans,
-)
+from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
+from servers.orphan_makers import ALL_MAKERS, Maker, make_orphans
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -9,28 +9,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from datetime import timedelta
-from functools import cached_property
-from typing import Any
 
 import pulsar
 import pytest
-from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from bookwarden.clusters.bookkeeper.bookie import Bookie
-from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.topic_positions import topic_path
-from bookwarden.context import MetadataContext
-from bookwarden.demo.census import list_ledger_ids
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import PulsarError
-from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holders import (
     BucketHolder,
     CompactedHolder,
@@ -40,150 +27,12 @@ from bookwarden.ledgers.holders import (
     SchemaHolder,
 )
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
-from bookwarden.ledgers.names import TopicName, encode_local_name
-from bookwarden.ledgers.references import ReferenceIndex
+from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.classes import Cause
+from servers.orphan_grounds import ENTRIES_PER_LEDGER, LEDGERS_FOLDER, Grounds, Refusals
 from servers.waiting import eventually
 
-ENTRIES_PER_LEDGER = 10
-# Cursors' ledgers roll after a few entries, each acknowledgement is one, and delayed messages are kept in buckets.
-BROKER_SETTINGS = {
-    "managedLedgerCursorMaxEntriesPerLedger": "10",
-    "managedLedgerDefaultMarkDeleteRateLimit": "1000",
-    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
-    "delayedDeliveryMinIndexCountPerBucket": "5",
-    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
-}
 SUBSCRIPTION = "s"
-_LEDGERS_ROOT = "/ledgers"
-# That of the first ten thousand ids, as many as no test gets.
-_LEDGERS_FOLDER = ledger_path(_LEDGERS_ROOT, 0).rpartition("/")[0]
-
-
-class Refusals:
-    """What ZooKeeper refuses everybody until it is lifted: a node cannot be deleted from, or cannot be updated."""
-
-    def __init__(self, store_url: str) -> None:
-        self._client = KazooClient(store_url.removeprefix("zk:"))
-        self._client.start()
-        self._paths: list[str] = []
-
-    def deletes_in(self, path: str) -> None:
-        """Refuse to delete what is directly below the node."""
-        self._allow(path, read=True, write=True, create=True, admin=True)
-
-    def updates_of(self, path: str) -> None:
-        """Refuse to change the node's value."""
-        self._allow(path, read=True, create=True, delete=True, admin=True)
-
-    def lift(self) -> None:
-        """Allow everything again."""
-        for path in self._paths:
-            self._client.set_acls(path, OPEN_ACL_UNSAFE)
-        self._paths.clear()
-
-    def close(self) -> None:
-        self.lift()
-        self._client.stop()
-        self._client.close()
-
-    def _allow(self, path: str, **permissions: bool) -> None:
-        self._client.set_acls(path, [make_acl("world", "anyone", **permissions)])
-        self._paths.append(path)
-
-
-@dataclass
-class Grounds:
-    """Where the makers work: a cluster with BROKER_SETTINGS, its metadata, and how to get a fresh namespace."""
-
-    cluster: DevCluster
-    metadata: MetadataContext
-    make_namespace: Callable[[], str]
-    padding: bytes = bytes(range(256)) * 80
-
-    @cached_property
-    def admin(self) -> PulsarAdmin:
-        return PulsarAdmin(self.cluster.connection(), timeout_s=60)
-
-    def fresh_namespace(self) -> str:
-        """Make a namespace in which the broker trims nothing by itself."""
-        namespace = self.make_namespace()
-        self.keep_all(namespace)
-        return namespace
-
-    def keep_all(self, namespace: str) -> None:
-        self._retain(namespace, -1)
-
-    def keep_nothing(self, namespace: str) -> None:
-        self._retain(namespace, 0)
-
-    def message(self, number: int) -> bytes:
-        """Give the message of this number."""
-        return b"%d " % number + self.padding
-
-    def send(self, topic: str, count: int, *, first: int = 0, **options: Any) -> None:
-        """Send numbered messages, each an entry of its own, with their number as key; wait until they are stored."""
-        failed: list[pulsar.Result] = []
-
-        def sent(result: pulsar.Result, _id: object) -> None:
-            if result != pulsar.Result.Ok:
-                failed.append(result)
-
-        with closing(self.client()) as client:
-            producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-            for number in range(first, first + count):
-                producer.send_async(self.message(number), sent, partition_key=str(number), **options)
-            producer.flush()
-        assert not failed, failed
-
-    def client(self) -> pulsar.Client:
-        return self.cluster.connection().client()
-
-    def ledgers_of(self, topic: str) -> list[int]:
-        """List the ledgers that the topic's node names."""
-        read = ManagedLedgers(self.metadata.store).read(TopicName.parse(topic).managed_ledger)
-        return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
-
-    def cursor_ledger(self, topic: str) -> int | None:
-        """Return the ledger that the node of the topic's subscription names."""
-        cursors = ManagedLedgers(self.metadata.store).cursors(TopicName.parse(topic).managed_ledger)
-        found = cursors.get(SUBSCRIPTION)
-        return found.info.cursors_ledger_id if found else None
-
-    def stored(self) -> list[tuple[StoredLedger, Holder | None]]:
-        """Read all ledgers that have metadata, each with the holder that it names itself."""
-        self.metadata.store.sync()
-        readings = self.metadata.catalog.read_many(list_ledger_ids(self.metadata.store))
-        return [
-            (found, identify_holder(found.metadata.custom)) for found in readings if isinstance(found, StoredLedger)
-        ]
-
-    def stored_of(self, holder: Holder) -> list[StoredLedger]:
-        return [ledger for ledger, found in self.stored() if found == holder]
-
-    def unnamed(self) -> dict[int, Holder | None]:
-        """Find all ledgers that nothing names, each with its holder."""
-        stored = self.stored()
-        index = ReferenceIndex()
-        self.metadata.reference_scan.read_into(index)
-        assert not index.doubts, index.doubts
-        return {
-            ledger.ledger_id: holder
-            for ledger, holder in stored
-            if index.is_referenced(ledger.ledger_id, holder) is False
-        }
-
-    def on_bookie(self, ledger_ids: Collection[int]) -> set[int]:
-        """Say which of the ledgers the bookie has the first entry of."""
-        bookie = Bookie(f"127.0.0.1:{self.cluster.ports.bookie}", self.metadata.bookies)
-        return {number for number, held in bookie.holds(list(ledger_ids)).items() if held}
-
-    def close(self) -> None:
-        self.admin.close()
-
-    def _retain(self, namespace: str, limit: int) -> None:
-        policy = {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit}
-        self.admin.post(f"/namespaces/{namespace}/retention", policy)
 
 
 class Maker(ABC):
@@ -204,8 +53,12 @@ class Maker(ABC):
         return topic_path(self.topic)
 
     @property
+    def cursor(self) -> CursorHolder:
+        return CursorHolder(self.managed_ledger, SUBSCRIPTION)
+
+    @property
     def cursor_path(self) -> str:
-        return f"/managed-ledgers/{self.managed_ledger}/{SUBSCRIPTION}"
+        return f"/managed-ledgers/{self.cursor}"
 
     @abstractmethod
     def prepare(self) -> None:
@@ -218,9 +71,10 @@ class Maker(ABC):
     def settle(self) -> None:  # noqa: B027
         """Do what an operator does then, if anything, without thinking of ledgers."""
 
+    @property
     @abstractmethod
-    def owns(self, holder: Holder | None) -> bool:
-        """Whether a ledger of this holder that nothing names is of our making."""
+    def holders(self) -> tuple[Holder, ...]:
+        """Whose ledgers are of our making if nothing names them."""
 
     def check(self, orphans: frozenset[int]) -> None:
         """Compare what nothing names now with what is known of how it came about."""
@@ -231,7 +85,7 @@ class Maker(ABC):
         with closing(self.grounds.client()) as client:
             self.subscribe(client)
         self.pass_by(2)
-        return eventually(lambda: self.grounds.cursor_ledger(self.topic)) or -1
+        return eventually(lambda: self.grounds.cursor_ledger(self.cursor)) or -1
 
     def subscribe(self, client: pulsar.Client) -> None:
         earliest = pulsar.InitialPosition.Earliest
@@ -269,8 +123,9 @@ class TrimCutShort(Maker):
         self._after = frozenset(self.grounds.ledgers_of(self.topic))
         self.grounds.keep_all(self.namespace)
 
-    def owns(self, holder: Holder | None) -> bool:
-        return holder == ManagedLedgerHolder(self.managed_ledger)
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return (ManagedLedgerHolder(self.managed_ledger),)
 
     def check(self, orphans: frozenset[int]) -> None:
         assert len(orphans) == 4
@@ -319,8 +174,9 @@ class CompactionCutShort(Maker):
 
         eventually(only_the_newest_is_left, 60)
 
-    def owns(self, holder: Holder | None) -> bool:
-        return holder == CompactedHolder(self.managed_ledger)
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return (CompactedHolder(self.managed_ledger),)
 
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans == {self._cut_short.ledger_id}
@@ -361,20 +217,43 @@ class CursorRolloverAborted(Maker):
             # The one that meets the failure fails too.
             with suppress(PulsarError):
                 self.pass_by(1)
-            return len(self.grounds.stored_of(self._holder)) > 1
+            return len(self.grounds.stored_of(self.cursor)) > 1
 
         eventually(rolled, 60)
 
-    def owns(self, holder: Holder | None) -> bool:
-        return holder == self._holder
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return (self.cursor,)
 
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans
         assert self._named not in orphans
 
+
+class SubscriptionDeleted(Maker):
+    """A subscription is deleted, and the delete of its cursor's ledger is lost.
+
+    The cursor's node goes first; nobody waits for the ledger, whose delete is repeated from memory only
+    (ManagedLedgerImpl.asyncDeleteCursor, ManagedCursorImpl.asyncDeleteCursorLedger).
+    """
+
+    cause = Cause.SUBSCRIPTION_DELETED
+    readable = range(5)
+
+    def prepare(self) -> None:
+        self.grounds.send(self.topic, self.readable.stop)
+        self._cursor_ledger = self.begin_reading()
+
+    def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
+        self.grounds.admin.delete(f"{self.admin_path}/subscription/{SUBSCRIPTION}", params={"force": True})
+        eventually(lambda: self.grounds.cursor_ledger(self.cursor) is None, 60)
+
     @property
-    def _holder(self) -> CursorHolder:
-        return CursorHolder(self.managed_ledger, encode_local_name(SUBSCRIPTION))
+    def holders(self) -> tuple[Holder, ...]:
+        return (self.cursor,)
+
+    def check(self, orphans: frozenset[int]) -> None:
+        assert orphans == {self._cursor_ledger}
 
 
 class NamespaceDeletedByHalves(Maker):
@@ -397,7 +276,7 @@ class NamespaceDeletedByHalves(Maker):
         with pytest.raises(PulsarError):
             self._delete()
         eventually(lambda: not set(self._before[:3]) & set(self.grounds.ledgers_of(self.topic)), 60)
-        eventually(lambda: self.grounds.cursor_ledger(self.topic) is None, 60)
+        eventually(lambda: self.grounds.cursor_ledger(self.cursor) is None, 60)
 
     def settle(self) -> None:
         def deleted() -> bool:
@@ -408,11 +287,9 @@ class NamespaceDeletedByHalves(Maker):
 
         eventually(deleted, 60)
 
-    def owns(self, holder: Holder | None) -> bool:
-        return holder in (
-            ManagedLedgerHolder(self.managed_ledger),
-            CursorHolder(self.managed_ledger, encode_local_name(SUBSCRIPTION)),
-        )
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return ManagedLedgerHolder(self.managed_ledger), self.cursor
 
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans >= {*self._before[:3], self._cursor_ledger}
@@ -441,8 +318,9 @@ class SchemaVersionNotRecorded(Maker):
         with pytest.raises(PulsarError):
             self._register("one", "two")
 
-    def owns(self, holder: Holder | None) -> bool:
-        return holder == self._holder
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return (self._holder,)
 
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans
@@ -481,18 +359,20 @@ class BucketNotRecorded(Maker):
         self.grounds.send(self.topic, self.readable.stop - 1, first=1, deliver_after=timedelta(hours=1))
         eventually(lambda: self.grounds.stored_of(self._holder), 60)
 
-    def owns(self, holder: Holder | None) -> bool:
-        return holder == self._holder
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return (self._holder,)
 
     @property
     def _holder(self) -> BucketHolder:
-        return BucketHolder(self.managed_ledger, encode_local_name(SUBSCRIPTION))
+        return BucketHolder(self.managed_ledger, SUBSCRIPTION)
 
 
 # Compaction last: it must be under way when the broker dies.
 ALL_MAKERS: Sequence[type[Maker]] = (
     TrimCutShort,
     CursorRolloverAborted,
+    SubscriptionDeleted,
     NamespaceDeletedByHalves,
     SchemaVersionNotRecorded,
     BucketNotRecorded,
@@ -505,7 +385,8 @@ def make_orphans(makers: Sequence[Maker]) -> dict[Maker, frozenset[int]]:
     grounds = makers[0].grounds
     for maker in makers:
         maker.prepare()
-    with _deletes_refused(grounds) as refusals, closing(grounds.client()) as client:
+    with closing(Refusals(grounds.cluster.store_url)) as refusals, closing(grounds.client()) as client:
+        refusals.deletes_in(LEDGERS_FOLDER)
         for maker in makers:
             maker.strike(refusals, client)
         grounds.cluster.broker.kill()
@@ -513,14 +394,8 @@ def make_orphans(makers: Sequence[Maker]) -> dict[Maker, frozenset[int]]:
     for maker in makers:
         maker.settle()
     unnamed = grounds.unnamed()
-    made = {maker: frozenset(number for number, holder in unnamed.items() if maker.owns(holder)) for maker in makers}
-    for maker, orphans in made.items():
-        maker.check(orphans)
+    made = {}
+    for maker in makers:
+        made[maker] = frozenset(number for number, holder in unnamed.items() if holder in maker.holders)
+        maker.check(made[maker])
     return made
-
-
-@contextmanager
-def _deletes_refused(grounds: Grounds) -> Iterator[Refusals]:
-    with closing(Refusals(grounds.cluster.store_url)) as refusals:
-        refusals.deletes_in(_LEDGERS_FOLDER)
-        yield refusals

@@ -1,0 +1,163 @@
+"""The cluster on which orphans are made: its topics, its metadata, and what its ZooKeeper is to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pulsar
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+
+from bookwarden.clusters.bookkeeper.bookie import Bookie
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.context import MetadataContext
+from bookwarden.demo.census import list_ledger_ids
+from bookwarden.devcluster import DevCluster
+from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.holders import CursorHolder, Holder
+from bookwarden.ledgers.metadata import StoredLedger
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.references import ReferenceIndex
+
+ENTRIES_PER_LEDGER = 10
+# Cursors' ledgers roll after a few entries, each acknowledgement is one, and delayed messages are kept in buckets.
+BROKER_SETTINGS = {
+    "managedLedgerCursorMaxEntriesPerLedger": "10",
+    "managedLedgerDefaultMarkDeleteRateLimit": "1000",
+    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+    "delayedDeliveryMinIndexCountPerBucket": "5",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
+}
+# That of the first ten thousand ids, as many as no test gets.
+LEDGERS_FOLDER = ledger_path("/ledgers", 0).rpartition("/")[0]
+
+
+class Refusals:
+    """What ZooKeeper refuses everybody until it is lifted: a node cannot be deleted from, or cannot be updated."""
+
+    def __init__(self, store_url: str) -> None:
+        self._client = KazooClient(store_url.removeprefix("zk:"))
+        self._client.start()
+        self._paths: list[str] = []
+
+    def deletes_in(self, path: str) -> None:
+        """Refuse to delete what is directly below the node."""
+        self._allow(path, read=True, write=True, create=True, admin=True)
+
+    def updates_of(self, path: str) -> None:
+        """Refuse to change the node's value."""
+        self._allow(path, read=True, create=True, delete=True, admin=True)
+
+    def lift(self) -> None:
+        """Allow everything again."""
+        for path in self._paths:
+            self._client.set_acls(path, OPEN_ACL_UNSAFE)
+        self._paths.clear()
+
+    def close(self) -> None:
+        self.lift()
+        self._client.stop()
+        self._client.close()
+
+    def _allow(self, path: str, **permissions: bool) -> None:
+        self._client.set_acls(path, [make_acl("world", "anyone", **permissions)])
+        self._paths.append(path)
+
+
+@dataclass
+class Grounds:
+    """Where the makers work: a cluster with BROKER_SETTINGS, its metadata, and how to get a fresh namespace."""
+
+    cluster: DevCluster
+    metadata: MetadataContext
+    make_namespace: Callable[[], str]
+    padding: bytes = bytes(range(256)) * 80
+
+    @cached_property
+    def admin(self) -> PulsarAdmin:
+        return PulsarAdmin(self.cluster.connection(), timeout_s=60)
+
+    def fresh_namespace(self) -> str:
+        """Make a namespace in which the broker trims nothing by itself."""
+        namespace = self.make_namespace()
+        self.keep_all(namespace)
+        return namespace
+
+    def keep_all(self, namespace: str) -> None:
+        self._retain(namespace, -1)
+
+    def keep_nothing(self, namespace: str) -> None:
+        self._retain(namespace, 0)
+
+    def message(self, number: int) -> bytes:
+        """Give the message of this number."""
+        return b"%d " % number + self.padding
+
+    def send(self, topic: str, count: int, *, first: int = 0, **options: Any) -> None:
+        """Send numbered messages, each an entry of its own, with their number as key; wait until they are stored."""
+        failed: list[pulsar.Result] = []
+
+        def sent(result: pulsar.Result, _id: object) -> None:
+            if result != pulsar.Result.Ok:
+                failed.append(result)
+
+        with closing(self.client()) as client:
+            producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+            for number in range(first, first + count):
+                producer.send_async(self.message(number), sent, partition_key=str(number), **options)
+            producer.flush()
+        assert not failed, failed
+
+    def client(self) -> pulsar.Client:
+        return self.cluster.connection().client()
+
+    def ledgers_of(self, topic: str) -> list[int]:
+        """List the ledgers that the topic's node names."""
+        read = ManagedLedgers(self.metadata.store).read(TopicName.parse(topic).managed_ledger)
+        return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
+
+    def cursor_ledger(self, cursor: CursorHolder) -> int | None:
+        """Return the ledger that the cursor's node names."""
+        found = ManagedLedgers(self.metadata.store).cursors(cursor.managed_ledger).get(cursor.cursor)
+        return found.info.cursors_ledger_id if found else None
+
+    def stored(self) -> list[tuple[StoredLedger, Holder | None]]:
+        """Read all ledgers that have metadata, each with the holder that it names itself."""
+        self.metadata.store.sync()
+        readings = self.metadata.catalog.read_many(list_ledger_ids(self.metadata.store))
+        return [
+            (found, identify_holder(found.metadata.custom)) for found in readings if isinstance(found, StoredLedger)
+        ]
+
+    def stored_of(self, holder: Holder) -> list[StoredLedger]:
+        return [ledger for ledger, found in self.stored() if found == holder]
+
+    def unnamed(self) -> dict[int, Holder | None]:
+        """Find all ledgers that nothing names, each with its holder."""
+        stored = self.stored()
+        index = ReferenceIndex()
+        self.metadata.reference_scan.read_into(index)
+        assert not index.doubts, index.doubts
+        return {
+            ledger.ledger_id: holder
+            for ledger, holder in stored
+            if index.is_referenced(ledger.ledger_id, holder) is False
+        }
+
+    def on_bookie(self, ledger_ids: Collection[int]) -> set[int]:
+        """Say which of the ledgers the bookie has the first entry of."""
+        bookie = Bookie(f"127.0.0.1:{self.cluster.ports.bookie}", self.metadata.bookies)
+        return {number for number, held in bookie.holds(list(ledger_ids)).items() if held}
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def _retain(self, namespace: str, limit: int) -> None:
+        policy = {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit}
+        self.admin.post(f"/namespaces/{namespace}/retention", policy)
