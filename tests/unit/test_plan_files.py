@@ -1,0 +1,199 @@
+"""Plans in a folder: whole or not there, read only as they were written, and known to later ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest, carry_over
+from bookwarden.orphans.progress import ApplyProgress
+from bookwarden.orphans.summary import Cell, Findings, summarize
+from bookwarden.pipelines import plan_files
+from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
+
+CLUSTER = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
+COUNTS = PlanCounts(ledgers=1_000, logical_bytes=10_000, references=900, candidates=0, candidate_bytes=0)
+CANDIDATES = [
+    Candidate(3, "MANAGED_LEDGER", "t/n/persistent/ü", "trimmed", "/l/3", 1, 5, None, 10, None, 100),
+    Candidate(2**62, "SCHEMA_STORAGE", "schema:t/n/a", "deleted", "/l/4", 0, 6, 7, 20, "CLOSED", 200),
+    Candidate(2**63 - 1, "MANAGED_LEDGER", "t/n/persistent/b", "trimmed", "/l/5", 0, 8, 9, 0, "OPEN", 300),
+]
+
+
+def draft(plan_id: str = "p1", **fields: Any) -> PlanManifest:
+    return replace(PlanManifest(plan_id, "s1", "0.1", 900, 1_000, 500, CLUSTER, COUNTS, ()), **fields)
+
+
+@pytest.fixture(params=["path", "elsewhere"])
+def files(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanFiles:
+    """Plans in a folder of this machine, and in one that is written as any other file system is."""
+    if request.param == "elsewhere":
+        monkeypatch.setattr(Folder, "local_path", None)
+    return PlanFiles(str(tmp_path / "orphans" / "plans"), candidates_per_file=2)
+
+
+def path_of(files: PlanFiles, plan_id: str, name: str) -> Path:
+    return Path(files.folder.location) / plan_id / name
+
+
+def test_a_plan_is_read_back_as_it_was_written(files: PlanFiles) -> None:
+    summary = summarize(
+        [Cell("orphan", "k", "t/n", "c", "<7d", 3, 30)],
+        Findings(),
+        plan_id="p1",
+        scan_id="s1",
+        created_ms=1,
+        cutoff_ms=1,
+        cluster="c",
+    )
+    written = files.write(draft(), CANDIDATES, {SUMMARY: summary.encode()})
+    assert files.manifest("p1") == written
+    assert (written.counts.candidates, written.counts.candidate_bytes) == (3, 30)
+    assert [file.rows for file in written.candidates] == [2, 1]
+    assert list(files.all_candidates(written)) == CANDIDATES
+    assert list(files.candidates(written, 2)) == [CANDIDATES[:2], CANDIDATES[2:]]
+    assert files.summary(written) == summary
+    assert files.plan_ids() == ["p1"]
+    files.verify(written)
+    left = {path.name for path in (Path(files.folder.location) / "p1").iterdir()}
+    assert left == {"manifest.json", SUMMARY, "candidates-00000.parquet", "candidates-00001.parquet"}
+
+
+def test_a_plan_without_candidates_is_a_plan(files: PlanFiles) -> None:
+    written = files.write(draft(), [])
+    assert list(files.candidates(files.manifest("p1"), 10)) == []
+    with pytest.raises(NotFoundError, match="has no summary"):
+        files.summary(written)
+
+
+@pytest.mark.parametrize(
+    "name", ["candidates-00000.parquet", "candidates-00001.parquet", "extra.json", "manifest.json"]
+)
+@pytest.mark.parametrize("how", ["changed", "cut off", "emptied", "removed", "exchanged"])
+def test_a_file_that_is_not_as_it_was_written_is_refused(files: PlanFiles, name: str, how: str) -> None:
+    plan = files.write(draft(), CANDIDATES, {"extra.json": b"{}"})
+    files.write(draft("p2", counts=replace(COUNTS, references=8)), [CANDIDATES[0]._replace(length=9), *CANDIDATES[1:]])
+    path = path_of(files, "p1", name)
+    raw = path.read_bytes()
+    if how == "removed":
+        path.unlink()
+    elif how == "exchanged":
+        other = path_of(files, "p2", name)
+        path.write_bytes(other.read_bytes() if other.exists() and other.read_bytes() != raw else b"{ }")
+    else:
+        middle = len(raw) // 2
+        changed = raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :]
+        path.write_bytes({"changed": changed, "cut off": raw[:-1], "emptied": b""}[how])
+    with pytest.raises((FormatError, NotFoundError)) as caught:
+        files.verify(files.manifest("p1"))
+    assert "bookwarden orphans" in str(caught.value)
+    if name.startswith("candidates"):
+        with pytest.raises(FormatError):
+            list(files.all_candidates(plan))
+
+
+def test_half_a_plan_is_none(files: PlanFiles) -> None:
+    def breaks_off() -> Iterator[Candidate]:
+        yield from CANDIDATES
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write(draft(), breaks_off())
+    assert files.plan_ids() == []
+    with pytest.raises(NotFoundError, match="there is no finished plan p1"):
+        files.manifest("p1")
+
+
+def test_a_scan_without_references_makes_no_plan(files: PlanFiles) -> None:
+    with pytest.raises(RefusedError, match="no reference was found"):
+        files.write(draft(counts=replace(COUNTS, references=0)), CANDIDATES)
+    assert files.plan_ids() == []
+
+
+def test_candidates_out_of_order_make_no_plan(files: PlanFiles) -> None:
+    with pytest.raises(FormatError, match="out of order"):
+        files.write(draft(), CANDIDATES[::-1])
+    assert files.plan_ids() == []
+
+
+def test_a_plan_is_written_once(files: PlanFiles) -> None:
+    written = files.write(draft(), CANDIDATES)
+    with pytest.raises(RefusedError, match="written once"):
+        files.write(draft(), [])
+    assert files.manifest("p1") == written
+
+
+@pytest.mark.parametrize("plan_id", ["../p1", "", "a/b"])
+def test_an_id_that_leads_elsewhere_is_refused(files: PlanFiles, plan_id: str) -> None:
+    with pytest.raises(FormatError):
+        files.manifest(plan_id)
+    with pytest.raises(FormatError):
+        files.write(draft(plan_id), CANDIDATES)
+
+
+def test_a_plan_under_the_name_of_another_is_refused(files: PlanFiles) -> None:
+    files.write(draft("p1"), CANDIDATES)
+    os.rename(Path(files.folder.location) / "p1", Path(files.folder.location) / "p2")
+    with pytest.raises(FormatError, match="has plan p1 in it"):
+        files.manifest("p2")
+
+
+def test_progress_is_kept_and_replaced(files: PlanFiles) -> None:
+    plan = files.write(draft(), CANDIDATES)
+    assert files.progress(plan) == ApplyProgress("p1")
+    for progress in (ApplyProgress("p1", 3, (1,), 1), ApplyProgress("p1", 5, (), 2)):
+        files.record(plan, progress)
+        assert files.progress(plan) == progress
+    files.verify(plan)
+    path_of(files, "p1", "applied.json").write_bytes(b"{")
+    with pytest.raises(FormatError, match="delete the file"):
+        files.progress(plan)
+
+
+def test_progress_that_cannot_be_written_leaves_that_of_before(
+    files: PlanFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = files.write(draft(), CANDIDATES)
+    files.record(plan, ApplyProgress("p1", 3))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plan_files.os, "fsync", full)
+    monkeypatch.setattr(Folder, "write", full)
+    with pytest.raises(StoreError, match="No space left"):
+        files.record(plan, ApplyProgress("p1", 5))
+    assert files.progress(plan) == ApplyProgress("p1", 3)
+    assert not [path for path in (Path(files.folder.location) / "p1").iterdir() if path.name.startswith("_")]
+
+
+def test_the_newest_plan_of_the_same_cluster_is_carried_over(files: PlanFiles) -> None:
+    assert files.newest(CLUSTER) is None
+    files.write(draft("p1"), CANDIDATES)
+    second = files.write(draft("p2"), CANDIDATES)
+    files.write(draft("p3", cluster=replace(CLUSTER, instance_id="another")), [])
+    assert files.newest(CLUSTER) == second
+    carried = list(carry_over([one._replace(first_seen_ms=0) for one in CANDIDATES], files.all_candidates(second), 999))
+    assert carried == CANDIDATES
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "candidates-00000.parquet"])
+def test_a_damaged_plan_breaks_the_series(files: PlanFiles, name: str) -> None:
+    files.write(draft("p1"), CANDIDATES)
+    files.write(draft("p2"), CANDIDATES)
+    path_of(files, "p2", name).write_bytes(b"damaged")
+    assert files.newest(CLUSTER) is None
+
+
+def test_an_unfinished_plan_does_not_break_the_series(files: PlanFiles) -> None:
+    first = files.write(draft("p1"), CANDIDATES)
+    with pytest.raises(RefusedError):
+        files.write(draft("p2", counts=replace(COUNTS, references=0)), [])
+    assert files.newest(CLUSTER) == first
