@@ -10,7 +10,8 @@
     │   ├── StoreUnavailableError    no connection, session lost, timeout: nothing was changed
     │   ├── OutcomeUnknownError      the connection broke under a write: read back before trying again
     │   ├── LostRaceError            the version or existence changed since it was read: read again
-    │   └── StoreAccessError         the store refuses our credentials
+    │   ├── StoreAccessError         the store refuses our credentials
+    │   └── TruncatedListingError    a part of a listing was given for the whole
     ├── PulsarError              a broker or its admin REST did not do what it was asked
     │   ├── PulsarUnavailableError   no answer, or an answer that asks to try later
     │   ├── PulsarAccessError        the broker refuses our credentials or rights
@@ -99,6 +100,10 @@ class StoreAccessError(StoreError):
     """The metadata store refuses our credentials."""
 
     exit_code = 9
+
+
+class TruncatedListingError(StoreError):
+    """A store gave a part of a listing for the whole: what is not in it may be there all the same."""
 
 
 class PulsarError(BookwardenError):

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 
 import click
 
+from bookwarden.cli.extras import spark_extra
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Note, Table, counted
 from bookwarden.cli.preflight import require_java, require_sweeping
 from bookwarden.config import Settings
 from bookwarden.context import SweepContext, waiting_messages_of
-from bookwarden.errors import SparkError
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
 
@@ -52,12 +52,8 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
 
 
 def _sweep(settings: Settings, once: bool) -> Counter[str]:
-    try:
+    with spark_extra("the sweep"):
         from bookwarden.pipelines.sweep_driver import end_session, run_sweep, session
-    except ModuleNotFoundError as error:
-        if not error.name or error.name.startswith("bookwarden"):
-            raise
-        raise SparkError(f"the sweep needs the Python package {error.name}: pip install 'bookwarden[spark]'") from error
     spark = session(settings, local=True)
     try:
         return run_sweep(spark, settings, once=once)

@@ -35,7 +35,7 @@ class Seal:
     """What the file of a finished piece says of the piece.
 
     ``names`` is how many names were listed, ``digest`` is over them, ``rows`` is how many rows the file has, and
-    ``others`` counts the rows of the piece in other tables.
+    ``others`` counts the rows of the piece in other tables. ``notes`` are further figures about the piece.
     """
 
     number: int
@@ -43,6 +43,7 @@ class Seal:
     names: int
     digest: str
     others: Mapping[str, int]
+    notes: Mapping[str, int]
 
 
 class ScanFolder:
@@ -91,6 +92,7 @@ class ScanFolder:
         names: int,
         digest: str,
         others: Mapping[str, pa.Table] | None = None,
+        notes: Mapping[str, int] | None = None,
     ) -> Seal:
         """Write the rows of a piece, those of other tables first; a second write replaces the first."""
         counts = {}
@@ -101,7 +103,7 @@ class ScanFolder:
                 # An attempt that was cut short may have had some.
                 self.folder.remove(f"{table}/{_file(number)}")
             counts[table] = more.num_rows
-        seal = Seal(number, rows.num_rows, names, digest, counts)
+        seal = Seal(number, rows.num_rows, names, digest, counts, dict(notes or {}))
         sealed = rows.replace_schema_metadata({_SEAL: json.dumps(asdict(seal)).encode()})
         self._write_table(f"{stage}/{_file(number)}", sealed)
         return seal
@@ -114,15 +116,11 @@ class ScanFolder:
     def seals(self, stage: str) -> dict[int, Seal]:
         """Read the seals of a stage's finished pieces; one whose file is damaged counts as not finished."""
         with ThreadPoolExecutor(_READERS, thread_name_prefix="seals") as pool:
-            found = pool.map(lambda number: self._seal(stage, number), sorted(self.finished(stage)))
+            found = pool.map(lambda number: self.seal(stage, number), sorted(self.finished(stage)))
             return {seal.number: seal for seal in found if seal is not None}
 
-    def read(self, table: str, number: int, columns: Iterable[str] | None = None) -> pa.Table:
-        """Read the rows of a piece in a table; FileNotFoundError if the piece has none there."""
-        with self.folder.open(f"{table}/{_file(number)}") as source:
-            return pq.ParquetFile(source).read(columns=None if columns is None else list(columns))
-
-    def _seal(self, stage: str, number: int) -> Seal | None:
+    def seal(self, stage: str, number: int) -> Seal | None:
+        """Read the seal of a finished piece; None if its file is damaged."""
         try:
             with self.folder.open(f"{stage}/{_file(number)}") as source:
                 metadata = pq.ParquetFile(source).schema_arrow.metadata or {}
@@ -130,6 +128,11 @@ class ScanFolder:
         except (pa.ArrowInvalid, KeyError, ValueError, TypeError):
             # Cut off by a loss of power, after it had got its name.
             return None
+
+    def read(self, table: str, number: int, columns: Iterable[str] | None = None) -> pa.Table:
+        """Read the rows of a piece in a table; FileNotFoundError if the piece has none there."""
+        with self.folder.open(f"{table}/{_file(number)}") as source:
+            return pq.ParquetFile(source).read(columns=None if columns is None else list(columns))
 
     def _write_table(self, name: str, rows: pa.Table) -> None:
         self.folder.write(name, lambda sink: pq.write_table(rows, sink, compression="zstd"))

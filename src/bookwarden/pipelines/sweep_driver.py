@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -68,13 +68,21 @@ def spark_properties(settings: Settings, *, local: bool) -> dict[str, str]:
     return {**properties, **settings.spark.conf}
 
 
-def session(settings: Settings, *, local: bool = False) -> SparkSession:
+def session(
+    settings: Settings,
+    *,
+    local: bool = False,
+    application: str = "bookwarden-ledger-deletion",
+    defaults: Mapping[str, str] | None = None,
+) -> SparkSession:
     """Return the Spark session: spark-submit's own, or with `local` one that is started here.
 
-    Raises SparkError when Spark cannot be started.
+    ``defaults`` are properties that the application wants otherwise than the sweep. Raises SparkError when Spark cannot
+    be started.
     """
-    builder = SparkSession.builder.appName("bookwarden-ledger-deletion")
-    for name, value in spark_properties(settings, local=local).items():
+    builder = SparkSession.builder.appName(application)
+    properties = {**spark_properties(settings, local=local), **(defaults or {}), **settings.spark.conf}
+    for name, value in properties.items():
         builder = builder.config(name, value)
     if local:
         builder = builder.master(settings.spark.master)
