@@ -2,10 +2,105 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import pytest
 
-from bookwarden.metastore.zookeeper_batches import halves, split
-from bookwarden.metastore.zookeeper_requests import Multi, delete_operation, failed_at
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
+from bookwarden.metastore.zookeeper_requests import (
+    NO_NODE,
+    GetChildren,
+    GetData,
+    Multi,
+    MultiRead,
+    delete_operation,
+    failed_at,
+)
+from bookwarden.metastore.zookeeper_session import Deadline, PendingReply, ZooKeeperConnection
+
+
+def encoded_node(value: bytes, *, length: int | None = None) -> bytes:
+    """A node as a server sends it: the children are 9, the version 3, created at 11, modified at 12."""
+    stat = struct.pack("!qqqqiiiqiiq", 1, 2, 11, 12, 3, 4, 5, 6, len(value), 9, 8)
+    return struct.pack("!i", len(value) if length is None else length) + value + stat
+
+
+def answer(nodes: Iterable[bytes | int]) -> bytes:
+    rows = [
+        struct.pack("!iBii", -1, 0, node, node) if isinstance(node, int) else struct.pack("!iBi", 4, 0, 0) + node
+        for node in nodes
+    ]
+    return b"".join(rows) + struct.pack("!iBi", -1, 1, -1)
+
+
+def test_a_multi_read_asks_for_each_path_in_its_own_operation() -> None:
+    paths = ["/a/b", "/c/d", "/ü", "/e", "/a/b"]
+    operations = b"".join(struct.pack("!iBii", 4, 0, -1, len(path.encode())) + path.encode() + b"\0" for path in paths)
+    assert MultiRead(paths).serialize() == operations + struct.pack("!iBi", -1, 1, -1)
+
+
+def test_the_answer_to_a_multi_read_has_a_node_or_an_error_for_each() -> None:
+    reply = b"header" + answer([encoded_node(b"one"), NO_NODE, encoded_node(b""), encoded_node(b"", length=-1), -102])
+    request = MultiRead([])
+    empty = Versioned(b"", 3, 11, 12, 9)
+    assert request.deserialize(reply, 6) == [Versioned(b"one", 3, 11, 12, 9), NO_NODE, empty, empty, -102]
+    assert request.reply_bytes == len(reply) - 6
+    assert MultiRead([]).deserialize(answer([]), 0) == []
+    assert GetData.deserialize(b"header" + encoded_node(b"one"), 6) == Versioned(b"one", 3, 11, 12, 9)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9, 12, 40])
+def test_an_answer_that_is_cut_off_is_an_error(cut: int) -> None:
+    with pytest.raises((ValueError, struct.error)):
+        MultiRead([]).deserialize(answer([encoded_node(b"one"), NO_NODE])[:-cut], 0)
+
+
+def test_children_are_named_in_the_order_of_the_answer() -> None:
+    names = ["L0001", "", "grüße"]
+    reply = b"".join([struct.pack("!i", len(name.encode())) + name.encode() for name in names])
+    assert GetChildren.deserialize(b"xy" + struct.pack("!i", 3) + reply, 2) == names
+    assert GetChildren.deserialize(struct.pack("!i", 0), 0) == []
+    assert GetChildren("/a").serialize() == b"\0\0\0\x02/a\0"
+
+
+class Answering:
+    """A session that has the same node at every path, and notes how many are asked for at once."""
+
+    def __init__(self, size: int) -> None:
+        self.connection = ZooKeeperConnection(hosts="none", batch_size=10, in_flight=2)
+        self.asked: list[int] = []
+        self._node = encoded_node(b"v" * size)
+
+    def send(self, request: MultiRead, deadline: Deadline) -> PendingReply:
+        count = request.serialize().count(b"/n")
+        self.asked.append(count)
+        return PendingReply(_Answered(request.deserialize(answer([self._node] * count), 0)), deadline)
+
+    def read_fresh(self, reader: Any, _: Deadline) -> Any:
+        return reader()
+
+
+class _Answered:
+    def __init__(self, rows: Sequence[object]) -> None:
+        self._rows = rows
+
+    def get(self, timeout: float) -> Sequence[object]:
+        assert timeout > 0
+        return self._rows
+
+
+@pytest.mark.parametrize(
+    ("size", "asked"), [(300, [10, 10, 50, 50, 5]), (0, [10, 10, 50, 50, 5]), (2000, [10] * 12 + [5])]
+)
+def test_more_nodes_are_asked_for_at_once_while_they_are_small(size: int, asked: list[int]) -> None:
+    session: Any = Answering(size)
+    paths = [f"/n{number}" for number in range(125)]
+    rows = BatchReader(session).read(paths, Deadline(30))
+    assert [row and len(row.value) for row in rows] == [size] * 125
+    assert session.asked == asked
 
 
 def test_a_withdrawn_change_is_sent_as_one_that_changes_nothing() -> None:

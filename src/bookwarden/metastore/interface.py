@@ -15,19 +15,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bookwarden.ledgers.metadata import DeleteResult
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
-    """A node's value with the version and creation time (milliseconds) of the same read."""
+class Versioned(NamedTuple):
+    """A node's value with the version and the times (milliseconds) of the same read; a tuple, since scans make many.
+
+    ``children`` is how many nodes are below it, where the store tells that with the value.
+    """
 
     value: bytes
     version: int
     created_ms: int
     modified_ms: int = 0
+    children: int | None = None
 
 
 class MetadataStore(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
@@ -57,7 +57,7 @@ class MemoryStore(MetadataStore):
                 raise LostRaceError(f"{path} was deleted since it was read: read it again")
             if node.version != version:
                 raise LostRaceError(f"{path} has version {node.version}, not {version}: read it again")
-            self._nodes[path] = replace(node, value=value, version=version + 1, modified_ms=_now_ms())
+            self._nodes[path] = node._replace(value=value, version=version + 1, modified_ms=_now_ms())
         self._notify([path])
         return version + 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bookwarden.errors import FormatError
 
@@ -19,6 +19,29 @@ def validate_path(path: str) -> str:
     if problem:
         raise FormatError(f"{path[:200]!r} is no path of a metadata store: {problem}")
     return path
+
+
+def validate_paths(paths: Sequence[str]) -> Sequence[str]:
+    """Return the paths; raise FormatError, as validate_path does, if one of them is none."""
+    if not _are_plain(paths):
+        for path in paths:
+            validate_path(path)
+    return paths
+
+
+def _are_plain(paths: Sequence[str]) -> bool:
+    """Tell whether all are short ASCII without anything to look at, by questions to one text of them all."""
+    lines = "\n".join(paths)
+    if not lines.isascii() or any(part in lines for part in ("//", "/.", "/\n", "\0")):
+        return False
+    ends = len(paths) - 1
+    return (
+        lines[:1] == "/" and lines[-1] != "/" and lines.count("\n") == lines.count("\n/") == ends and _are_short(paths)
+    )
+
+
+def _are_short(paths: Sequence[str]) -> bool:
+    return max(map(len, paths)) <= MAX_PATH_BYTES
 
 
 def _problem(path: str) -> str | None:

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kazoo.protocol.serialization import GetChildren
-
 from bookwarden.errors import (
     ConfigError,
     LostRaceError,
@@ -22,7 +20,7 @@ from bookwarden.errors import (
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.metastore.paths import ancestors, parent_of, validate_path
+from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.zookeeper_batches import BatchReader
 from bookwarden.metastore.zookeeper_deletes import BatchDelete, Target
 from bookwarden.metastore.zookeeper_session import (
@@ -60,9 +58,8 @@ class ZooKeeperStore(MetadataStore):
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         if not paths:
             return []
-        absolute = [self._absolute(path) for path in paths]
-        rows = self._reader.read(absolute, self._session.deadline())
-        return [row and Versioned(row.value, row.version, row.created_ms, row.modified_ms) for row in rows]
+        absolute = self._session.absolute_many(validate_paths(paths))
+        return self._reader.read(absolute, self._session.deadline())
 
     def delete_many(
         self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
@@ -99,7 +96,7 @@ class ZooKeeperStore(MetadataStore):
 
     def list_children(self, path: str) -> list[str]:
         deadline = self._session.deadline()
-        request = GetChildren(self._absolute(path), None)
+        request = wire.GetChildren(self._absolute(path))
         try:
             return sorted(self._session.read_fresh(lambda: self._session.read(request, deadline), deadline))
         except ServerRefusal as refusal:

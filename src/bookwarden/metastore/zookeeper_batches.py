@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from bookwarden.errors import StoreAccessError, StoreError
 from bookwarden.metastore import zookeeper_requests as wire
+from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
     Deadline,
@@ -19,9 +20,16 @@ from bookwarden.metastore.zookeeper_session import (
 )
 
 T = TypeVar("T")
+Row = Versioned | int
 
 # What frames, xid and headers take of a request besides its operations.
 _REQUEST_MARGIN: Final = 1024
+
+_MOST_BYTES_OF_CHARACTER: Final = 4
+
+# Nodes as small as a ledger's metadata are read so many batches at once: half of what they cost is the request's.
+_SMALL_NODE_BYTES: Final = 1024
+_BATCHES_OF_SMALL_NODES: Final = 5
 
 
 def split(items: Sequence[T], size: int, max_bytes: int, path_of: Callable[[T], str]) -> Iterator[list[T]]:
@@ -40,6 +48,13 @@ def split(items: Sequence[T], size: int, max_bytes: int, path_of: Callable[[T], 
         yield batch
 
 
+def _first_batch(paths: list[str], size: int, max_bytes: int) -> list[str]:
+    """Cut the first batch off as split does, without a look at each path where they are all short."""
+    batch = paths[:size]
+    most = (max(map(len, batch)) * _MOST_BYTES_OF_CHARACTER + wire.OPERATION_OVERHEAD) * len(batch)
+    return batch if most <= max_bytes - _REQUEST_MARGIN else next(split(batch, size, max_bytes, str))
+
+
 def halves(batch: list[T]) -> list[list[T]]:
     """Cut a batch whose connection broke in two: it may be more than the server takes at once."""
     middle = len(batch) // 2
@@ -50,7 +65,13 @@ def halves(batch: list[T]) -> list[list[T]]:
 class _Read:
     paths: list[str]
     replies: list[PendingReply]
-    is_multi: bool
+    request: wire.MultiRead | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the answer was one of small nodes."""
+        size = self.request.reply_bytes if self.request else 0
+        return 0 < size <= len(self.paths) * _SMALL_NODE_BYTES
 
 
 class BatchReader:
@@ -64,40 +85,48 @@ class BatchReader:
         self._session = session
         self._multi_read = session.connection.multi_read
 
-    def read(self, paths: Sequence[str], deadline: Deadline) -> list[wire.Row | None]:
+    def read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
         """Read each absolute path; None where there is no node. Raises StoreAccessError if one may not be read."""
         rows = self._session.read_fresh(lambda: self._read_once(paths, deadline), deadline)
-        return [_row_or_none(path, rows[path]) for path in paths]
+        return [row if isinstance(row := rows[path], Versioned) else _absent(path, row) for path in paths]
 
-    def _read_once(self, paths: Sequence[str], deadline: Deadline) -> dict[str, wire.Row | int]:
+    def _read_once(self, paths: Sequence[str], deadline: Deadline) -> dict[str, Row]:
         settings = self._session.connection
-        unique = list(dict.fromkeys(paths))
-        queue = deque(split(unique, settings.batch_size, settings.max_request_bytes, str))
+        left = list(dict.fromkeys(paths))
+        size, begin = settings.batch_size, 0
+        again: deque[list[str]] = deque()
         window: deque[_Read] = deque()
-        rows: dict[str, wire.Row | int] = {}
-        while queue or window:
-            while queue and len(window) < settings.in_flight:
-                window.append(self._send(queue.popleft(), deadline))
+        rows: dict[str, Row] = {}
+        while begin < len(left) or again or window:
+            while len(window) < settings.in_flight and (again or begin < len(left)):
+                if again:
+                    batch = again.popleft()
+                else:
+                    batch = _first_batch(left[begin : begin + size], size, settings.max_request_bytes)
+                    begin += len(batch)
+                window.append(self._send(batch, deadline))
             sent = window.popleft()
             found = self._receive(sent, deadline)
             if found is None:
-                queue.extend(halves(sent.paths))
+                again.extend(halves(sent.paths))
             else:
                 rows.update(zip(sent.paths, found, strict=True))
+                size = settings.batch_size * (_BATCHES_OF_SMALL_NODES if sent.is_small else 1)
                 deadline.progress()
         return rows
 
     def _send(self, paths: list[str], deadline: Deadline) -> _Read:
         if self._multi_read:
-            return _Read(paths, [self._session.send(wire.MultiRead(paths), deadline)], True)
-        return _Read(paths, [self._session.send(wire.GetData(path), deadline) for path in paths], False)
+            request = wire.MultiRead(paths)
+            return _Read(paths, [self._session.send(request, deadline)], request)
+        return _Read(paths, [self._session.send(wire.GetData(path), deadline) for path in paths], None)
 
-    def _receive(self, sent: _Read, deadline: Deadline) -> list[wire.Row | int] | None:
+    def _receive(self, sent: _Read, deadline: Deadline) -> list[Row] | None:
         """Wait for the rows; None when they have to be asked for again."""
         try:
-            if not sent.is_multi:
+            if sent.request is None:
                 return [_single_row(reply) for reply in sent.replies]
-            rows: list[wire.Row | int] = sent.replies[0].get()
+            rows: list[Row] = sent.replies[0].get()
         except ReplyLost as lost:
             self._session.require_time(deadline, lost)
             return None
@@ -109,9 +138,9 @@ class BatchReader:
         return rows
 
 
-def _single_row(reply: PendingReply) -> wire.Row | int:
+def _single_row(reply: PendingReply) -> Row:
     try:
-        row: wire.Row = reply.get()
+        row: Versioned = reply.get()
     except ServerRefusal as refusal:
         if refusal.code != wire.NO_NODE:
             raise
@@ -119,11 +148,10 @@ def _single_row(reply: PendingReply) -> wire.Row | int:
     return row
 
 
-def _row_or_none(path: str, row: wire.Row | int) -> wire.Row | None:
-    if not isinstance(row, int):
-        return row
-    if row == wire.NO_NODE:
+def _absent(path: str, code: int) -> Versioned | None:
+    """Say that there is no node, unless the code tells something else."""
+    if code == wire.NO_NODE:
         return None
-    if row == wire.NO_AUTH:
+    if code == wire.NO_AUTH:
         raise StoreAccessError(f"{path} cannot be read: {ACCESS_REFUSED_TEXT}")
-    raise StoreError(f"{path} cannot be read: ZooKeeper error {row}")
+    raise StoreError(f"{path} cannot be read: ZooKeeper error {code}")

@@ -11,6 +11,7 @@ from typing import Final
 from bookwarden.errors import StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
+from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
 from bookwarden.metastore.zookeeper_session import (
@@ -170,7 +171,7 @@ def _result_of_code(target: Target, code: int) -> DeleteResult:
     return _RESULT_OF_CODE.get(code, DeleteResult.UNKNOWN)
 
 
-def _result_of_row(target: Target, row: wire.Row | None) -> DeleteResult | None:
+def _result_of_row(target: Target, row: Versioned | None) -> DeleteResult | None:
     if row is None:
         return DeleteResult.DELETED if target.in_doubt else DeleteResult.ABSENT
     if row.version != target.version or row.children:

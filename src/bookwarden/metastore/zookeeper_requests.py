@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any, Final, NamedTuple
+
+from bookwarden.metastore.interface import Versioned
 
 MULTI_READ: Final = 22
 MULTI: Final = 14
@@ -18,6 +21,7 @@ CREATE: Final = 1
 DELETE: Final = 2
 GET_DATA: Final = 4
 SET_DATA: Final = 5
+GET_CHILDREN: Final = 8
 
 OK: Final = 0
 ROLLED_BACK: Final = -2
@@ -34,23 +38,15 @@ EPHEMERAL_SEQUENTIAL: Final = 3
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
+# What of it a read is asked for: times of creation and change, version, number of children.
+_READ_STAT = struct.Struct("!16xqqi20xi8x")
+_ROW_BEGIN = struct.Struct("!iBii")
 _END = _HEADER.pack(-1, 1, -1)
 _GET_DATA_HEADER = _HEADER.pack(GET_DATA, 0, -1)
 _DELETE_HEADER = _HEADER.pack(DELETE, 0, -1)
 
 # Bytes of an operation besides its path: header, length of the path, version or flags.
 OPERATION_OVERHEAD: Final = 32
-
-
-class Row(NamedTuple):
-    """A node as MultiRead returns it; times are the server's, in milliseconds."""
-
-    value: bytes
-    czxid: int
-    created_ms: int
-    modified_ms: int
-    version: int
-    children: int
 
 
 class AccessRule(NamedTuple):
@@ -62,31 +58,37 @@ class AccessRule(NamedTuple):
 
 
 class MultiRead:
-    """Read many nodes at once; each row is a Row or the error code of that path alone (opcode 22, from 3.6 on)."""
+    """Read many nodes at once; each row is a node or the error code of that path alone (opcode 22, from 3.6 on).
+
+    ``reply_bytes`` is the size of the answer once it is there.
+    """
 
     type = MULTI_READ
 
     def __init__(self, paths: Iterable[str]) -> None:
-        operations = [_GET_DATA_HEADER + _string(path) + b"\0" for path in paths]
-        self._body = b"".join(operations) + _END
+        self._body = b"".join(_reads(paths)) + _END
+        self.reply_bytes = 0
 
     def serialize(self) -> bytes:
         return self._body
 
-    @staticmethod
-    def deserialize(reply: bytes, offset: int) -> list[Row | int]:
-        rows: list[Row | int] = []
-        while True:
-            kind, done, _ = _HEADER.unpack_from(reply, offset)
-            offset += _HEADER.size
-            if done:
-                return rows
+    def deserialize(self, reply: bytes, offset: int) -> list[Versioned | int]:
+        self.reply_bytes = len(reply) - offset
+        rows: list[Versioned | int] = []
+        # Two calls a row, since millions are read: a row's header and what follows it first, be it length or error.
+        while len(reply) - offset > _HEADER.size:
+            kind, _, _, number = _ROW_BEGIN.unpack_from(reply, offset)
+            offset += _ROW_BEGIN.size
             if kind == -1:
-                rows.append(_INT.unpack_from(reply, offset)[0])
-                offset += _INT.size
+                rows.append(number)
                 continue
-            row, offset = read_row(reply, offset)
-            rows.append(row)
+            end = offset + number if number > 0 else offset
+            created, modified, version, children = _READ_STAT.unpack_from(reply, end)
+            rows.append(Versioned(reply[offset:end], version, created, modified, children))
+            offset = end + _READ_STAT.size
+        if _HEADER.unpack_from(reply, offset)[1] != 1:
+            raise ValueError("the answer to a multi-read has no end")
+        return rows
 
 
 class GetData:
@@ -101,8 +103,34 @@ class GetData:
         return self._body
 
     @staticmethod
-    def deserialize(reply: bytes, offset: int) -> Row:
-        return read_row(reply, offset)[0]
+    def deserialize(reply: bytes, offset: int) -> Versioned:
+        (length,) = _INT.unpack_from(reply, offset)
+        begin = offset + _INT.size
+        end = begin + max(length, 0)
+        created, modified, version, children = _READ_STAT.unpack_from(reply, end)
+        return Versioned(reply[begin:end], version, created, modified, children)
+
+
+class GetChildren:
+    """Name a node's children."""
+
+    type = GET_CHILDREN
+
+    def __init__(self, path: str) -> None:
+        self._body = _string(path) + b"\0"
+
+    def serialize(self) -> bytes:
+        return self._body
+
+    @staticmethod
+    def deserialize(reply: bytes, offset: int) -> list[str]:
+        (count,) = _INT.unpack_from(reply, offset)
+        names, begin = [], offset + _INT.size
+        for _ in range(count):
+            end = begin + _INT.size + _INT.unpack_from(reply, begin)[0]
+            names.append(reply[begin + _INT.size : end].decode("utf-8"))
+            begin = end
+        return names
 
 
 class Multi:
@@ -175,14 +203,11 @@ def failed_at(results: list[Any]) -> int | None:
     return 0 if ROLLED_BACK in codes else None
 
 
-def read_row(reply: bytes, offset: int) -> tuple[Row, int]:
-    """Decode a GetDataResponse; return it with the offset behind it."""
-    (length,) = _INT.unpack_from(reply, offset)
-    offset += _INT.size
-    end = offset + max(length, 0)
-    value = reply[offset:end]
-    czxid, _, created, modified, version, _, _, _, _, children, _ = _STAT.unpack_from(reply, end)
-    return Row(value, czxid, created, modified, version, children), end + _STAT.size
+def _reads(paths: Iterable[str]) -> Iterator[bytes]:
+    """Encode a read of each path; those of the same length, as a directory's ledgers have it, with one call."""
+    for length, encoded in groupby([path.encode("utf-8") for path in paths], len):
+        begin = _GET_DATA_HEADER + _INT.pack(length)
+        yield begin + (b"\0" + begin).join(encoded) + b"\0"
 
 
 def _read_result(kind: int, reply: bytes, offset: int) -> tuple[Any, int]:

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -257,6 +257,10 @@ class ZooKeeperSession:
         """Put the chroot before the path."""
         chroot = self.connection.chroot.rstrip("/")
         return (chroot if path == "/" else chroot + path) or "/"
+
+    def absolute_many(self, paths: Sequence[str]) -> Sequence[str]:
+        """Put the chroot before each path."""
+        return [self.absolute(path) for path in paths] if self.connection.chroot.rstrip("/") else paths
 
     def require_time(self, deadline: Deadline, lost: ReplyLost) -> None:
         """Raise StoreUnavailableError when the deadline is over."""

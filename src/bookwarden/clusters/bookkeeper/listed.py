@@ -61,8 +61,8 @@ def _quick(ledger_id: int, path: str, value: bytes, version: int, created_ms: in
         found = ListedMetadata.FromString(body)
     except DecodeError:
         return None
-    ensemble, length, state = found.ensembleSize, found.length, found.state
-    if length < 0 or not 0 <= found.ackQuorumSize <= found.quorumSize <= ensemble or found.quorumSize == 0:
+    ensemble, quorum, length, state = found.ensembleSize, found.quorumSize, found.length, found.state
+    if length < 0 or not 0 <= found.ackQuorumSize <= quorum <= ensemble or quorum == 0:
         return None
     if not state or (state == _CLOSED and found.lastEntryId < -1):
         return None
@@ -76,8 +76,9 @@ def _quick(ledger_id: int, path: str, value: bytes, version: int, created_ms: in
     meaning = _understood(tuple(found.customMetadata[:]))
     if last < 0 or meaning is None:
         return None
+    kind, holder, custom = meaning
     ctime_ms = found.ctime if found.HasField("ctime") else None
-    return ListedLedger(ledger_id, path, version, created_ms, ctime_ms, _STATES[state], length, *meaning)
+    return ListedLedger(ledger_id, path, version, created_ms, ctime_ms, _STATES[state], length, kind, holder, custom)
 
 
 def _body(value: bytes) -> bytes | None:

@@ -24,8 +24,8 @@ from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore
 
 # A directory holds up to ten thousand ledgers, a row of the listing takes about half a kilobyte.
-_DIRECTORIES_IN_PIECE: Final = 4
-_FLAT_LEDGERS_IN_PIECE: Final = 40_000
+_DIRECTORIES_IN_PIECE: Final = 2
+_FLAT_LEDGERS_IN_PIECE: Final = 20_000
 # Where most directories are nearly empty, as those of an old cluster are, a piece takes more of them.
 _MOST_PIECES: Final = 2_000
 _READ_AT_ONCE: Final = 10_000
@@ -117,16 +117,17 @@ class LedgerListing:
     def relist(self, piece: ListingPiece) -> PieceOfNames:
         """List the piece by names only; never older than this call."""
         self._store.sync()
-        found: list[tuple[int, str]] = []
-        unparsable = list(piece.unparsable)
+        names = PieceOfNames([], [], "", list(piece.unparsable))
         for directory in piece.directories:
             if directory == (self._root or "/"):
-                found += self._flat_ledgers(piece)
+                self._add_flat(piece, names)
             else:
-                self._add_leaf(directory, found, unparsable)
-        found.sort()
-        ids = [ledger_id for ledger_id, _ in found]
-        return PieceOfNames(ids, [path for _, path in found], digest_of(ids), unparsable)
+                self._add_leaf(directory, names)
+        ids, paths = names.ids, names.paths
+        if ids != sorted(ids):
+            both = sorted(zip(ids, paths, strict=True))
+            ids, paths = [ledger_id for ledger_id, _ in both], [path for _, path in both]
+        return PieceOfNames(ids, paths, digest_of(ids), names.unparsable)
 
     def read_paths(self, paths: Sequence[str]) -> list[ListedLedger]:
         """Read the ledgers at these paths, as relist names them; one that is gone is absent from the rows."""
@@ -171,21 +172,23 @@ class LedgerListing:
             else:
                 yield from self._below(path, levels - 1, unparsable)
 
-    def _add_leaf(self, directory: str, found: list[tuple[int, str]], unparsable: list[str]) -> None:
+    def _add_leaf(self, directory: str, names: PieceOfNames) -> None:
         base = int(directory[len(self._root) :].replace("/", "")) * len(_LEAVES)
-        for name in self._children(directory):
-            number = _LEAVES.get(name)
-            if number is None or base + number > MAX_LEDGER_ID:
-                unparsable.append(f"{directory}/{name}")
-            else:
-                found.append((base + number, f"{directory}/{name}"))
+        children = self._children(directory)
+        above, most = directory + "/", MAX_LEDGER_ID - base
+        ledgers = [name for name in children if _LEAVES.get(name, most + 1) <= most]
+        names.ids.extend([base + _LEAVES[name] for name in ledgers])
+        names.paths.extend([above + name for name in ledgers])
+        if len(ledgers) < len(children):
+            names.unparsable.extend([above + name for name in children if _LEAVES.get(name, most + 1) > most])
 
-    def _flat_ledgers(self, piece: ListingPiece) -> Iterator[tuple[int, str]]:
+    def _add_flat(self, piece: ListingPiece, names: PieceOfNames) -> None:
         for name in self._children_of_root():
             path = f"{self._root}/{name}"
             ledger_id = ledger_id_of(self._root, path)
             if ledger_id is not None and piece.first_id <= ledger_id < piece.end_id:
-                yield ledger_id, path
+                names.ids.append(ledger_id)
+                names.paths.append(path)
 
     def _children_of_root(self) -> list[str]:
         try:
