@@ -1,0 +1,92 @@
+"""A metadata store that reads no faster than it is told, so that a scan leaves the servers to those who need them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.interface import MetadataStore, Versioned
+
+# A batch is cut into so many a second, lest a slow scan be one burst of reads after the other.
+_BATCHES_PER_SECOND: Final = 10
+
+
+def throttled(store: MetadataStore, max_reads_per_second: float | None) -> MetadataStore:
+    """Let the store read so many nodes a second at most; None lets it read as fast as it can.
+
+    The limit is this process's: whoever reads in several divides it among them.
+    """
+    return store if max_reads_per_second is None else ThrottledStore(store, max_reads_per_second)
+
+
+class ThrottledStore(MetadataStore):
+    """Waits before reads, in the order of the calls over all threads; everything else goes straight to the store.
+
+    Each path read, and each directory listed, counts as one. Time in which nothing is read is not made up for
+    later. Raises ConfigError for a limit that is not above 0.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        max_reads_per_second: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        if not max_reads_per_second > 0:
+            raise ConfigError(f"max_reads_per_second is {max_reads_per_second}; it must be above 0, or not be set")
+        self._store = store
+        self._rate = max_reads_per_second
+        self._now = now
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._next = now()
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        size = max(1, int(self._rate / _BATCHES_PER_SECOND))
+        found: list[Versioned | None] = []
+        for begin in range(0, len(paths), size):
+            batch = paths[begin : begin + size]
+            self._wait_for(len(batch))
+            found += self._store.get_many(batch)
+        return found
+
+    def list_children(self, path: str) -> list[str]:
+        self._wait_for(1)
+        return self._store.list_children(path)
+
+    def sync(self) -> None:
+        self._store.sync()
+
+    def delete_many(
+        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+    ) -> list[DeleteResult]:
+        return self._store.delete_many(expected, created_ms=created_ms)
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        return self._store.put(path, value, version)
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        self._store.create(path, value, make_parents=make_parents)
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        return self._store.watch(path, changed)
+
+    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
+        return self._store.ephemeral_sequential(prefix, value)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _wait_for(self, reads: int) -> None:
+        with self._lock:
+            now = self._now()
+            begin = max(now, self._next)
+            self._next = begin + reads / self._rate
+        if begin > now:
+            self._sleep(begin - now)
