@@ -279,6 +279,12 @@ def test_a_plan_that_a_guard_refuses_is_not_applied(changes: dict[str, Any], exe
     assert (world.sent, world.kept) == ([], None)
 
 
+def test_a_plan_is_refused_before_it_is_asked_what_is_due() -> None:
+    world = World([candidate(0, first_seen_ms=BEGUN_MS)], cluster=replace(CLUSTER, instance_id="another"))
+    with pytest.raises(RefusedError, match="'another'"):
+        world.apply().run("p")
+
+
 def test_what_may_be_emptied_is_given_by_name() -> None:
     world = World([candidate(0)], emptied=(Emptied("topic", "t/n/persistent/a", 1),))
     assert world.apply().run("p", execute=True, allow_emptied=["persistent://t/n/a"]).marked == 1

@@ -81,6 +81,11 @@ def test_a_manifest_with_any_byte_changed_is_refused(data: st.DataObject) -> Non
         PlanManifest.decode(changed)
 
 
+def test_a_manifest_that_was_edited_is_told_from_one_of_another_make() -> None:
+    with pytest.raises(FormatError, match="its checksum does not fit"):
+        PlanManifest.decode(PLAN.encode().replace(b'"cutoff_ms":500', b'"cutoff_ms":501'))
+
+
 @pytest.mark.parametrize("cut", [0, 1, 10, -1])
 def test_a_manifest_that_was_cut_off_or_padded_is_refused(cut: int) -> None:
     written = PLAN.encode()
