@@ -204,6 +204,22 @@ def test_a_broker_that_takes_no_marks_ends_the_run_and_loses_none() -> None:
     assert counted(world.apply().run("p", execute=True)) == (0, 20, 0, 0, 0, 0)
 
 
+def test_a_few_batches_that_fail_do_not_end_the_run() -> None:
+    world = World([candidate(number) for number in range(10)])
+    world.refused_marks = {0, 1, 2, 3, 6, 7, 8, 9}
+    result = world.apply().run("p", execute=True)
+    assert (counted(result), result.stopped) == ((0, 2, 8, 0, 0, 0), "")
+
+
+def test_a_mark_that_was_not_confirmed_and_arrived_is_not_sent_for_ever() -> None:
+    world = World([candidate(number) for number in range(3)])
+    world.refused_marks = {1}
+    world.apply().run("p", execute=True)
+    del world.ledgers[1]
+    assert counted(world.apply().run("p", execute=True)) == (2, 0, 0, 1, 0, 0)
+    assert counted(world.apply().run("p", execute=True)) == (3, 0, 0, 0, 0, 0)
+
+
 CHANGED: list[tuple[LedgerReading, str]] = [
     (AbsentLedger(1), "has no metadata of it any more"),
     (UnreadableLedger(1, "cut off"), "cannot be read: cut off"),

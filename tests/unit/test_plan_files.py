@@ -174,6 +174,24 @@ def test_progress_that_cannot_be_written_leaves_that_of_before(
     assert not [path for path in (Path(files.folder.location) / "p1").iterdir() if path.name.startswith("_")]
 
 
+def test_progress_is_exchanged_in_one_step(files: PlanFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = files.write(draft(), CANDIDATES)
+    files.record(plan, ApplyProgress("p1", 3))
+    before = path_of(files, "p1", "applied.json").read_bytes()
+    seen: list[bytes] = []
+    for owner, name in ((Path, "replace"), (Folder, "write")):
+        exchange = getattr(owner, name)
+
+        def watched(*given: Any, exchange: Any = exchange) -> Any:
+            seen.append(path_of(files, "p1", "applied.json").read_bytes())
+            return exchange(*given)
+
+        monkeypatch.setattr(owner, name, watched)
+    files.record(plan, ApplyProgress("p1", 5))
+    assert seen == [before]
+    assert files.progress(plan) == ApplyProgress("p1", 5)
+
+
 def test_the_newest_plan_of_the_same_cluster_is_carried_over(files: PlanFiles) -> None:
     assert files.newest(CLUSTER) is None
     files.write(draft("p1"), CANDIDATES)
