@@ -81,7 +81,7 @@ def open_snapshot(source: SnapshotFile) -> Iterator[tuple[SnapshotIndex, mmap.mm
         found = walk(data, str(file), chroot, ledgers_root, replay)
         if "" not in found.kept:
             raise ConfigError(f"{file} has no node {chroot}: check the part after # in the metadata store's URL")
-        needed = max(found.ended, found.youngest)
+        needed = max(found.ended or 0, found.youngest)
         fuzzy = _fuzzy(begun, replay.last_zxid, found.ended, needed)
         if fuzzy and not source.allow_fuzzy:
             raise RefusedError(
@@ -105,11 +105,11 @@ def open_snapshot(source: SnapshotFile) -> Iterator[tuple[SnapshotIndex, mmap.mm
         yield index, data
 
 
-def _fuzzy(begun: int | None, replayed: int | None, ended: int, needed: int) -> str | None:
+def _fuzzy(begun: int | None, replayed: int | None, ended: int | None, needed: int) -> str | None:
     """Say why the nodes may not be the state of one moment; None if they are."""
     if begun is None:
         return "its name is not that which the server gave it (snapshot.<number>), so where the logs begin is not known"
-    if not ended:
+    if ended is None:
         return "it does not say at which transaction it was finished"
     if ended < begun:
         return f"it says that it was finished at transaction 0x{ended:x}, before it was begun at 0x{begun:x}"

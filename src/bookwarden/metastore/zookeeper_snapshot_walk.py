@@ -108,7 +108,7 @@ class Walk:
         self.offset = offset
         self.nodes = 0
         self.youngest = 0
-        self.ended = 0
+        self.ended: int | None = None
         self.checksum = 0
         self.latest_ms = 0
         self.kept: dict[str, int] = {}
@@ -189,18 +189,19 @@ class Walk:
             self._run = None
 
 
-def _read_seals(reader: JuteReader, data: Bytes) -> tuple[int, int]:
+def _read_seals(reader: JuteReader, data: Bytes) -> tuple[int | None, int]:
     """Check what stands behind the nodes.
 
-    Returns the last transaction of the snapshot, 0 where it is not told, and the checksum of all nodes.
+    Returns the last transaction of the snapshot, None where it is not told, and the checksum of all nodes.
     """
     checksum = _checksum(data, 0, reader.offset)
     nodes_checksum = checksum
     checksum = _read_seal(reader, data, reader.offset, checksum)
-    last_zxid = 0
+    last_zxid: int | None = None
     if reader.left and reader.left != _LAST_ZXID:
         start = reader.offset
-        last_zxid = reader.read_long()
+        # It is 0 if the server had no digest yet.
+        last_zxid = reader.read_long() or None
         # The digest of all nodes: a number, or its digits in a version that no release wrote.
         if reader.read_int() < 2:
             reader.read_value()
@@ -209,7 +210,7 @@ def _read_seals(reader: JuteReader, data: Bytes) -> tuple[int, int]:
         checksum = _read_seal(reader, data, start, checksum)
     if reader.left:
         start = reader.offset
-        last_zxid = max(last_zxid, reader.read_long())
+        last_zxid = max(last_zxid or 0, reader.read_long())
         _read_seal(reader, data, start, checksum)
     if reader.left:
         raise reader.damaged(f"{reader.left:,} bytes stand behind its end")
