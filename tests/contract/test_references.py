@@ -135,6 +135,17 @@ def test_a_doubt_about_one_holder_is_none_about_another() -> None:
     assert all(isinstance(found[holder], UnknownReferences) for holder in holders[1:])
 
 
+def test_a_node_that_two_holders_take_for_different_things_is_a_doubt_about_both() -> None:
+    path = "t/n/persistent/persistent"
+    root = metadata_root({f"/managed-ledgers/{path}": managed_ledger(1), f"/managed-ledgers/{path}/s": cursor(11)})
+    topic, sub = ManagedLedgerHolder(f"{path}/s"), CursorHolder(path, "s")
+    assert read(sub, root) == LiveReferences(frozenset({1, 11}), exists=True)
+    for both in ([topic, sub], [sub, topic]):
+        found = MetadataReferences([root]).read([*both, ManagedLedgerHolder(path)])
+        assert all(isinstance(found[holder], UnknownReferences) for holder in both)
+        assert found[ManagedLedgerHolder(path)] == LiveReferences(frozenset({1}), exists=True)
+
+
 def test_a_root_that_does_not_answer_is_an_error_and_no_absence_of_references() -> None:
     closed = whole_root()
     closed.close()

@@ -27,8 +27,9 @@ from bookwarden.wire.log_nodes import decode_allocation, decode_segment, is_segm
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.schema_locator import decode_schema_locator
 
+Info = ManagedLedgerInfo | CursorInfo | SchemaLocator
 # What a node says of ledgers, and its whole value; None where that cannot be parsed, and for nodes of logs.
-NodeReading = tuple[NodeReferences, ManagedLedgerInfo | CursorInfo | SchemaLocator | None]
+NodeReading = tuple[NodeReferences, Info | None]
 
 
 class ManagedLedgerNode(NamedTuple):

@@ -5,6 +5,7 @@ A failed, partial or unparsable read never means "not referenced": it is Unknown
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from uuid import UUID
@@ -78,9 +79,13 @@ class MetadataReferences:
                 nodes[holder] = (*_nodes_of(holder), *_nodes_of_shadows(holder, shadows))
             except FormatError as error:
                 references[holder] = UnknownReferences(str(error))
+        distinct_nodes = list(dict.fromkeys(chain.from_iterable(nodes.values())))
+        for holder, path in _of_two_kinds(nodes, distinct_nodes):
+            references[holder] = UnknownReferences(f"{path} would be the node of a topic and that of a cursor at once")
+            del nodes[holder]
         if not nodes:
             return references
-        index = self._read(list({node.path: node for needed in nodes.values() for node in needed}.values()))
+        index = self._read(distinct_nodes)
         references.update((holder, self._references(holder, needed, index)) for holder, needed in nodes.items())
         return references
 
@@ -132,6 +137,17 @@ def _values(store: MetadataStore, nodes: Sequence[ReferenceNode]) -> list[Versio
 
 def _any_topic(holders: Sequence[Holder]) -> bool:
     return any(isinstance(holder, ManagedLedgerHolder) for holder in holders)
+
+
+def _of_two_kinds(
+    nodes: Mapping[Holder, Sequence[ReferenceNode]], distinct: Sequence[ReferenceNode]
+) -> list[tuple[Holder, str]]:
+    """Find the holders one of whose nodes another holder takes for something else, as a topic "persistent" allows."""
+    counts = Counter(node.path for node in distinct)
+    if len(counts) == len(distinct):
+        return []
+    found = ((holder, node.path) for holder, needed in nodes.items() for node in needed if counts[node.path] > 1)
+    return list(dict(found).items())
 
 
 def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:

@@ -1,0 +1,45 @@
+"""Which tenants and namespaces exist: the policies that Pulsar keeps of each.
+
+Source: TenantResources and NamespaceResources of Pulsar 4.0. They lie in the configuration store, which is mostly the
+metadata store itself; a root without any policies does not tell who exists.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookwarden.clusters.pulsar.managed_ledger_names import children_of
+from bookwarden.errors import NotFoundError
+from bookwarden.metastore.interface import MetadataStore
+
+_POLICIES_ROOT: Final = "/admin/policies"
+
+
+def known_tenants(store: MetadataStore) -> frozenset[str] | None:
+    """Name the tenants that exist; None where the root keeps no policies."""
+    store.sync()
+    try:
+        return frozenset(store.list_children(_POLICIES_ROOT))
+    except NotFoundError:
+        return None
+
+
+def known_namespaces(store: MetadataStore) -> frozenset[str] | None:
+    """Name the namespaces that exist, ``tenant/namespace`` or in the first version ``tenant/cluster/namespace``.
+
+    None where the root keeps no policies.
+    """
+    tenants = known_tenants(store)
+    if tenants is None:
+        return None
+    # In the first version the second part is a cluster, whose node has no value of its own.
+    seconds = [
+        f"{tenant}/{name}" for tenant in sorted(tenants) for name in children_of(store, f"{_POLICIES_ROOT}/{tenant}")
+    ]
+    values = store.get_many([f"{_POLICIES_ROOT}/{second}" for second in seconds])
+    known = {second for second, node in zip(seconds, values, strict=True) if node is not None and node.value}
+    for second, node in zip(seconds, values, strict=True):
+        # Most stores tell with the value that nothing is below, and a question for each namespace is saved.
+        if node is not None and node.children != 0:
+            known.update(f"{second}/{name}" for name in children_of(store, f"{_POLICIES_ROOT}/{second}"))
+    return frozenset(known)
