@@ -144,7 +144,7 @@ DOUBTS = st.lists(st.builds(Doubt, st.just("/p"), st.just("zk"), st.just("?"), s
 NAMES = st.sets(st.sampled_from(["t/n", "t/m", "u/n", "t/c/n"]))
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(
     st.sampled_from(HOLDERS),
     STAMPS,

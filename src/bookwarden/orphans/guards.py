@@ -176,9 +176,9 @@ def _check_min_age(plan: PlanManifest, limits: GuardLimits) -> Iterator[Refusal]
             "min_age_days",
             _SCAN_AGAIN,
         )
-    if youngest < limits.longest_compaction_ms or limits.min_age_ms < limits.longest_compaction_ms:
+    if youngest < limits.longest_compaction_ms:
         yield Refusal(
-            f"the plan has ledgers from an age of {_span(min(youngest, limits.min_age_ms))} on",
+            f"the plan has ledgers from an age of {_span(youngest)} on",
             f"a compaction under way, whose ledger nothing names, may take {_span(limits.longest_compaction_ms)}",
             "longest_compaction_hours",
             "raise orphans.min_age_days, then " + _SCAN_AGAIN,
