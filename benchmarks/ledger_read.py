@@ -6,41 +6,39 @@ entries, two at once.
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-from benchmarks.cluster import Site, running_site
+from benchmarks.cluster import running_site
+from benchmarks.java_peer import JavaPeer, java_peer
 from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
 from bookwarden.clusters.bookkeeper.reader import open_ledger
 from bookwarden.context import MetadataContext
-from bookwarden.devcluster.distribution import ensure_distribution
-from bookwarden.devcluster.java import find_java
 from bookwarden.ledgers.metadata import StoredLedger
 
 COUNT = 100_000
 _SIZE = 1024
-_SOURCE = Path(__file__).parent / "java/LedgerPeer.java"
 
 
 def run(options: Options) -> None:
     """Run the benchmark."""
     count, rounds = options.scaled(options.count or COUNT), options.rounds or 3
-    with running_site() as site, _peer(site) as peer, MetadataContext(site.settings) as metadata:
+    with (
+        running_site() as site,
+        java_peer("LedgerPeer.java", [f"metadata-store:{site.cluster.store_url}"]) as peer,
+        MetadataContext(site.settings) as metadata,
+    ):
         say(f"writing a ledger of {count:,} entries of {_SIZE} bytes")
         ledger_id = int(peer.ask(f"write {count} {_SIZE}"))
         (ledger,) = metadata.catalog.read_many([ledger_id])
         assert isinstance(ledger, StoredLedger)
         say("warming up")
         for _ in range(3):
-            peer.read(ledger_id, count)
+            _read_in_java(peer, ledger_id, count)
         _read(metadata, ledger, count)
         ours, cpu, java = [], [], []
         for number in range(1, rounds + 1):
-            java.append(peer.read(ledger_id, count))
+            java.append(_read_in_java(peer, ledger_id, count))
             used = time.process_time()
             ours.append(_read(metadata, ledger, count))
             cpu.append((time.process_time() - used) / count * 1e6)
@@ -68,46 +66,8 @@ def _check(size: int, count: int) -> None:
         raise RuntimeError(f"{size} bytes were read, not {count * _SIZE}")
 
 
-class _Peer:
-    def __init__(self, child: subprocess.Popen[str]) -> None:
-        self._child = child
-
-    def read(self, ledger_id: int, count: int) -> float:
-        """Let it read the ledger; return the entries a second."""
-        seconds, size = self.ask(f"read {ledger_id}").split()
-        _check(int(size), count)
-        return count / float(seconds)
-
-    def ask(self, order: str) -> str:
-        assert self._child.stdin is not None
-        self._child.stdin.write(order + "\n")
-        self._child.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> str:
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            word, _, rest = line.strip().partition(" ")
-            if word == "answer":
-                return rest
-        raise RuntimeError(f"the Java client ended with exit code {self._child.wait()}")
-
-
-@contextmanager
-def _peer(site: Site) -> Iterator[_Peer]:
-    command = find_java().command(
-        ensure_distribution(),
-        str(_SOURCE),
-        [f"metadata-store:{site.cluster.store_url}"],
-        heap_mb=1024,
-        direct_mb=512,
-        properties=[("bookwarden.log.level", "error")],
-        full_compiler=True,
-    )
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            peer = _Peer(child)
-            peer.answer()
-            yield peer
-        finally:
-            child.kill()
+def _read_in_java(peer: JavaPeer, ledger_id: int, count: int) -> float:
+    """Let the peer read the ledger; return the entries a second."""
+    seconds, size = peer.ask(f"read {ledger_id}").split()
+    _check(int(size), count)
+    return count / float(seconds)

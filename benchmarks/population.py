@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -51,8 +51,7 @@ class Population:
                 info.ledgerInfo.add(ledgerId=number * _IDS_OF_HOLDER + ledger_id, entries=1000, size=100_000)
             nodes.append((managed_ledger_path(holder.name), info.SerializeToString()))
         with zookeeper_of(self._site) as client:
-            _create_parents(client, nodes)
-            _create_all(client, nodes)
+            create_nodes(client, nodes)
 
     def create_ledgers(self, count: int) -> list[PendingDeletion]:
         """Create the metadata of ledgers that no holder names; return their marks, the topics taking turns."""
@@ -61,8 +60,7 @@ class Population:
         values = [metadata_of(holder) for holder in self._holders]
         nodes = [(ledger_path("/ledgers", ledger_id), values[ledger_id % self._topics]) for ledger_id in ids]
         with zookeeper_of(self._site) as client:
-            _create_parents(client, nodes)
-            _create_all(client, nodes)
+            create_nodes(client, nodes)
         return [mark_of_holder(ledger_id, self._holders[ledger_id % self._topics], "trimmed") for ledger_id in ids]
 
 
@@ -97,12 +95,10 @@ def metadata_of(holder: ManagedLedgerHolder) -> bytes:
     return encode_ledger_metadata(metadata, password=b"\0" * 20)
 
 
-def _create_parents(client: KazooClient, nodes: Iterable[tuple[str, bytes]]) -> None:
+def create_nodes(client: KazooClient, nodes: Sequence[tuple[str, bytes]]) -> None:
+    """Create the nodes, and those above them."""
     for parent in sorted({path.rpartition("/")[0] for path, _ in nodes}):
         client.ensure_path(parent)
-
-
-def _create_all(client: KazooClient, nodes: Iterable[tuple[str, bytes]]) -> None:
     source, window = iter(nodes), deque[Any]()
     while batch := list(islice(source, _PER_REQUEST)):
         request = client.transaction()

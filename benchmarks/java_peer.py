@@ -1,0 +1,60 @@
+"""A peer in Java: a source file of benchmarks/java in a process of its own, which waits for orders."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bookwarden.devcluster.distribution import ensure_distribution
+from bookwarden.devcluster.java import find_java
+
+
+class JavaPeer:
+    """A running program: an order is a line, and so is its answer, behind the word "answer"."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._child.pid
+
+    def ask(self, order: str) -> str:
+        """Give an order and wait for the answer."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(order + "\n")
+        self._child.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> str:
+        """Wait for the next answer."""
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            word, _, rest = line.strip().partition(" ")
+            if word == "answer":
+                return rest
+        raise RuntimeError(f"the Java client ended with exit code {self._child.wait()}")
+
+
+@contextmanager
+def java_peer(source: str, arguments: Sequence[str]) -> Iterator[JavaPeer]:
+    """Compile and run a file of benchmarks/java with the jars of Pulsar; it ends with this context."""
+    command = find_java().command(
+        ensure_distribution(),
+        str(Path(__file__).parent / "java" / source),
+        arguments,
+        heap_mb=1024,
+        direct_mb=512,
+        properties=[("bookwarden.log.level", "error")],
+        full_compiler=True,
+    )
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            peer = JavaPeer(child)
+            peer.answer()
+            yield peer
+        finally:
+            child.kill()
