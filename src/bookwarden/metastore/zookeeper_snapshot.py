@@ -41,9 +41,9 @@ class SnapshotFile:
 class SnapshotIndex:
     """What a pass over a snapshot found; paths are relative to the chroot, and that of the root is empty.
 
-    ``kept`` are the offsets of the nodes near the top, and ``below`` the spans (start, end) of the nodes below each
-    of them that are not kept. ``changed`` is what became of the nodes that transactions of the logs changed, None for
-    those that are gone.
+    ``kept`` are the nodes near the top with the offsets of their values, and ``below`` the spans (start, end) of the
+    nodes below each of them that are not kept. ``changed`` is what became of the nodes that transactions of the logs
+    changed, None for those that are gone.
 
     The nodes are the state at the transaction ``zxid``; ``latest_ms`` is the latest time of a change that it has, by
     the servers' clocks. Unless ``fuzzy`` says why not: then changes of the time in which the snapshot was written may

@@ -15,7 +15,7 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
 from bookwarden.metastore.zookeeper_jute import Bytes, damaged
 from bookwarden.metastore.zookeeper_snapshot import SnapshotFile, SnapshotIndex, open_snapshot
-from bookwarden.metastore.zookeeper_snapshot_walk import paths_between, read_value
+from bookwarden.metastore.zookeeper_snapshot_walk import paths_between, read_values
 
 # Of what lies below the kept nodes, as many paths as were used last are remembered.
 _REMEMBERED_PATHS: Final = 200_000
@@ -23,9 +23,9 @@ _REMEMBERED_PATHS: Final = 200_000
 
 @dataclass(slots=True)
 class _Below:
-    """What lies below a kept node: the offset of each node, and the names of its children."""
+    """What lies below a kept node: the offset of each node's value, and the names of its children."""
 
-    offsets: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -114,22 +114,26 @@ class _Opened:
             changes.setdefault(_above(name), set()).add(_last_part(name))
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        changed = self.index.changed
-        found: list[Versioned | None] = []
+        places: list[int | None] = []
         flat: dict[str, list[int]] = {}
         for path in paths:
-            offset = self._used_last.offsets.get(path)
-            if offset is not None and path not in changed:
-                found.append(read_value(self._data, offset))
-                continue
-            name = validate_path(path).rstrip("/")
-            if self._is_flat(name):
-                flat.setdefault(name, []).append(len(found))
-            found.append(self._get(name))
-        if flat:
-            for name, offset in self._flat_ledgers():
-                for place in flat.get(name, ()):
-                    found[place] = read_value(self._data, offset)
+            # Mostly the nodes are asked for that were listed just before.
+            place = self._used_last.places.get(path)
+            if place is None:
+                name = validate_path(path).rstrip("/")
+                place = self._place(name)
+                if self._is_flat(name):
+                    flat.setdefault(name, []).append(len(places))
+            places.append(place)
+        for name, place in self._flat_ledgers() if flat else ():
+            for number in flat.get(name, ()):
+                places[number] = place
+        found = read_values(self._data, places)
+        for number, path in enumerate(paths) if self.index.changed else ():
+            name = path.rstrip("/")
+            if name in self.index.changed:
+                node = self.index.changed[name]
+                found[number] = node and Versioned(node.value, node.version, node.created_ms, node.modified_ms)
         return found
 
     def children_of(self, path: str) -> list[str]:
@@ -143,22 +147,19 @@ class _Opened:
             found = (set(found) - self._vanished.get(name, set())) | self._appeared.get(name, set())
         return sorted(found)
 
-    def _get(self, name: str) -> Versioned | None:
-        if name in self.index.changed:
-            node = self.index.changed[name]
-            return node and Versioned(node.value, node.version, node.created_ms, node.modified_ms)
-        offset = self.index.kept.get(name)
-        if offset is None:
-            below = self._found_below(name)
-            offset = below.offsets.get(name) if below else None
-        return None if offset is None else read_value(self._data, offset)
+    def _place(self, name: str) -> int | None:
+        """Find a node in the file; None for one of the flat layout as well."""
+        if name in self.index.kept:
+            return self.index.kept[name]
+        below = self._found_below(name)
+        return below.places.get(name) if below else None
 
     def _children_in_file(self, name: str) -> Collection[str] | None:
         if self._is_flat(name):
             return [] if any(name == ledger for ledger, _ in self._flat_ledgers()) else None
         if name not in self.index.kept:
             below = self._found_below(name)
-            return below.children.get(name, []) if below and name in below.offsets else None
+            return below.children.get(name, []) if below and name in below.places else None
         found = self._children.get(name, [])
         if name == self.index.ledgers_root:
             return [*found, *(_last_part(ledger) for ledger, _ in self._flat_ledgers())]
@@ -178,7 +179,7 @@ class _Opened:
         below = self._below.get(kept)
         if below is None:
             below = self._below[kept] = self._read_below(kept)
-            while len(self._below) > 1 and sum(len(held.offsets) for held in self._below.values()) > _REMEMBERED_PATHS:
+            while len(self._below) > 1 and sum(len(held.places) for held in self._below.values()) > _REMEMBERED_PATHS:
                 self._below.popitem(last=False)
         self._below.move_to_end(kept)
         self._used_last = below
@@ -186,16 +187,16 @@ class _Opened:
 
     def _read_below(self, kept: str) -> _Below:
         below = _Below()
-        offsets, above = below.offsets, kept
+        places, above = below.places, kept
         names = below.children.setdefault(kept, [])
-        for name, offset in self._nodes_below(kept):
+        for name, place in self._nodes_below(kept):
             parent, _, last_part = name.rpartition("/")
             if parent != above:
-                if parent != kept and parent not in offsets:
-                    raise damaged(self.index.file, offset, f"{name[:200]!r} comes before the node above it")
+                if parent != kept and parent not in places:
+                    raise damaged(self.index.file, place, f"{name[:200]!r} comes before the node above it")
                 above, names = parent, below.children.setdefault(parent, [])
             names.append(last_part)
-            offsets[name] = offset
+            places[name] = place
         return below
 
     def _is_flat(self, name: str) -> bool:
@@ -209,8 +210,8 @@ class _Opened:
     def _nodes_below(self, kept: str) -> Iterator[tuple[str, int]]:
         chroot = len(self.index.chroot)
         for start, end in self.index.below.get(kept, ()):
-            for path, offset in paths_between(self._data, start, end):
-                yield path[chroot:], offset
+            for path, place in paths_between(self._data, start, end):
+                yield path[chroot:], place
 
 
 def _above(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bookwarden.metastore.interface import Versioned
@@ -35,35 +35,40 @@ _STAT: Final = struct.Struct(">qqqqqiiiqq")
 _YOUTH: Final = struct.Struct(">16xq8xq12xqq")
 
 
-def read_node(data: Bytes, offset: int) -> SnapshotNode:
-    """Read a node of a snapshot, which has to be whole."""
-    (size,) = _LENGTH.unpack_from(data, offset)
-    start = offset + 8 + size
-    (value_size,) = _LENGTH.unpack_from(data, start - 4)
-    stat = start + max(value_size, 0)
+def read_node(data: Bytes, place: int) -> SnapshotNode:
+    """Read a node, which has to be whole; ``place`` is the offset of its value, behind the path."""
+    (size,) = _LENGTH.unpack_from(data, place)
+    start = place + 4
+    stat = start + max(size, 0)
     _, _, _, created, modified, version, _, _, owner, _ = _STAT.unpack_from(data, stat)
     return SnapshotNode(data[start:stat], version, created, modified, owner)
 
 
-def read_value(data: Bytes, offset: int) -> Versioned:
-    """Read a node of an indexed snapshot, as one that looks at its value does."""
-    (size,) = _LENGTH.unpack_from(data, offset)
-    start = offset + 8 + size
-    (value_size,) = _LENGTH.unpack_from(data, start - 4)
-    stat = start + value_size if value_size > 0 else start
-    created, modified, version = _LIFE.unpack_from(data, stat)
-    return Versioned(data[start:stat], version, created, modified)
+def read_values(data: Bytes, places: Iterable[int | None]) -> list[Versioned | None]:
+    """Read the nodes of an indexed snapshot whose values are at these offsets; None for None."""
+    length_at, life_at = _LENGTH.unpack_from, _LIFE.unpack_from
+    found: list[Versioned | None] = []
+    for place in places:
+        if place is None:
+            found.append(None)
+            continue
+        (size,) = length_at(data, place)
+        start = place + 4
+        stat = start + size if size > 0 else start
+        created, modified, version = life_at(data, stat)
+        found.append(Versioned(data[start:stat], version, created, modified))
+    return found
 
 
 def paths_between(data: Bytes, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """Name the nodes between two offsets of an indexed snapshot, each with its own offset."""
-    length_at, offset = _LENGTH.unpack_from, start
+    """Name the nodes between two offsets of an indexed snapshot, each with the offset of its value."""
+    length_at, offset, stat_size = _LENGTH.unpack_from, start, _STAT.size
     while offset < end:
         (size,) = length_at(data, offset)
-        path_end = offset + 4 + size
-        (value_size,) = length_at(data, path_end)
-        yield data[offset + 4 : path_end].decode("utf-8"), offset
-        offset = path_end + 4 + (value_size if value_size > 0 else 0) + _STAT.size
+        place = offset + 4 + size
+        (value_size,) = length_at(data, place)
+        yield data[offset + 4 : place].decode("utf-8"), place
+        offset = place + 4 + (value_size if value_size > 0 else 0) + stat_size
 
 
 def walk(data: Bytes, file: str, chroot: str, ledgers_root: str, replay: Replay) -> Walk:
@@ -154,17 +159,17 @@ class Walk:
                     run = _FLAT
             else:
                 self._end_run(offset)
-                self._keep(path.decode(), offset)
+                self._keep(path.decode(), offset, path_end)
                 run = 0
             if path in changed or (owner and owner in closed):
-                self.before[path.decode()] = read_node(data, offset)
+                self.before[path.decode()] = read_node(data, path_end)
             nodes += 1
             offset = stat + stat_size
         self._end_run(offset)
         self.offset = path_end
         self.nodes, self.youngest, self.latest_ms = nodes, youngest, latest_ms
 
-    def _keep(self, path: str, offset: int) -> None:
+    def _keep(self, path: str, offset: int, place: int) -> None:
         if path and not path.startswith("/"):
             raise damaged(self._file, offset, f"{path[:200]!r} is no path of a node")
         if not f"{path}/".startswith(f"{self._chroot}/"):
@@ -172,7 +177,7 @@ class Walk:
         name = path[len(self._chroot) :]
         if name in self.kept or (name and name.rpartition("/")[0] not in self.kept):
             raise damaged(self._file, offset, f"{path[:200]!r} comes again, or before the node above it")
-        self.kept[name] = offset
+        self.kept[name] = place
         self._last_kept = path
 
     def _begin_run(self, path: bytes, above: str, offset: int) -> None:

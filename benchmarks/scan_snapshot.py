@@ -1,0 +1,164 @@
+"""Listing every ledger of a ZooKeeper snapshot with its metadata: ledgers a second, from opening the file on.
+
+The snapshot is of our own making: ledgers in the bytes that brokers and bookies write, the managed ledgers that name
+most of them, each with a cursor. There is no peer; the aim is 100,000 ledgers a second for a whole scan.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.options import Options
+from benchmarks.population import metadata_of
+from benchmarks.results import Result, publish, say
+from benchmarks.zookeeper_files import node, write_snapshot
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
+from bookwarden.clusters.pulsar.metadata_paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
+from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.references import ReferenceIndex
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from bookwarden.wire.pb import managed_ledger_pb2
+
+COUNT = 1_000_000
+LEDGERS_PER_TOPIC = 50
+# A topic names all but every tenth of its ledgers.
+_ORPHANS_AMONG = 10
+_ROOT = "/ledgers"
+_FIRST_ID = 100_000_000
+_ZXID = 0x100000000
+_NAMESPACE = "retail-emea/order-processing/persistent"
+_MIB = 1 << 20
+
+
+class _Read(NamedTuple):
+    ledgers: int
+    cpu_seconds: float
+    memory_bytes: int
+
+
+def run(options: Options) -> None:
+    """Run the benchmark."""
+    count, rounds = options.scaled(options.count or COUNT), options.rounds or 3
+    with tempfile.TemporaryDirectory(prefix="bookwarden-") as folder:
+        file = Path(folder) / f"snapshot.{_ZXID:x}"
+        topics = max(count // LEDGERS_PER_TOPIC, 1)
+        say(f"writing a snapshot of {count:,} ledgers and {topics:,} topics")
+        size = write_snapshot(file, _nodes(count, topics), last_zxid=_ZXID, digest_zxid=_ZXID)
+        say(f"{size / _MIB:,.0f} MiB; its ledgers are read by {os.cpu_count()} processes")
+        speeds, opened, references, reads = [], [], [], []
+        for number in range(1, rounds + 1):
+            speed, seconds, read = _scan(f"zk-snapshot:{file}", count)
+            speeds.append(speed)
+            opened.append(seconds)
+            reads.append(read)
+            references.append(_read_references(f"zk-snapshot:{file}", topics))
+            say(
+                f"round {number} of {rounds}: {speed:,.0f} ledgers/s, {seconds:.2f} s until the file was checked; "
+                f"{references[-1]:,.0f} topics/s by one process"
+            )
+    publish(
+        f"Listing {count:,} ledgers of a snapshot",
+        [
+            Result("scan-snapshot", "ledgers/s", max(speeds), None, count, "> 100,000", "the best round"),
+            Result("scan-snapshot check", "s", min(opened), None, count, "", "one process, before anything is read"),
+            Result(
+                *("scan-snapshot processor", "us/ledger", min(read.cpu_seconds for read in reads) / count * 1e6),
+                *(None, count, "", "all processes, from opening on"),
+            ),
+            Result(
+                *("scan-snapshot memory", "MiB", max(read.memory_bytes for read in reads) / _MIB, None, count),
+                *("< 2,048", "the largest process, with what it mapped of the file"),
+            ),
+            Result("scan-snapshot references", "topics/s", max(references), None, topics, "", "one process"),
+        ],
+    )
+
+
+def _nodes(count: int, topics: int) -> Iterator[bytes]:
+    names = [f"{_NAMESPACE}/orders-by-region-{number:06d}" for number in range(topics)]
+    values = [metadata_of(ManagedLedgerHolder(name)) for name in names]
+    yield node("")
+    yield node(_ROOT)
+    yield node(f"{_ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    seen = {_ROOT}
+    for ledger_id in range(_FIRST_ID, _FIRST_ID + count):
+        path = ledger_path(_ROOT, ledger_id)
+        directory = path.rpartition("/")[0]
+        if directory not in seen:
+            top = directory.rpartition("/")[0]
+            yield from [node(above) for above in (top, directory) if above not in seen]
+            seen.update((top, directory))
+        yield node(path, values[ledger_id % topics], version=2, zxid=_ZXID)
+    parts = f"{MANAGED_LEDGERS_ROOT}/{_NAMESPACE}".split("/")
+    for depth in range(2, len(parts) + 1):
+        yield node("/".join(parts[:depth]))
+    for number, name in enumerate(names):
+        info = managed_ledger_pb2.ManagedLedgerInfo()
+        for index, ledger_id in enumerate(range(_FIRST_ID + number, _FIRST_ID + count, topics)):
+            if index % _ORPHANS_AMONG:
+                info.ledgerInfo.add(ledgerId=ledger_id, entries=50_000, size=50_000_000)
+        yield node(managed_ledger_path(name), info.SerializeToString())
+        cursor = managed_ledger_pb2.ManagedCursorInfo(
+            cursorsLedgerId=-1, markDeleteLedgerId=_FIRST_ID + number, markDeleteEntryId=7
+        )
+        yield node(cursor_path(name, "billing"), cursor.SerializeToString())
+
+
+def _scan(url: str, count: int) -> tuple[float, float, _Read]:
+    """List all ledgers; return how many a second, the seconds until the file was checked, and what it took."""
+    # Processes that wait for work are what a scan has; starting Python is no part of it.
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        list(pool.map(_wait, range(2 * (os.cpu_count() or 1))))
+        started, cpu = time.monotonic(), time.process_time()
+        with closing(open_store(url)) as store:
+            store.sync()
+            checked = time.monotonic() - started
+            pieces = LedgerListing(store, _ROOT).pieces()
+            cpu = time.process_time() - cpu
+            read = list(pool.map(_read, [url] * len(pieces), pieces))
+        seconds = time.monotonic() - started
+    found = sum(one.ledgers for one in read)
+    if found != count:
+        raise RuntimeError(f"{found} ledgers were listed, not {count}")
+    cpu += sum(one.cpu_seconds for one in read)
+    return count / seconds, checked, _Read(found, cpu, max(one.memory_bytes for one in read))
+
+
+_stores: dict[str, MetadataStore] = {}
+
+
+def _wait(_: int) -> None:
+    time.sleep(0.1)
+
+
+def _read(url: str, piece: ListingPiece) -> _Read:
+    before = time.process_time()
+    if url not in _stores:
+        _stores[url] = open_store(url)
+    rows = LedgerListing(_stores[url], _ROOT).read(piece).rows
+    if any(row.problem or row.holder is None for row in rows):
+        raise RuntimeError(f"a ledger of {piece} could not be understood")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _Read(len(rows), time.process_time() - before, peak)
+
+
+def _read_references(url: str, topics: int) -> float:
+    """Read what all topics name; return the topics a second."""
+    with closing(open_store(url)) as store:
+        store.sync()
+        started = time.monotonic()
+        index = ReferenceIndex()
+        ReferenceScan({url: store}).read_into(index)
+        return topics / (time.monotonic() - started)
