@@ -156,6 +156,15 @@ def test_long_paths_share_no_request_that_is_too_large(store: MetadataStore, roo
     assert store.delete_many([(path, 0) for path in paths]) == [DELETED] * 120
 
 
+def test_children_are_listed_even_if_their_names_are_larger_than_a_request_may_be(
+    store: MetadataStore, root: str
+) -> None:
+    names = [f"{number:03d}{'n' * 12_000}" for number in range(120)]
+    for name in names:
+        store.create(f"{root}/{name}", b"")
+    assert store.list_children(root) == names
+
+
 def test_a_put_loses_the_race_to_a_change_and_to_a_delete(store: MetadataStore, root: str) -> None:
     (path,) = fill(store, root, 1)
     store.put(path, b"theirs", 0)

@@ -213,8 +213,8 @@ class LedgerListing:
         except StoreError as error:
             kind = StoreUnavailableError if isinstance(error, StoreUnavailableError) else StoreError
             raise kind(
-                f"the children of {directory} cannot be listed: {error}. If the store answers otherwise, they are more "
-                "than it sends in one answer: raise jute.maxbuffer on its servers, or scan a snapshot of it instead"
+                f"the children of {directory} cannot be listed: {error}. If the store answers otherwise, they may be "
+                "too many for one answer: raise jute.maxbuffer on its servers, or scan a snapshot of it instead"
             ) from error
 
 
