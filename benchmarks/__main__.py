@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from benchmarks import journal, latency, ledger_read, mark, offload, source, sweep
+from benchmarks import journal, latency, ledger_read, mark, offload, scan, scan_snapshot, source, sweep
 from benchmarks.options import Options
 from benchmarks.results import OUTPUT, say
 from bookwarden.errors import BookwardenError
@@ -20,6 +20,8 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "ledger-read": ledger_read.run,
     "journal": journal.run,
     "offload": offload.run,
+    "scan": scan.run,
+    "scan-snapshot": scan_snapshot.run,
 }
 
 
