@@ -37,7 +37,9 @@ class ListedReference(NamedTuple):
 
     ``ledger_id`` is None for a holder that exists and names no ledger. ``managed_ledger`` is that of the topic that the
     place belongs to, None where there is none (schemas, logs). ``length`` is the size in bytes that the place states.
-    ``gone`` says that the place itself says BookKeeper has it no more (bookkeeperDeleted).
+    ``gone`` says that BookKeeper need not have it any more: the place itself says so (bookkeeperDeleted), or it is the
+    compacted ledger in the node of a cursor whose own ledger is open, which stays there when the broker has replaced
+    and deleted it.
     """
 
     ledger_id: int | None

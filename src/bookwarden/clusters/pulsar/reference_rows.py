@@ -25,8 +25,9 @@ def rows_of(node: ReferenceNode, references: NodeReferences, info: Info | None) 
         return
     managed_ledger = node.managed_ledger if isinstance(node, CursorNode) else None
     for place, ledger_ids in references.named:
+        gone = place.kind is PlaceKind.COMPACTED and isinstance(info, CursorInfo) and info.cursors_ledger_id is not None
         for ledger_id in ledger_ids or (None,):
-            yield _row(ledger_id, place, managed_ledger)
+            yield _row(ledger_id, place, managed_ledger)._replace(gone=gone)
     if isinstance(node, CursorNode) and isinstance(info, CursorInfo) and info.cursors_ledger_id is None:
         holder = str(CursorHolder(node.managed_ledger, node.cursor))
         yield _row(None, Place(PlaceKind.CURSOR, holder, node.path, references.root), managed_ledger)
