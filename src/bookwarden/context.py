@@ -14,6 +14,7 @@ from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.last_entries import LastEntries
+from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.clusters.offload.limits import RequestLimits
@@ -21,14 +22,17 @@ from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
-from bookwarden.clusters.pulsar.brokers import Brokers
+from bookwarden.clusters.pulsar.brokers import Brokers, broker_clock
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.migration_flag import MigrationFlagReader
+from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.readers import DeadLetterTopic
+from bookwarden.clusters.pulsar.reference_check import still_names
+from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.clusters.pulsar.retries import RetrySender
@@ -53,10 +57,13 @@ from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
 from bookwarden.deletion.undo import Undo
 from bookwarden.errors import ConfigError, FormatError, MalformedMarkError, NotFoundError
+from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import open_store
+from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
 from bookwarden.orphans.apply import Apply, ApplyResult
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import ClusterIdentity
@@ -293,26 +300,32 @@ class MarkDecoder:
 
 
 class MetadataContext(Resources):
-    """The metadata stores, and what is read through them; close it, or use it in a with statement."""
+    """The metadata stores, and what is read through them; close it, or use it in a with statement.
 
-    def __init__(self, settings: Settings) -> None:
+    ``max_reads_per_second`` is for each store of this process; None sets no limit.
+    """
+
+    def __init__(self, settings: Settings, *, max_reads_per_second: float | None = None) -> None:
         super().__init__()
         urls = settings.metadata_store.urls
         with self._closed_on_error():
-            self.stores = {url: self._keep(open_metadata_store(settings, url)) for url in dict.fromkeys(urls)}
+            self.stores = {url: self._open(settings, url, max_reads_per_second) for url in dict.fromkeys(urls)}
             bookkeeper_url = settings.metadata_store.bookkeeper_url or urls[0]
-            bookkeeper = self.stores.get(bookkeeper_url) or self._keep(open_metadata_store(settings, bookkeeper_url))
+            bookkeeper = self.stores.get(bookkeeper_url) or self._open(settings, bookkeeper_url, max_reads_per_second)
             self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
             self.bookkeeper_store = bookkeeper
-            self._last_entries = LastEntries(self.catalog, lambda: self.bookies)
+            self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
                 list(self.stores.values()),
                 Brokers(self._keep(PulsarAdmin(connection_of(settings)))),
-                self._last_entries,
+                self.last_entries,
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
             )
             self._addresses = BookieAddresses(bookkeeper, settings.metadata_store.ledgers_root)
             self._bookie_options = bookie_options_of(settings)
+
+    def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
+        return throttled(self._keep(open_metadata_store(settings, url)), max_reads_per_second)
 
     @cached_property
     def bookies(self) -> Bookies:
@@ -322,7 +335,7 @@ class MetadataContext(Resources):
     @property
     def reference_scan(self) -> ReferenceScan:
         """Everything that names ledgers, in all metadata roots."""
-        return ReferenceScan(self.stores, self._last_entries)
+        return ReferenceScan(self.stores, self.last_entries)
 
     @property
     def store(self) -> MetadataStore:
@@ -348,6 +361,86 @@ class PhaseOneContext(Resources):
             self.removal = Removal(self.marker, store, topics)
             self.broker_trim = BrokerTrim(self.marker, store, topics)
             self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
+
+
+class ScanContext(Resources):
+    """What an orphan scan reads, in one process; close it, or use it in a with statement.
+
+    ``snapshot`` is the URL of a snapshot of the metadata stores, None for the live ones; ``snapshot_ms`` is then the
+    latest time in it. ``max_reads_per_second`` is as for MetadataContext.
+    """
+
+    def __init__(
+        self, settings: Settings, snapshot: str | None = None, *, max_reads_per_second: float | None = None
+    ) -> None:
+        super().__init__()
+        source = settings if snapshot is None else _settings_of_snapshot(settings, snapshot)
+        with self._closed_on_error():
+            self._settings = settings
+            self._snapshot = snapshot
+            self.metadata = self._keep(MetadataContext(source, max_reads_per_second=max_reads_per_second))
+            store = self.metadata.bookkeeper_store
+            self.listing = LedgerListing(store, settings.metadata_store.ledgers_root)
+            self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
+
+    @property
+    def snapshot_ms(self) -> int | None:
+        """The latest time in the snapshot, in milliseconds since the epoch; None for live stores."""
+        stores = (*self.metadata.stores.values(), self.metadata.bookkeeper_store)
+        times = [store.index.latest_ms for store in stores if isinstance(store, SnapshotStore)]
+        return max(times, default=None)
+
+    def identity(self) -> ClusterIdentity:
+        """Read which cluster it is; a snapshot's is that of the live one."""
+        return cluster_identity_of(self._settings, self.metadata.bookkeeper_store)
+
+    def clocks(self) -> dict[str, int]:
+        """Ask others for the time, in milliseconds since the epoch; a scan of a snapshot asks nobody.
+
+        Raises PulsarError where no broker answers.
+        """
+        if self._snapshot is not None:
+            return {}
+        with closing(PulsarAdmin(connection_of(self._settings))) as admin:
+            return {"the broker": broker_clock(admin)}
+
+    def tenants(self) -> frozenset[str]:
+        """Name the tenants that have policies in any metadata root."""
+        return frozenset().union(*(known_tenants(store) or () for store in self.metadata.stores.values()))
+
+    def namespaces(self) -> frozenset[str]:
+        """Name the namespaces that have policies in any metadata root."""
+        return frozenset().union(*(known_namespaces(store) or () for store in self.metadata.stores.values()))
+
+    def still_names(self, reference: ListedReference) -> bool:
+        """Say whether the place still names its ledger; StoreError where its root does not answer."""
+        return still_names(reference, self.metadata.stores[reference.root], self.metadata.last_entries)
+
+
+def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
+    """Replace the stores by a snapshot of the one ensemble that they are all on; each keeps its chroot."""
+    store = settings.metadata_store
+    urls = [*store.urls, *([store.bookkeeper_url] if store.bookkeeper_url else [])]
+    ensembles = {url.partition("/")[0] for url in urls}
+    if len(ensembles) > 1:
+        raise ConfigError(
+            f"a snapshot is of one ensemble, and the settings name {len(ensembles)} metadata stores "
+            f"({', '.join(sorted(ensembles))}): scan them live"
+        )
+    if not snapshot.startswith("zk-snapshot:") or "#" in snapshot:
+        raise ConfigError(
+            f"{snapshot} is not zk-snapshot:FILE (the paths behind the hosts are taken from metadata_store.urls)"
+        )
+
+    def replaced(url: str) -> str:
+        path = url.partition("/")[2]
+        return f"{snapshot}#/{path}" if path else snapshot
+
+    changed = {
+        "urls": tuple(replaced(url) for url in store.urls),
+        "bookkeeper_url": replaced(store.bookkeeper_url) if store.bookkeeper_url else None,
+    }
+    return settings.model_copy(update={"metadata_store": store.model_copy(update=changed)})
 
 
 class OrphanApplyContext(Resources):

@@ -12,13 +12,20 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from bookwarden.errors import NotFoundError, RefusedError, StoreAccessError
-from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.listing import ListedLedger, ListedReference
+from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.ledgers.references import Doubt, HoldersBelow, PlaceKind
+from bookwarden.orphans.classify import Knowledge
+from bookwarden.orphans.plan import Emptied
+from bookwarden.orphans.summary import ForeignOwner
 from bookwarden.pipelines import scan_lock
 from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.orphan_join import LedgerJoin, namespaces_of
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_lock import alone
 from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.scan_tables import LEDGERS
+from bookwarden.pipelines.scan_tables import CHANGES, LEDGERS, REFERENCES, ChangedLedger, doubt_of, stored_doubt
 
 # Spark's workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -130,3 +137,115 @@ def test_a_lock_that_was_not_written_for_long_is_taken_over_and_its_holder_told(
     folder = Folder(str(tmp_path))
     with pytest.raises(RefusedError, match="took over"), alone(folder), alone(folder):
         pass
+
+
+NOW_MS = 100 * DAY_MS
+TOPIC = "t/n/persistent/orders"
+
+
+def data(ledger_id: int, topic: str = TOPIC, **fields: Any) -> ListedLedger:
+    fields = {"state": "CLOSED", "length": 10, "ctime_ms": DAY_MS, **fields}
+    return ledger(ledger_id, kind=LedgerComponent.MANAGED_LEDGER.name, holder=topic, **fields)
+
+
+def named(ledger_id: int | None, topic: str = TOPIC, place: PlaceKind = PlaceKind.MANAGED_LEDGER) -> ListedReference:
+    return ListedReference(ledger_id, place.value, topic, topic, f"/managed-ledgers/{topic}", "zk:one")
+
+
+def fill(
+    folder: ScanFolder,
+    ledgers: list[ListedLedger],
+    references: list[ListedReference],
+    changes: list[ChangedLedger] | None = None,
+    late: list[ListedReference] | None = None,
+) -> None:
+    """Write tables of two pieces each, as a scan would."""
+    for table, columns, rows in (
+        ("ledgers", LEDGERS, ledgers),
+        ("references", REFERENCES, references),
+        ("late_references", REFERENCES, late or []),
+        ("changes", CHANGES, changes or []),
+    ):
+        for number in range(2):
+            folder.write(table, number, columns.table(rows[number::2]), names=len(rows), digest="d")
+
+
+def knowledge(**fields: Any) -> Knowledge:
+    known = {"tenants": {"t"}, "namespaces": {"t/n"}, "existing": frozenset(), "cutoff_ms": NOW_MS - 3 * DAY_MS}
+    return Knowledge(**{**known, **fields})
+
+
+def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: SparkSession, folder: ScanFolder) -> None:
+    ledgers = [
+        data(1),
+        data(2),
+        data(3, ctime_ms=NOW_MS),
+        data(4, "other/n/persistent/x"),
+        ledger(5, problem="no protobuf"),
+        ledger(6, custom="application=bk-stream-storage-service"),
+        ledger(7),
+        data(8),
+        data(8),
+        data(9),
+        data(10),
+    ]
+    references = [named(1), named(1, "t/n/persistent/shadow"), named(7, place=PlaceKind.LOG_SEGMENT), named(20)]
+    fill(folder, ledgers, [*references, named(21)._replace(gone=True)], [ChangedLedger(9, True)], [named(10)])
+    join = LedgerJoin(spark, folder, NOW_MS)
+    known = knowledge(existing=join.existing())
+    assert known.existing == {TOPIC}
+    found = join.classify(known)
+    classes = {row["ledger_id"]: row["ledger_class"] for row in found.others.collect()}
+    assert classes == {
+        2: "orphan",
+        3: "too young",
+        4: "foreign",
+        5: "unparsable",
+        6: "foreign",
+        7: "foreign",
+        8: "unparsable",
+    }
+    assert [row["ledger_id"] for row in found.referenced.orderBy("ledger_id").collect()] == [1, 10]
+    assert [row["cause"] for row in found.orphans().collect()] == ["trimmed, never deleted"]
+    assert [row["ledger_id"] for row in join.unnamed().collect()] == [20]
+    assert {row["namespace"] for row in namespaces_of(join.references).collect()} == {"t/n"}
+    cells = {(cell.ledger_class, cell.kind, cell.namespace, cell.age): cell.ledgers for cell in found.cells()}
+    assert cells == {
+        ("referenced", "MANAGED_LEDGER", "t/n", "<1y"): 2,
+        ("orphan", "MANAGED_LEDGER", "t/n", "<1y"): 1,
+        ("too young", "MANAGED_LEDGER", "t/n", "<3d"): 1,
+        ("foreign", "MANAGED_LEDGER", "other/n", "<1y"): 1,
+        ("foreign", "other", "(none)", "<1y"): 2,
+        ("unparsable", "other", "(none)", "<1y"): 1,
+        ("unparsable", "MANAGED_LEDGER", "t/n", "<1y"): 2,
+    }
+    assert ForeignOwner("no configured metadata root has the tenant other", 1, 10, (4,)) in found.foreign()
+    assert len(found.foreign()) == 3
+    join.close()
+
+
+def test_what_would_be_left_without_a_ledger_is_named(spark: SparkSession, folder: ScanFolder) -> None:
+    bare, gone = "t/bare/persistent/a", "t/n/persistent/gone"
+    references = [named(None, bare), named(1), named(2), named(None, "t/n/persistent/empty")]
+    fill(folder, [data(1), data(2), data(3), data(4, bare), data(5, bare), data(6, gone)], references)
+    join = LedgerJoin(spark, folder, NOW_MS)
+    known = knowledge(existing=join.existing(), namespaces={"t/n", "t/bare"})
+    emptied = join.classify(known).emptied(["t/n", "t/bare"])
+    assert emptied == [Emptied("topic", bare, 2), Emptied("namespace", "t/bare", 2)]
+    join.close()
+
+
+def test_a_topic_that_no_root_knows_and_that_still_gets_ledgers_is_noticed(
+    spark: SparkSession, folder: ScanFolder
+) -> None:
+    fill(folder, [data(1, "t/n/persistent/busy", ctime_ms=NOW_MS), data(2, ctime_ms=NOW_MS)], [named(None)])
+    join = LedgerJoin(spark, folder, NOW_MS)
+    assert join.alive(knowledge(existing=join.existing())) == {"t/n/persistent/busy"}
+    join.close()
+
+
+def test_a_doubt_comes_back_from_its_row_as_it_was() -> None:
+    about = (ManagedLedgerHolder(TOPIC), CursorHolder(TOPIC, "c"), CursorHolder, HoldersBelow("t/n", (CursorHolder,)))
+    doubt = Doubt("/managed-ledgers/t", "zk:one", "no answer", about)
+    assert doubt_of(stored_doubt(doubt)) == doubt
+    assert doubt_of(stored_doubt(Doubt("/p", "zk:one", "r"))) == Doubt("/p", "zk:one", "r")

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple, get_args, get_type_hints
 from uuid import UUID
 
 import pyarrow as pa
 
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.listing import ListedCopy, ListedLedger, ListedObject, ListedReference
+from bookwarden.ledgers.references import Doubt, HoldersBelow
 
 _ARROW_TYPES = {int: pa.int64(), str: pa.string(), bool: pa.bool_(), UUID: pa.string()}
 _SPARK_TYPES = {int: "BIGINT", str: "STRING", bool: "BOOLEAN", UUID: "STRING"}
@@ -20,6 +32,21 @@ class ChangedLedger(NamedTuple):
 
     ledger_id: int
     gone: bool
+
+
+class OddName(NamedTuple):
+    """The path of a node among the ledgers whose name fits no layout."""
+
+    path: str
+
+
+class StoredDoubt(NamedTuple):
+    """A doubt; ``about`` is a list in JSON of what it concerns."""
+
+    path: str
+    root: str
+    reason: str
+    about: str
 
 
 class Columns:
@@ -57,3 +84,40 @@ REFERENCES = Columns(ListedReference)
 COPIES = Columns(ListedCopy)
 OBJECTS = Columns(ListedObject)
 CHANGES = Columns(ChangedLedger)
+ODD_NAMES = Columns(OddName)
+DOUBTS = Columns(StoredDoubt)
+
+_HOLDERS: dict[str, type[Holder]] = {
+    kind.__name__: kind for kind in (ManagedLedgerHolder, CursorHolder, SchemaHolder, CompactedHolder, BucketHolder)
+}
+
+
+def stored_doubt(doubt: Doubt) -> StoredDoubt:
+    """Turn a doubt into a row."""
+    return StoredDoubt(doubt.path, doubt.root, doubt.reason, json.dumps([_concern(some) for some in doubt.about]))
+
+
+def doubt_of(row: StoredDoubt) -> Doubt:
+    """Turn a row into the doubt; FormatError if it is none."""
+    try:
+        about = tuple(_concerned(some) for some in json.loads(row.about))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"the doubt about {row.path} in the scan's folder is damaged: scan anew") from error
+    return Doubt(row.path, row.root, row.reason, about)
+
+
+def _concern(about: Holder | type[Holder] | HoldersBelow) -> dict[str, Any]:
+    if isinstance(about, HoldersBelow):
+        return {"below": about.prefix, "kinds": [kind.__name__ for kind in about.kinds]}
+    if isinstance(about, type):
+        return {"all": about.__name__}
+    return {"holder": type(about).__name__, **asdict(about)}
+
+
+def _concerned(concern: dict[str, Any]) -> Holder | type[Holder] | HoldersBelow:
+    if "below" in concern:
+        return HoldersBelow(concern["below"], tuple(_HOLDERS[kind] for kind in concern["kinds"]))
+    if "all" in concern:
+        return _HOLDERS[concern["all"]]
+    kind = _HOLDERS[concern["holder"]]
+    return kind(**{name: value for name, value in concern.items() if name != "holder"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
@@ -34,6 +35,18 @@ class TopicCompaction:
     running: bool
     subscribed: bool
     ledger_ids: frozenset[int]
+
+
+def broker_clock(admin: PulsarAdmin) -> int:
+    """Read a broker's clock off the Date of an answer, in milliseconds since the epoch, exact to a second.
+
+    Raises PulsarError where no broker answers, FormatError where the answer has no date.
+    """
+    stated = admin.request("GET", "/clusters", ok=(200,)).headers.get("Date", "")
+    try:
+        return int(parsedate_to_datetime(stated).timestamp() * 1000)
+    except ValueError as error:
+        raise FormatError(f"the broker's answer has no date that can be read, it says {stated!r}") from error
 
 
 class Brokers:

@@ -1,0 +1,235 @@
+"""The commands of the orphan scan: scan, look at what was found, apply."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bookwarden.cli.extras import spark_extra
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
+from bookwarden.cli.preflight import require_java, require_marking
+from bookwarden.config import Settings
+from bookwarden.context import OrphanApplyContext
+from bookwarden.errors import BookwardenError, NotFoundError, SparkError
+from bookwarden.orphans.apply import ApplyResult
+
+if TYPE_CHECKING:
+    from bookwarden.pipelines.plan_files import PlanFiles
+
+_EPILOG = """\b
+Examples:
+  bookwarden orphans scan                    list, compare, make a plan; changes nothing
+  bookwarden orphans plan show               what the newest plan has in it
+  bookwarden orphans apply --plan PLAN       what would be marked; changes nothing
+  bookwarden orphans apply --plan PLAN --execute
+
+\b
+When to do what, and what to do when it refuses: docs/orphans.md."""
+
+_STAGES = {
+    "ledgers": "ledgers",
+    "references": "references",
+    "changes": "ledgers, again",
+    "join": "comparing",
+    "plan": "writing the plan",
+}
+
+
+@click.group(epilog=_EPILOG)
+def orphans() -> None:
+    """Find ledgers that nobody refers to, and reclaim them."""
+
+
+@orphans.command()
+@click.option("--from", "snapshot", metavar="URL", help="Read a snapshot of the metadata store: zk-snapshot:FILE.")
+@click.option("--resume", metavar="SCAN", help="Go on with a scan that was paused or killed.")
+@click.option(
+    "--max-reads-per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Nodes read from the metadata stores in a second, by all processes. Default: the setting.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@pass_invocation
+def scan(
+    invocation: Invocation,
+    snapshot: str | None,
+    resume: str | None,
+    max_reads_per_second: float | None,
+    output: str | None,
+) -> None:
+    """List all ledgers, read all references, and plan what to do about those that nobody refers to.
+
+    Changes nothing. Ends with 0 where nothing is wrong, with 10 where there are orphans, and with 11 where ledgers are
+    missing, which means that data is lost. Ctrl-C pauses it, and --resume goes on.
+    """
+    _choose_output(invocation, output)
+    if snapshot is not None and resume is not None:
+        raise click.UsageError("--from belongs to a new scan; the one that is resumed reads what it was begun with")
+    settings = _with_limit(invocation.settings, max_reads_per_second)
+    require_java()
+    if invocation.verbose or invocation.debug:
+        invocation.set_up_logging(logging.INFO)
+    try:
+        code = _scan(invocation, settings, snapshot, resume)
+    except SparkError as error:
+        # Its own exit code would say here that ledgers are missing.
+        raise BookwardenError(str(error)) from error
+    click.get_current_context().exit(code)
+
+
+def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:
+    with spark_extra("the scan"):
+        from bookwarden.pipelines.scan_driver import run_scan
+    with _progress(invocation) as tell:
+        result = run_scan(settings, snapshot=snapshot, resume=resume, progress=tell, say=invocation.say, local=True)
+    invocation.write(describe_plan(result.plan, result.summary))
+    return result.exit_code
+
+
+@orphans.group()
+def plan() -> None:
+    """Look at the plans that scans made."""
+
+
+@plan.command("show")
+@click.argument("plan_id", metavar="[PLAN]", required=False)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@click.option("--candidates", type=click.IntRange(min=0), default=20, show_default=True, help="Candidates to list.")
+@pass_invocation
+def show(invocation: Invocation, plan_id: str | None, output: str | None, candidates: int) -> None:
+    """Show what a plan has in it; the newest one unless it is named."""
+    _choose_output(invocation, output)
+    plans = _plans(invocation.settings)
+    found = plans.manifest(plan_id or _newest(plans))
+    plans.verify(found)
+    first = next(plans.candidates(found, candidates), []) if candidates else []
+    invocation.write(describe_plan(found, plans.summary(found), first, plans.progress(found)))
+
+
+@orphans.command("list")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@pass_invocation
+def list_plans(invocation: Invocation, output: str | None) -> None:
+    """List the plans, and the scans that have none yet."""
+    _choose_output(invocation, output)
+    _list(invocation)
+
+
+@plan.command("list")
+@pass_invocation
+def list_plans_here(invocation: Invocation) -> None:
+    """List the plans, and the scans that have none yet."""
+    _list(invocation)
+
+
+@orphans.command()
+@click.option("--plan", "plan_id", metavar="PLAN", required=True, help="The plan to apply.")
+@click.option("--execute", is_flag=True, help="Mark the ledgers; without it the command only says which it would.")
+@click.option(
+    "--allow-emptied",
+    "allowed",
+    metavar="NAME",
+    multiple=True,
+    help="A topic (its managed ledger) or namespace that may be left without ledgers. May be repeated.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@pass_invocation
+def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[str, ...], output: str | None) -> None:
+    """Mark the orphans of a plan for deletion.
+
+    The sweep verifies each again and deletes it. Without --execute the command only checks the plan and says what it
+    would do. A run that was killed goes on where it was.
+    """
+    _choose_output(invocation, output)
+    settings = invocation.settings
+    plans = _plans(settings)
+    if execute:
+        require_marking(settings)
+    with _progress(invocation) as tell:
+
+        def told(result: ApplyResult) -> None:
+            tell("marking" if execute else "looking", result.candidates - result.left, result.candidates)
+
+        with OrphanApplyContext(settings, plans, on_batch=told) as context:
+            result = context.apply.run(plan_id, execute=execute, allow_emptied=allowed)
+    invocation.write(describe_applied(result))
+    if execute and not result.done:
+        raise BookwardenError(
+            f"{len(result.failed):,} marks of plan {plan_id} were not confirmed and {result.left:,} candidates were "
+            "not come to: run the same command again"
+        )
+
+
+def _list(invocation: Invocation) -> None:
+    with spark_extra("looking at scans"):
+        from bookwarden.pipelines.orphan_folder import scan_ids
+    plans = _plans(invocation.settings)
+    manifests = [plans.manifest(plan_id) for plan_id in plans.plan_ids()]
+    planned = {manifest.scan_id for manifest in manifests}
+    scans = [scan_id for scan_id in scan_ids(invocation.settings) if scan_id not in planned]
+    invocation.write(describe_plans([(one, plans.progress(one)) for one in manifests], scans))
+
+
+def _plans(settings: Settings) -> PlanFiles:
+    with spark_extra("looking at plans"):
+        from bookwarden.pipelines.orphan_folder import plans_of
+    return plans_of(settings)
+
+
+def _newest(plans: PlanFiles) -> str:
+    ids = plans.plan_ids()
+    if not ids:
+        raise NotFoundError(f"there is no plan in {plans.folder.location}: `bookwarden orphans scan` makes one")
+    return ids[-1]
+
+
+def _choose_output(invocation: Invocation, output: str | None) -> None:
+    if output is not None:
+        invocation.output = output
+
+
+def _with_limit(settings: Settings, limit: float | None) -> Settings:
+    if limit is None:
+        return settings
+    orphan_settings = settings.orphans.model_copy(update={"max_reads_per_second": limit})
+    return settings.model_copy(update={"orphans": orphan_settings})
+
+
+@contextmanager
+def _progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for each stage on a terminal; elsewhere say when one begins and ends."""
+    if invocation.output != "json" and sys.stderr.isatty():
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        ) as bars:
+            tasks = {}
+
+            def show(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(_STAGES.get(stage, stage), total=total)
+                bars.update(tasks[stage], completed=done, total=total)
+
+            yield show
+        return
+    said: dict[str, bool] = {}
+
+    def say(stage: str, done: int, total: int) -> None:
+        finished = done >= total
+        if said.get(stage) != finished:
+            said[stage] = finished
+            invocation.say(f"{_STAGES.get(stage, stage)}: {done:,} of {total:,}")
+
+    yield say

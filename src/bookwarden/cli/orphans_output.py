@@ -1,0 +1,215 @@
+"""How plans of orphan scans, and what became of them, are told to people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.orphans.apply import ApplyResult
+from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.plan import Candidate, PlanManifest
+from bookwarden.orphans.progress import ApplyProgress
+from bookwarden.orphans.summary import BYTES_LABEL, Count, Summary
+
+_SHOWN_NAMESPACES = 20
+_SHOWN_MISSING = 20
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_NOTHING_CHANGED = "Nothing was changed: add --execute to mark them."
+_CLASS_COLUMNS = (Column("class"), Column("ledgers", right=True), Column(BYTES_LABEL, right=True))
+
+
+def describe_plan(
+    plan: PlanManifest,
+    summary: Summary,
+    candidates: Sequence[Candidate] = (),
+    progress: ApplyProgress | None = None,
+) -> Document:
+    """Tell what a scan found, and what its plan would do."""
+    parts: list[Part] = [_facts(plan, summary, progress), _classes(summary)]
+    parts += [
+        _counts("orphans by cause", "cause", summary.by_cause),
+        _counts("orphans by namespace", "namespace", _orphans(summary.by_namespace)[:_SHOWN_NAMESPACES]),
+        _counts("orphans by age", "age", _orphans(summary.by_age)),
+    ]
+    parts += _missing(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan) + _candidates(candidates)
+    parts.append(Note(_verdict(plan, summary)))
+    named = [candidate._asdict() for candidate in candidates]
+    data = {"plan": plan, "summary": summary, "candidates": named, "progress": progress}
+    return Document(data, tuple(_shown(parts)))
+
+
+def describe_plans(plans: Sequence[tuple[PlanManifest, ApplyProgress]], unfinished: Sequence[str]) -> Document:
+    """List plans, the latest first, and scans that have none yet."""
+    columns = (
+        Column("plan"),
+        Column("made"),
+        Column("ledgers", right=True),
+        Column("orphans", right=True),
+        Column(BYTES_LABEL, right=True),
+        Column("missing", right=True),
+        Column("marked", right=True),
+    )
+    rows = tuple(
+        (
+            plan.plan_id,
+            moment(plan.created_ms),
+            f"{plan.counts.ledgers:,}",
+            f"{plan.counts.candidates:,}",
+            size(plan.counts.candidate_bytes),
+            f"{plan.counts.missing:,}",
+            f"{progress.marked:,}",
+        )
+        for plan, progress in reversed(plans)
+    )
+    parts: list[Part] = [Table(columns, rows, empty="There is no plan: `bookwarden orphans scan` makes one.")]
+    if unfinished:
+        parts.append(Table((Column("scan without a plan"),), tuple((scan,) for scan in reversed(unfinished))))
+        parts.append(Note("`bookwarden orphans scan --resume SCAN` goes on with one of these."))
+    data = {"plans": [{"plan": plan, "progress": progress} for plan, progress in plans], "unfinished": unfinished}
+    return Document(data, tuple(parts))
+
+
+def describe_applied(result: ApplyResult) -> Document:
+    """Tell what became of a plan's candidates."""
+    would = "" if result.executed else "would be "
+    pairs = [
+        ("plan", result.plan_id),
+        ("candidates", f"{result.candidates:,}"),
+        (f"{would}marked", f"{result.marked:,}, {size(result.marked_bytes)}"),
+        ("by earlier runs", f"{result.earlier:,}"),
+        ("not confirmed", f"{len(result.failed):,}"),
+        ("changed since", f"{result.dropped_total:,}"),
+        ("held back", f"{result.held_back_total:,}"),
+        ("not come to", f"{result.left:,}"),
+    ]
+    columns = (Column("ledgers", right=True), Column("held back", whole=False))
+    rows = tuple((f"{number:,}", reason) for reason, number in sorted(result.held_back_by.items()))
+    parts: list[Part] = [Facts(tuple(pairs))]
+    if rows:
+        parts.append(Table(columns, rows))
+    named = tuple((str(ledger_id), reason) for ledger_id, reason in (*result.failed, *result.dropped)[:100])
+    if named:
+        parts.append(Table((Column("ledger", right=True), Column("not marked", whole=False)), named))
+    if result.stopped:
+        parts.append(Note(result.stopped))
+    text = "The sweep verifies each mark again before it deletes." if result.executed else _NOTHING_CHANGED
+    parts.append(Note(text))
+    return Document({**_fields(result), "done": result.done, "left": result.left}, tuple(parts))
+
+
+def size(number: int) -> str:
+    """Say a number of bytes."""
+    value = float(number)
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{number:,} B" if unit == "B" else f"{value:,.1f} {unit}"
+
+
+def _facts(plan: PlanManifest, summary: Summary, progress: ApplyProgress | None) -> Facts:
+    pairs = [
+        ("plan", plan.plan_id),
+        ("scan", plan.scan_id),
+        ("read from", moment(plan.begun_ms)),
+        ("cutoff", moment(plan.cutoff_ms)),
+        ("cluster", plan.cluster.instance_id or "unknown: it has no INSTANCEID"),
+        ("metadata roots", ", ".join(plan.cluster.roots)),
+        ("ledgers", f"{summary.ledgers:,}, {size(summary.logical_bytes)}"),
+        ("references", f"{plan.counts.references:,}"),
+    ]
+    if progress is not None and progress.updated_ms:
+        pairs.append(("applied", f"{progress.marked:,} marked, last {moment(progress.updated_ms)}"))
+    return Facts(tuple(pairs))
+
+
+def _classes(summary: Summary) -> Table:
+    rows = []
+    for ledger_class in LedgerClass:
+        ledgers, length = summary.total(ledger_class)
+        if ledgers:
+            shown = "-" if ledger_class is LedgerClass.MISSING else size(length)
+            rows.append((ledger_class.value, f"{ledgers:,}", shown))
+    return Table(_CLASS_COLUMNS, tuple(rows), empty="BookKeeper has no ledgers.")
+
+
+def _orphans(counts: Sequence[Count]) -> list[Count]:
+    return [count for count in counts if count.ledger_class == LedgerClass.ORPHAN.value]
+
+
+def _counts(title: str, heading: str, counts: Sequence[Count]) -> Table:
+    columns = (Column(heading, whole=False), *_CLASS_COLUMNS[1:])
+    rows = tuple((count.key, f"{count.ledgers:,}", size(count.logical_bytes)) for count in counts)
+    return Table(columns, rows, title=title)
+
+
+def _missing(summary: Summary) -> list[Part]:
+    rows = tuple((str(one.ledger_id), "; ".join(one.places)) for one in summary.missing[:_SHOWN_MISSING])
+    columns = (Column("ledger", right=True), Column("named by", whole=False))
+    return [Table(columns, rows, title=f"missing: {summary.missing_total:,}")]
+
+
+def _doubts(summary: Summary) -> list[Part]:
+    columns = (Column("not read", whole=False), Column("metadata root"), Column("reason", whole=False))
+    rows = tuple((doubt.path, doubt.root, doubt.reason) for doubt in summary.doubts[:_SHOWN_MISSING])
+    return [Table(columns, rows, title=f"places that could not be read: {summary.doubts_total:,}")]
+
+
+def _foreign(summary: Summary) -> list[Part]:
+    columns = (Column("foreign", whole=False), *_CLASS_COLUMNS[1:], Column("such as"))
+    rows = tuple(
+        (one.owner, f"{one.ledgers:,}", size(one.logical_bytes), ", ".join(map(str, one.ledger_ids[:3])))
+        for one in summary.foreign
+    )
+    return [Table(columns, rows, title="kept, since they are not this cluster's")]
+
+
+def _emptied(plan: PlanManifest) -> list[Part]:
+    columns = (Column("exists, and would have no ledger left", whole=False), Column("orphans", right=True))
+    rows = tuple((f"{one.scope} {one.name}", f"{one.candidates:,}") for one in plan.emptied)
+    return [Table(columns, rows, title="apply refuses these without --allow-emptied")]
+
+
+def _candidates(candidates: Sequence[Candidate]) -> list[Part]:
+    columns = (
+        Column("ledger", right=True),
+        Column("cause"),
+        Column(BYTES_LABEL, right=True),
+        Column("created"),
+        Column("an orphan since"),
+        Column("holder", whole=False),
+    )
+    rows = tuple(
+        (
+            str(one.ledger_id),
+            one.cause,
+            size(one.length),
+            moment(max(one.created_ms, one.ctime_ms or 0)),
+            moment(one.first_seen_ms),
+            one.holder,
+        )
+        for one in candidates
+    )
+    return [Table(columns, rows, title="the first candidates")]
+
+
+def _shown(parts: list[Part]) -> list[Part]:
+    """Leave out tables with a title and nothing under it."""
+    return [part for part in parts if not (isinstance(part, Table) and part.title and not part.rows)]
+
+
+def _verdict(plan: PlanManifest, summary: Summary) -> str:
+    orphans = counted(plan.counts.candidates, "orphan")
+    text = f"{orphans}, {size(plan.counts.candidate_bytes)}. "
+    if summary.missing_total:
+        text = (
+            f"{counted(summary.missing_total, 'ledger')} named and not there: data is lost, see docs/orphans.md. {text}"
+        )
+    if not plan.counts.candidates:
+        return f"{text}There is nothing to apply."
+    return f"{text}Nothing was changed: `bookwarden orphans apply --plan {plan.plan_id}` says what it would mark."
+
+
+def _fields(result: ApplyResult) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in result.__dataclass_fields__}

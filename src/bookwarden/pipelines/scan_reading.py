@@ -1,0 +1,245 @@
+"""How the pieces of each stage of an orphan scan are read, in the Python workers of Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from bookwarden.clusters.bookkeeper.listing import ListingPiece, digest_of
+from bookwarden.clusters.pulsar.reference_pieces import PieceOfReferences, ReferencePiece
+from bookwarden.clusters.pulsar.reference_pieces import digest_of as digest_of_paths
+from bookwarden.config import Settings
+from bookwarden.context import ScanContext
+from bookwarden.errors import FormatError, TruncatedListingError
+from bookwarden.ledgers.listing import ListedReference
+from bookwarden.ledgers.metadata import AbsentLedger
+from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.scan_files import ScanFolder, Seal
+from bookwarden.pipelines.scan_tables import (
+    CHANGES,
+    COPIES,
+    DOUBTS,
+    LEDGERS,
+    ODD_NAMES,
+    REFERENCES,
+    ChangedLedger,
+    OddName,
+    stored_doubt,
+)
+
+LEDGERS_STAGE = "ledgers"
+REFERENCES_STAGE = "references"
+LATE_STAGE = "late_references"
+CHANGES_STAGE = "changes"
+DOUBT_TABLES = ("doubts", "late_doubts")
+COPY_TABLES = ("copies", "late_copies")
+NEWEST = "newest_ahead_ms"
+
+MISSING_COLUMNS = "ledger_id BIGINT, place STRING"
+_MISSING_SCHEMA = pa.schema([("ledger_id", pa.int64()), ("place", pa.string())])
+_LOOKED_UP_AT_ONCE = 1_000
+
+PieceT = TypeVar("PieceT")
+
+# Sessions of this worker process. They do not survive a fork, so each belongs to one process id.
+_contexts: dict[tuple[int, str], ScanContext] = {}
+
+
+@dataclass(frozen=True)
+class ScanInput:
+    """What a scan reads, and how fast; picklable.
+
+    ``snapshot`` is where a saved listing or snapshot lies, None for the live stores. ``tasks`` is how many tasks run
+    at once: the limit of reads per second in the settings is divided among them.
+    """
+
+    settings: Settings
+    snapshot: str | None
+    tasks: int
+
+    def open(self) -> ScanContext:
+        """Make what reads it, for this process alone; the caller closes it."""
+        limit = self.settings.orphans.max_reads_per_second
+        return ScanContext(
+            self.settings, self.snapshot, max_reads_per_second=None if limit is None else limit / self.tasks
+        )
+
+    def shared(self) -> ScanContext:
+        """Give the one of this worker process."""
+        key = (os.getpid(), f"{self.snapshot} {self.tasks} {self.settings.model_dump_json()}")
+        if key not in _contexts:
+            _contexts[key] = self.open()
+            collect_seldom()
+        return _contexts[key]
+
+
+@dataclass(frozen=True)
+class ReadLedgers:
+    """Reads the ledgers of a piece of the listing."""
+
+    source: ScanInput
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        found = self.source.shared().listing.read(from_json(ListingPiece, piece))
+        newest = max((row.created_ms for row in found.rows), default=0)
+        folder.write(
+            LEDGERS_STAGE,
+            number,
+            LEDGERS.table(found.rows),
+            names=found.names,
+            digest=found.digest,
+            others={"odd_names": ODD_NAMES.table([OddName(path) for path in found.unparsable])},
+            # How far the clock of the store is ahead shows in the ledgers that were made just now.
+            notes={NEWEST: newest - int(time.time() * 1000)},
+        )
+
+
+@dataclass(frozen=True)
+class ReadReferences:
+    """Reads the references of a namespace, or of whatever else is read at a time."""
+
+    source: ScanInput
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        found = self.source.shared().references.read(from_json(ReferencePiece, piece))
+        _write_references(folder, REFERENCES_STAGE, number, found, 0)
+
+
+@dataclass(frozen=True)
+class ReadLateReferences:
+    """Lists a piece of references again, by names only, and reads what came to it since.
+
+    A piece is ``{"piece": ..., "first": number}``; ``first`` is None for what the first pass was not told of. What was
+    there before ``begun_ms``, in milliseconds since the epoch, must have been in the first pass.
+    """
+
+    source: ScanInput
+    begun_ms: int
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        references, listed = self.source.shared().references, from_json(ReferencePiece, piece["piece"])
+        before = frozenset[str]() if piece["first"] is None else _paths_of(folder, piece["first"])
+        found = references.read_new(listed, before, references.relist(listed), self.begun_ms)
+        _write_references(folder, LATE_STAGE, number, found, 1)
+
+
+def _write_references(folder: ScanFolder, stage: str, number: int, found: PieceOfReferences, turn: int) -> None:
+    folder.write(
+        stage,
+        number,
+        REFERENCES.table(found.rows),
+        names=found.names,
+        digest=found.digest,
+        others={
+            COPY_TABLES[turn]: COPIES.table(found.copies),
+            DOUBT_TABLES[turn]: DOUBTS.table([stored_doubt(doubt) for doubt in found.doubts]),
+        },
+    )
+
+
+def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:
+    """Name the nodes of a piece that the first pass read; FormatError if they are not those."""
+    paths = set(folder.read(REFERENCES_STAGE, number, ["path"]).column(0).to_pylist())
+    seal = folder.seal(REFERENCES_STAGE, number)
+    doubts = seal.others.get(DOUBT_TABLES[0], 0) if seal is not None else 0
+    if seal is None or (not doubts and seal.digest != digest_of_paths(paths)):
+        raise FormatError(f"piece {number} in {folder.folder.location}/{REFERENCES_STAGE} was changed: scan anew")
+    if doubts:
+        paths.update(folder.read(DOUBT_TABLES[0], number, ["path"]).column(0).to_pylist())
+    return frozenset(paths)
+
+
+@dataclass(frozen=True)
+class CompareListings:
+    """Lists a piece again, by names only, and holds it against what the first listing had.
+
+    A piece is ``{"piece": ..., "first": number}``; ``first`` is None for directories that the first listing was not
+    told of. The first listing must have had what was created before ``begun_ms``, in milliseconds since the epoch, and
+    what is older than another ledger that it had.
+    """
+
+    source: ScanInput
+    begun_ms: int
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        listed = from_json(ListingPiece, piece["piece"])
+        before, newest_ms = (frozenset[int](), 0) if piece["first"] is None else _ledgers_of(folder, piece["first"])
+        listing = self.source.shared().listing
+        names = listing.relist(listed)
+        new = {one: path for one, path in zip(names.ids, names.paths, strict=True) if one not in before}
+        if new:
+            limit_ms = max(self.begun_ms, newest_ms)
+            old = [row.ledger_id for row in listing.read_paths(list(new.values())) if row.created_ms < limit_ms]
+            if old:
+                raise TruncatedListingError(
+                    f"the first listing of {listed} lacks {len(old):,} ledgers that were there before it, such as "
+                    f"{old[0]}: the store gave a part of its nodes for all of them; make no plan of it, and look at "
+                    "its servers' logs"
+                )
+        changes = [ChangedLedger(ledger_id, True) for ledger_id in sorted(before.difference(names.ids))]
+        changes += [ChangedLedger(ledger_id, False) for ledger_id in new]
+        folder.write(CHANGES_STAGE, number, CHANGES.table(changes), names=len(names.ids), digest=names.digest)
+
+
+def _ledgers_of(folder: ScanFolder, number: int) -> tuple[frozenset[int], int]:
+    """Give the ids of a piece of the first listing, and when the newest of them was created.
+
+    Raises FormatError if they are not those that were read.
+    """
+    rows = folder.read(LEDGERS_STAGE, number, ["ledger_id", "created_ms"])
+    ids, times = (column.to_pylist() for column in rows.columns)
+    seal = folder.seal(LEDGERS_STAGE, number)
+    # A ledger that vanished between its name and its metadata has no row.
+    if seal is None or seal.rows != len(ids) or (seal.names == seal.rows and seal.digest != digest_of(ids)):
+        raise FormatError(f"piece {number} in {folder.folder.location}/{LEDGERS_STAGE} was changed: scan anew")
+    return frozenset(ids), max(times, default=0)
+
+
+@dataclass(frozen=True)
+class LookUpMissing:
+    """Looks for ledgers that were named and not listed, directly; yields those that are not there and still named."""
+
+    source: ScanInput
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in REFERENCES.arrow.names)
+            rows = [ListedReference(*fields) for fields in zip(*columns, strict=True)]
+            for at in range(0, len(rows), _LOOKED_UP_AT_ONCE):
+                yield self._missing(rows[at : at + _LOOKED_UP_AT_ONCE])
+
+    def _missing(self, references: list[ListedReference]) -> pa.RecordBatch:
+        context = self.source.shared()
+        ids = sorted({reference.ledger_id for reference in references if reference.ledger_id is not None})
+        readings = context.metadata.catalog.read_many(ids)
+        absent = {reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger)}
+        suspects = [reference for reference in references if reference.ledger_id in absent]
+        # Whoever deletes a ledger takes its name away first; that may have happened since it was read.
+        found = [reference for reference in suspects if context.still_names(reference)]
+        rows = [(one.ledger_id, f"{one.place} {one.holder}, {one.path} in {one.root}") for one in found]
+        arrays = [pa.array([row[index] for row in rows], _MISSING_SCHEMA.field(index).type) for index in range(2)]
+        return pa.RecordBatch.from_arrays(arrays, schema=_MISSING_SCHEMA)
+
+
+def as_json(piece: Any) -> dict[str, Any]:
+    """Turn a piece, which is a dataclass of texts, numbers and tuples of them, into what JSON knows."""
+    return asdict(piece)
+
+
+def from_json(kind: type[PieceT], fields: dict[str, Any]) -> PieceT:
+    """Turn it back into a piece."""
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+def digest_of_seals(seals: Iterable[Seal]) -> str:
+    """Compute one digest over the digests of all pieces of a stage, in their order."""
+    digest = hashlib.sha256()
+    for seal in seals:
+        digest.update(f"{seal.number} {seal.names} {seal.rows} {seal.digest}\n".encode())
+    return digest.hexdigest()

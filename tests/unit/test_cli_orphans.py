@@ -1,0 +1,173 @@
+"""What the commands of the orphan scan say of plans, and the exit codes they end with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bookwarden.cli import orphans
+from bookwarden.cli.main import cli
+from bookwarden.cli.orphans_output import describe_applied, size
+from bookwarden.config import load_settings
+from bookwarden.errors import SparkError
+from bookwarden.orphans.apply import ApplyResult, NamedCandidate
+from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
+from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, MissingLedger, summarize
+from bookwarden.pipelines import scan_driver
+from bookwarden.pipelines.orphan_folder import plans_of, scan_folder
+from bookwarden.pipelines.orphan_scan import ScanResult
+from bookwarden.pipelines.plan_files import SUMMARY
+from bookwarden.pipelines.scan_driver import ScanPaused
+
+CANDIDATE = Candidate(
+    4711, "MANAGED_LEDGER", "t/n/persistent/a", "topic deleted", "/ledgers/4711", 1, 5, None, 2_048, "CLOSED", 9
+)
+CELLS = [
+    Cell("referenced", "MANAGED_LEDGER", "t/n", "", "<7d", 90, 900),
+    Cell("orphan", "MANAGED_LEDGER", "t/n", "topic deleted", "older", 1, 2_048),
+]
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "orphans"
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["--set", f"orphans.folder={folder}", *arguments])
+
+    return invoke
+
+
+def made(folder: Path, plan_id: str = "p1", cells: list[Cell] = CELLS, **findings: Any) -> ScanResult:
+    """Write a plan as a scan does."""
+    summary = summarize(
+        cells, Findings(**findings), plan_id=plan_id, scan_id=f"s-{plan_id}", created_ms=9, cutoff_ms=5, cluster="0f1e"
+    )
+    counts = PlanCounts(91, 2_948, references=90, candidates=0, candidate_bytes=0, missing=summary.missing_total)
+    cluster = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
+    emptied = (Emptied("topic", "t/n/persistent/a", 1),)
+    manifest = PlanManifest(plan_id, f"s-{plan_id}", "0.1", 8, 9, 5, cluster, counts, (), emptied=emptied)
+    rows = [CANDIDATE] if summary.total(LedgerClass.ORPHAN)[0] else []
+    plan = plans_of(load_settings(overrides={"orphans.folder": str(folder)})).write(
+        manifest, rows, {SUMMARY: summary.encode()}
+    )
+    return ScanResult(plan, summary)
+
+
+def test_the_newest_plan_is_shown_with_classes_causes_and_candidates(folder: Path, run: Run) -> None:
+    owner = ForeignOwner("no configured metadata root has the tenant x", 2, 20, (7, 8))
+    made(folder, "p1")
+    made(folder, "p2", missing=[MissingLedger(12, ("managed ledger t/n/persistent/b",))], foreign=[owner])
+    shown = run("orphans", "plan", "show")
+    assert shown.exit_code == 0
+    for text in ("p2", "referenced", "topic deleted", "4711", "2.0 KiB", "missing: 1", "tenant x", "7, 8"):
+        assert text in shown.output, text
+    assert "t/n/persistent/a" in shown.output.partition("--allow-emptied")[2]
+    found = json.loads(run("orphans", "plan", "show", "p1", "--output", "json").output)
+    assert (found["plan"]["plan_id"], found["candidates"][0]["ledger_id"]) == ("p1", 4711)
+    assert found["summary"]["by_cause"][0]["key"] == "topic deleted"
+
+
+def test_plans_and_scans_without_one_are_listed(folder: Path, run: Run) -> None:
+    made(folder, "p1")
+    settings = load_settings(overrides={"orphans.folder": str(folder)})
+    for scan_id in ("s-p1", "s-killed"):
+        scan_folder(settings, scan_id).begin({})
+    assert json.loads(run("orphans", "list", "--output", "json").output)["unfinished"] == ["s-killed"]
+    listed = run("orphans", "plan", "list").output
+    assert "p1" in listed
+    assert "s-killed" in listed
+
+
+def test_without_a_plan_the_next_step_is_told(run: Run) -> None:
+    shown = run("orphans", "plan", "show")
+    assert shown.exit_code == 4
+    assert "`bookwarden orphans scan` makes one" in shown.stderr
+    assert run("orphans", "list").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "findings", "code"),
+    [
+        (CELLS[:1], {}, 0),
+        (CELLS, {}, 10),
+        (CELLS, {"missing": [MissingLedger(1, ("x",))]}, 11),
+        (CELLS[:1], {"missing": [MissingLedger(1, ("x",))]}, 11),
+    ],
+)
+def test_a_scan_tells_a_schedule_what_it_found(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, cells: list[Cell], findings: dict[str, Any], code: int
+) -> None:
+    given: list[Any] = []
+
+    def scanned(settings: Any, **options: Any) -> ScanResult:
+        given.append(settings.orphans.max_reads_per_second)
+        options["progress"]("ledgers", 1, 1)
+        return made(folder, cells=cells, **findings)
+
+    monkeypatch.setattr(scan_driver, "run_scan", scanned)
+    monkeypatch.setattr(orphans, "require_java", lambda: None)
+    done = run("orphans", "scan", "--max-reads-per-second", "50", "--output", "json")
+    assert done.exit_code == code
+    assert json.loads(done.stdout)["plan"]["plan_id"] == "p1"
+    assert given == [50]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (SparkError("Spark does not start"), 1, "Spark does not start"),
+        (ScanPaused("paused; go on with: bookwarden orphans scan --resume s1"), 130, "--resume s1"),
+    ],
+)
+def test_a_scan_that_fails_or_is_paused_is_told_from_one_that_found_something(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(scan_driver, "run_scan", failing)
+    monkeypatch.setattr(orphans, "require_java", lambda: None)
+    done = run("orphans", "scan")
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert text in done.stderr
+
+
+def test_a_snapshot_belongs_to_a_new_scan(run: Run) -> None:
+    done = run("orphans", "scan", "--resume", "s1", "--from", "zk-snapshot:/x")
+    assert done.exit_code == 2
+
+
+def test_what_was_not_marked_is_told_with_its_reason() -> None:
+    result = ApplyResult(
+        "p1",
+        executed=True,
+        candidates=4,
+        marked=1,
+        marked_bytes=10,
+        failed=(NamedCandidate(3, "no answer"),),
+        held_back_by={"not an orphan in two scans": 2},
+        stopped="three batches in a row were not confirmed",
+    )
+    document = describe_applied(result)
+    text = str(document.parts)
+    for part in ("no answer", "not an orphan in two scans", "three batches", "The sweep verifies"):
+        assert part in text
+    assert document.data["done"] is False  # type: ignore[index]
+    assert "--execute" in str(describe_applied(ApplyResult("p1", executed=False, candidates=1, marked=1)).parts)
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 B"), (1023, "1,023 B"), (2048, "2.0 KiB"), (5 * 2**40, "5.0 TiB")])
+def test_sizes_are_told_in_their_unit(number: int, text: str) -> None:
+    assert size(number) == text
