@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest
@@ -32,9 +31,11 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
 from bookwarden.wire.cursor import decode_position_info
+from servers.broker_claims import assert_every_claimed_ledger_is_found
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 from servers.sweeping_site import SweepingSite
+from servers.topic_contents import compact, compacted_in_use, listed, managed_ledger_of, retain, send, send_keyed
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers
@@ -85,26 +86,6 @@ def admin(cluster: DevCluster) -> Iterator[PulsarAdmin]:
 def client(cluster: DevCluster) -> Iterator[pulsar.Client]:
     with closing(cluster.connection().client()) as made:
         yield made
-
-
-def send(client: pulsar.Client, topic: str, count: int, **options: Any) -> None:
-    producer = client.create_producer(topic, batching_enabled=False)
-    for number in range(count):
-        producer.send(str(number).encode(), **options)
-    producer.close()
-
-
-def managed_ledger_of(topic: str) -> str:
-    return TopicName.parse(topic).managed_ledger
-
-
-def listed(site: SweepingSite, topic: str) -> list[int]:
-    read = ManagedLedgers(site.metadata.store).read(managed_ledger_of(topic))
-    return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
-
-
-def retain(admin: PulsarAdmin, namespace: str) -> None:
-    admin.post(f"/namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
 
 
 # Shadow topics.
@@ -173,34 +154,9 @@ def test_a_ledger_that_only_the_shadow_lists_is_kept_until_the_shadow_drops_it(
 # Compaction.
 
 
-def compact(admin: PulsarAdmin, topic: str) -> int:
-    """Run a compaction to its end; return the compacted ledger in use then."""
-    before = compacted_in_use(admin, topic)
-    admin.put(f"{topic_path(topic)}/compaction")
-
-    def in_use() -> int:
-        ended = admin.get_json(f"{topic_path(topic)}/compaction")["status"] == "SUCCESS"
-        found = compacted_in_use(admin, topic)
-        return found if ended and found != before else 0
-
-    return eventually(in_use, 120)
-
-
-def compacted_in_use(admin: PulsarAdmin, topic: str) -> int:
-    return int(admin.get_json(f"{topic_path(topic)}/internalStats")["compactedLedger"]["ledgerId"])
-
-
 def recorded_in_node(site: SweepingSite, topic: str) -> int | None:
     cursor = ManagedLedgers(site.metadata.store).cursors(managed_ledger_of(topic))["__compaction"]
     return cursor.info.compacted_ledger_id
-
-
-def send_keyed(client: pulsar.Client, topic: str, count: int, keys: int = 5, size: int = 1) -> None:
-    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-    for number in range(count):
-        producer.send_async(b"x" * size, lambda *_: None, partition_key=str(number % keys))
-    producer.flush()
-    producer.close()
 
 
 def test_the_compacted_ledger_in_use_is_kept_and_the_one_before_is_swept(
@@ -390,26 +346,7 @@ def test_every_ledger_that_brokers_name_is_found_in_the_metadata(
     cluster: DevCluster, site: SweepingSite, admin: PulsarAdmin, client: pulsar.Client, namespace: str
 ) -> None:
     topic = f"persistent://{namespace}/a b~1"
-    consumer = client.subscribe(topic, "sub/one é", schema=pulsar.schema.StringSchema())
-    producer = client.create_producer(topic, schema=pulsar.schema.StringSchema())
-    producer.send("x")
-    consumer.acknowledge(consumer.receive(60_000))
-    names = set()
-    for namespace_ in ("public/default", "pulsar/system", namespace):
-        found = admin.get_json(f"/persistent/{namespace_}", params={"includeSystemTopic": True})
-        names |= {str(name) for name in found}
-    assert topic in names
-    ids = {}
-    for name in names:
-        stats = Topics(admin).internal_stats(name)
-        ids[name] = {ledger["ledgerId"] for ledger in [*stats["ledgers"], *stats["schemaLedgers"]]}
-        ids[name] |= {cursor["cursorLedger"] for cursor in stats["cursors"].values()} - {-1}
-    assert len(ids[topic]) >= 2
-    index = ReferenceIndex()
-    site.metadata.reference_scan.read_into(index)
-    for name, named in ids.items():
-        unnamed = {ledger_id for ledger_id in named if index.is_referenced(ledger_id, None) is not True}
-        assert not [ledger_id for ledger_id in unnamed if site.exists(ledger_id)], name
+    assert_every_claimed_ledger_is_found(site, admin, client, topic)
 
 
 def test_names_of_the_first_version_and_empty_nodes_are_read_from_the_real_store(

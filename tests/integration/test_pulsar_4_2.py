@@ -1,0 +1,235 @@
+"""Pulsar 4.2: what it refers to its ledgers by is read as that of 4.0, and each kind is marked and swept."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import pulsar
+import pytest
+from click.testing import CliRunner
+from pulsar.schema import StringSchema
+from pyspark.sql import SparkSession
+
+from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.context import PhaseOneContext
+from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster.jars import ensure_jars
+from bookwarden.devcluster.java import find_java
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.wire.pb import managed_ledger_pb2
+from servers.broker_claims import (
+    assert_every_claimed_ledger_is_found,
+    assert_references_are_the_brokers,
+    claimed_ledgers,
+    unfound,
+)
+from servers.deletion_site import DeletionSite
+from servers.sweeping_site import SweepingSite
+from servers.topic_contents import compact, listed, managed_ledger_of, retain, send, send_keyed
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+SETTINGS = {
+    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+    "delayedDeliveryMinIndexCountPerBucket": "5",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
+    "transactionCoordinatorEnabled": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    options = ClusterOptions(pulsar="4.2.4", max_entries_per_ledger=10, broker_settings=SETTINGS)
+    with DevCluster(tmp_path_factory.mktemp("pulsar"), options) as made:
+        yield made
+
+
+@pytest.fixture
+def namespace(cluster: DevCluster, make_namespace: Callable[[DevCluster], str]) -> str:
+    return make_namespace(cluster)
+
+
+@pytest.fixture
+def deletion_site(cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
+    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    made.create_topics()
+    return made
+
+
+@pytest.fixture
+def site(deletion_site: DeletionSite) -> Iterator[SweepingSite]:
+    with SweepingSite(deletion_site.settings) as made:
+        yield made
+
+
+@pytest.fixture
+def admin(cluster: DevCluster) -> Iterator[PulsarAdmin]:
+    with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: DevCluster) -> Iterator[pulsar.Client]:
+    with closing(cluster.connection().client()) as made:
+        yield made
+
+
+def test_the_broker_is_of_that_version(admin: PulsarAdmin) -> None:
+    assert admin.request("GET", "/brokers/version", ok=(200,)).data == b"4.2.4"
+
+
+def test_every_ledger_that_the_broker_names_is_found_in_the_metadata(
+    site: SweepingSite, admin: PulsarAdmin, client: pulsar.Client, namespace: str
+) -> None:
+    assert_every_claimed_ledger_is_found(site, admin, client, f"persistent://{namespace}/a b~1")
+
+
+def test_the_ledgers_of_transactions_are_found_in_the_metadata(
+    cluster: DevCluster, site: SweepingSite, admin: PulsarAdmin, namespace: str, tmp_path: Path
+) -> None:
+    topic, subscription = f"persistent://{namespace}/transacted", "a sub"
+    source = Path(__file__).parents[1] / "java/Transactions.java"
+    command = [find_java().executable, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{ensure_jars() / 'lib'}/*"]
+    command += [str(source), cluster.service_url, topic, subscription]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    # Managed ledgers both, and no topics: the log of a coordinator, and that of what is acknowledged in transactions.
+    coordinators = admin.get_json("/admin/v3/transactions/coordinatorStats")
+    assert coordinators
+    paths = [f"coordinatorInternalStats/{number}" for number in coordinators]
+    paths.append(f"pendingAckInternalStats/{namespace}/transacted/{quote(subscription)}")
+    for path in paths:
+        found = admin.get_json(f"/admin/v3/transactions/{path}", params={"metadata": True})
+        (log,) = (stats["managedLedgerInternalStats"] for stats in found.values())
+        claimed = {ledger["ledgerId"] for ledger in log["ledgers"]}
+        assert claimed
+        assert not unfound(site, claimed), path
+
+
+def test_what_the_broker_lists_is_referenced_and_stored(cluster: DevCluster, namespace: str) -> None:
+    assert_references_are_the_brokers(cluster, namespace)
+
+
+def used_ledgers(site: SweepingSite, admin: PulsarAdmin, topic: str) -> dict[LedgerComponent, set[int]]:
+    """Give the ledgers of a topic, by kind."""
+    cursors = [found.info for found in ManagedLedgers(site.metadata.store).cursors(managed_ledger_of(topic)).values()]
+    stats = Topics(admin).internal_stats(topic)
+    return {
+        LedgerComponent.MANAGED_LEDGER: set(listed(site, topic)),
+        LedgerComponent.MANAGED_CURSOR: {cursor.cursors_ledger_id for cursor in cursors if cursor.cursors_ledger_id},
+        LedgerComponent.SCHEMA_STORAGE: {ledger["ledgerId"] for ledger in stats["schemaLedgers"]},
+        LedgerComponent.COMPACTED_LEDGER: {stats["compactedLedger"]["ledgerId"]},
+        LedgerComponent.DELAYED_INDEX_BUCKET: {bucket for cursor in cursors for bucket in cursor.delayed_bucket_ids},
+    }
+
+
+def test_ledgers_of_each_kind_are_kept_in_use_and_marked_and_swept_with_their_topic(
+    deletion_site: DeletionSite,
+    site: SweepingSite,
+    admin: PulsarAdmin,
+    client: pulsar.Client,
+    namespace: str,
+    spark: SparkSession,
+) -> None:
+    topic = f"persistent://{namespace}/everything"
+    retain(admin, namespace)
+    consumer = client.subscribe(topic, "my sub", pulsar.ConsumerType.Shared)
+    client.create_producer(topic, schema=StringSchema()).close()
+    send_keyed(client, topic, 25)
+    consumer.acknowledge(consumer.receive(60_000))
+    send(client, topic, 25, deliver_after=timedelta(hours=1))
+    compact(admin, topic)
+    eventually(lambda: all(used_ledgers(site, admin, topic).values()), 60)
+    consumer.close()
+    used = used_ledgers(site, admin, topic)
+    assert len(used[LedgerComponent.MANAGED_LEDGER]) > 2
+    rows = site.sweep(*marks_of_ids(site.metadata.catalog, sorted(set().union(*used.values()))))
+    assert {row.component: set() for row in rows} == {component.name: set() for component in used}
+    assert {row.outcome for row in rows} == {Outcome.STILL_REFERENCED}
+
+    ledgers = {ledger_id: site.stored(ledger_id) for ids in used.values() for ledger_id in ids}
+    with PhaseOneContext(deletion_site.settings) as phase_one:
+        result = phase_one.removal.delete_topic(topic)
+    assert result.done, result.problem
+    assert {(mark.component, mark.ledger_id) for mark in result.planned} == {
+        (component, ledger_id) for component, ids in used.items() for ledger_id in ids
+    }
+    # The broker deletes them too: it failed to, as far as the sweep sees.
+    eventually(lambda: not any(site.exists(ledger_id) for ledger_id in ledgers), 60)
+    for ledger in ledgers.values():
+        site.put_back(ledger)
+    deletion_site.sweep_once(spark)
+    assert deletion_site.counts() == {"deleted": len(ledgers)}
+    assert not any(site.exists(ledger_id) for ledger_id in ledgers)
+    assert deletion_site.backlog() == 0
+
+
+def test_properties_of_a_ledger_are_kept_when_another_ledger_is_taken_from_the_node(
+    site: SweepingSite, admin: PulsarAdmin, client: pulsar.Client, namespace: str
+) -> None:
+    topic = f"persistent://{namespace}/noted"
+    retain(admin, namespace)
+    send(client, topic, 25)
+    store, managed_ledgers = site.metadata.store, ManagedLedgers(site.metadata.store)
+    admin.put(f"{topic_path(topic)}/unload")
+    node = managed_ledgers.read(managed_ledger_of(topic))
+    assert node is not None
+    message = managed_ledger_pb2.ManagedLedgerInfo.FromString(node.raw)
+    message.ledgerInfo[1].properties.add(key="why", value="kept é")
+    store.put(node.path, message.SerializeToString(), node.version)
+    first, noted = (ledger.ledgerId for ledger in message.ledgerInfo[:2])
+    # The broker understands it, and writes it again when it adds a ledger.
+    assert properties_of(admin, topic)[noted] == {"why": "kept é"}
+    send(client, topic, 1)
+    admin.put(f"{topic_path(topic)}/unload")
+    rewritten = managed_ledgers.read(managed_ledger_of(topic))
+    assert rewritten is not None
+    assert rewritten.version > node.version + 1
+    assert [ledger.ledger_id for ledger in rewritten.info.ledgers][:2] == [first, noted]
+    managed_ledgers.remove_ledgers(rewritten, [first])
+    found = properties_of(admin, topic)
+    assert first not in found
+    assert found[noted] == {"why": "kept é"}
+    assert claimed_ledgers(Topics(admin).internal_stats(topic)) == set(listed(site, topic))
+
+
+def properties_of(admin: PulsarAdmin, topic: str) -> dict[int, dict[str, str]]:
+    return {
+        ledger["ledgerId"]: ledger.get("properties") or {} for ledger in Topics(admin).internal_stats(topic)["ledgers"]
+    }
+
+
+def test_the_commands_show_and_read_its_ledgers(
+    cluster: DevCluster, site: SweepingSite, admin: PulsarAdmin, client: pulsar.Client, namespace: str
+) -> None:
+    topic = f"persistent://{namespace}/read"
+    retain(admin, namespace)
+    send(client, topic, 15)
+    ledger_id = listed(site, topic)[0]
+
+    def command(*arguments: str) -> str:
+        ended = CliRunner().invoke(cli, ["--set", f"metadata_store.urls=['{cluster.store_url}']", *arguments])
+        assert ended.exit_code == 0, ended.output
+        return ended.stdout
+
+    shown = command("ledger", "show", str(ledger_id))
+    assert "closed" in shown
+    assert managed_ledger_of(topic) in shown
+    rows = [json.loads(line) for line in command("-o", "json", "ledger", "read", str(ledger_id)).splitlines()]
+    assert [row["entry_id"] for row in rows] == list(range(10))
+    # An entry ends with the message.
+    assert [base64.b64decode(row["payload_base64"])[-1:].decode() for row in rows] == list("0123456789")
