@@ -40,11 +40,12 @@ from bookwarden.errors import (
     RefusedError,
     StoreUnavailableError,
 )
-from bookwarden.metastore import zookeeper_snapshot_store
+from bookwarden.metastore import zookeeper_snapshot, zookeeper_snapshot_index, zookeeper_snapshot_store
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper_snapshot import SnapshotFile
 from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
+from bookwarden.metastore.zookeeper_snapshot_walk import walk
 
 Tree = dict[str, tuple[bytes, int, int, int]]
 
@@ -232,6 +233,51 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     for name in ("snapshot.1", "."):
         with closing(open_store(f"zk-snapshot:{tmp_path / name}")) as store, pytest.raises(NotFoundError):
             store.sync()
+
+
+def test_logs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    with (
+        closing(open_store(f"zk-snapshot:{file}?logs=/no/folder")) as store,
+        pytest.raises(NotFoundError, match="/no/"),
+    ):
+        store.sync()
+    (tmp_path / "log.11").mkdir()
+    with pytest.raises(NotFoundError, match=r"log\.11"):
+        read(file)
+
+
+def test_what_was_found_is_kept_for_other_processes_as_long_as_the_files_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_snapshot_index, "_SETTLED_SECONDS", 0.0)
+    work = str(tmp_path / "work")
+    file = with_log(tmp_path, create("/new", b"\xff"), set_data("/schemas", b"s", 1), delete("/ledgers/00/0000/L0007"))
+    found = read(file, work_folder=work)
+    passes = []
+    monkeypatch.setattr(zookeeper_snapshot, "walk", lambda *arguments: passes.append(walk(*arguments)) or passes[-1])
+    assert read(file, work_folder=work) == found
+    assert not passes
+    assert set(read(file, chroot="/ledgers", ledgers_root="", work_folder=work)) < {"/", *(p[8:] for p in found)}
+    assert len(passes) == 1
+    write_log(tmp_path / "log.14", [record(0x14, delete("/new"))])
+    assert set(found) - set(read(file, work_folder=work)) == {"/new"}
+    assert len(passes) == 2
+    for kept in (tmp_path / "work").iterdir():
+        kept.write_bytes(kept.read_bytes()[:-9])
+    assert set(found) - set(read(file, work_folder=work)) == {"/new"}
+    assert len(passes) == 3
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FormatError):
+        read(file, work_folder=work)
+
+
+def test_files_that_change_now_are_read_anew(tmp_path: Path) -> None:
+    file, work = written(tmp_path), tmp_path / "work"
+    assert read(file, work_folder=str(work)) == expected()
+    assert list(work.iterdir()) == []
 
 
 def test_few_paths_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import logging
 import mmap
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -79,17 +79,24 @@ class Transaction:
     changes: tuple[Change, ...]
 
 
-def read_logs(folder: Path, after: int) -> Iterator[Transaction]:
-    """Read the transactions behind the zxid ``after``, without a gap, as far as the logs in the folder go.
+def logs_after(folder: Path, after: int) -> list[Path]:
+    """Name the log that has the transaction behind the zxid ``after``, and all later ones, in their order."""
+    found = ((_NAME.fullmatch(file.name), file) for file in folder.iterdir())
+    logs = sorted((int(match[1], 16), file) for match, file in found if match)
+    first = max((index for index, (zxid, _) in enumerate(logs) if zxid <= after + 1), default=0)
+    return [file for _, file in logs[first:]]
+
+
+def read_logs(logs: Sequence[Path], after: int) -> Iterator[Transaction]:
+    """Read the transactions behind the zxid ``after``, without a gap, as far as the logs go.
 
     Those of a later epoch are left out: whether all of the epoch before are there cannot be seen. The last record of
     the last log may be half written, and is left out as well. Raises FormatError for anything else that is not whole,
-    and for a gap. Comes to nothing where there are no logs.
+    and for a gap.
     """
-    logs = _logs(folder, after)
     expected = after + 1
-    for number, (_, file) in enumerate(logs):
-        for transaction in _read(file, last=number == len(logs) - 1):
+    for file in logs:
+        for transaction in _read(file, last=file == logs[-1]):
             zxid = transaction.zxid
             if zxid < expected:
                 continue
@@ -103,14 +110,6 @@ def read_logs(folder: Path, after: int) -> Iterator[Transaction]:
                 )
             expected = zxid + 1
             yield transaction
-
-
-def _logs(folder: Path, after: int) -> list[tuple[int, Path]]:
-    """Name the log that has the zxid behind this one, and all later ones, by their first zxid."""
-    found = ((_NAME.fullmatch(file.name), file) for file in folder.iterdir())
-    logs = sorted((int(match[1], 16), file) for match, file in found if match)
-    first = max((index for index, (zxid, _) in enumerate(logs) if zxid <= after + 1), default=0)
-    return logs[first:]
 
 
 def _read(file: Path, *, last: bool) -> Iterator[Transaction]:

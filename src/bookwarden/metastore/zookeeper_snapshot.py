@@ -6,16 +6,17 @@ import mmap
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
 
 from bookwarden.errors import ConfigError, NotFoundError, RefusedError
-from bookwarden.metastore.zookeeper_jute import damaged
-from bookwarden.metastore.zookeeper_log import read_logs
-from bookwarden.metastore.zookeeper_replay import Replay, SnapshotNode
+from bookwarden.metastore.zookeeper_jute import Bytes, damaged
+from bookwarden.metastore.zookeeper_log import logs_after, read_logs
+from bookwarden.metastore.zookeeper_replay import Replay
+from bookwarden.metastore.zookeeper_snapshot_index import SnapshotIndex, identity_of, load_index, save_index
 from bookwarden.metastore.zookeeper_snapshot_walk import walk
-from bookwarden.metastore.zookeeper_unpack import unpacked
+from bookwarden.metastore.zookeeper_unpack import unpacked, work_folder
 
 _NAME: Final = re.compile(r"snapshot\.([0-9a-f]{1,16})(\.(gz|snappy))?")
 
@@ -26,7 +27,7 @@ class SnapshotFile:
 
     ``chroot`` is the node whose children are read as if it were the root. ``logs`` is the folder of the transaction
     logs, that of the snapshot by default; ``allow_fuzzy`` reads on where they do not reach far enough. A compressed
-    snapshot is unpacked into ``work_folder``, by default one among the temporary files.
+    snapshot is unpacked into ``work_folder``, by default one of our own among the temporary files.
     """
 
     file: str
@@ -37,72 +38,62 @@ class SnapshotFile:
     work_folder: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotIndex:
-    """What a pass over a snapshot found; paths are relative to the chroot, and that of the root is empty.
-
-    ``kept`` are the nodes near the top with the offsets of their values, and ``below`` the spans (start, end) of the
-    nodes below each of them that are not kept. ``changed`` is what became of the nodes that transactions of the logs
-    changed, None for those that are gone.
-
-    The nodes are the state at the transaction ``zxid``; ``latest_ms`` is the latest time of a change that it has, by
-    the servers' clocks. Unless ``fuzzy`` says why not: then changes of the time in which the snapshot was written may
-    be in it or not, each by itself. ``checksum`` is that of all nodes in the file.
-    """
-
-    file: str
-    chroot: str
-    ledgers_root: str
-    checksum: int
-    zxid: int
-    latest_ms: int
-    nodes: int
-    fuzzy: str | None
-    kept: dict[str, int]
-    below: dict[str, list[tuple[int, int]]]
-    changed: dict[str, SnapshotNode | None]
-
-
 @contextmanager
 def open_snapshot(source: SnapshotFile) -> Iterator[tuple[SnapshotIndex, mmap.mmap]]:
     """Check a snapshot in one pass over it, replay the logs, and give what was found with the file.
 
     Raises FormatError for a file that is not whole or a gap between the logs, NotFoundError where there is no file,
     ConfigError where it has no such chroot, and RefusedError if the logs do not reach to the moment at which the
-    snapshot was finished, unless that is allowed.
+    snapshot was finished, unless that is allowed. What was found is kept in the work folder: another process that
+    reads the same files does without the pass.
     """
-    file, chroot, ledgers_root = Path(source.file), source.chroot.rstrip("/"), source.ledgers_root.rstrip("/")
+    file = Path(source.file)
     if not file.is_file():
         raise NotFoundError(f"there is no snapshot file {file}: check the path")
     name = _NAME.fullmatch(file.name)
     begun = int(name[1], 16) if name else None
-    replay = Replay() if begun is None else Replay(read_logs(Path(source.logs or file.parent), begun))
-    with _mapped(unpacked(file, source.work_folder)) as data:
-        found = walk(data, str(file), chroot, ledgers_root, replay)
-        if "" not in found.kept:
-            raise ConfigError(f"{file} has no node {chroot}: check the part after # in the metadata store's URL")
-        needed = max(found.ended or 0, found.youngest)
-        fuzzy = _fuzzy(begun, replay.last_zxid, found.ended, needed)
-        if fuzzy and not source.allow_fuzzy:
-            raise RefusedError(
-                f"{file} is not the state of one moment: {fuzzy}; copy the snapshot first, and then all log.* files of "
-                "the same server into its folder"
-            )
-        inside = [path for path in {*replay.paths, *found.before} if f"{path}/".startswith(f"{chroot}/")]
-        index = SnapshotIndex(
-            file=str(file),
-            chroot=chroot,
-            ledgers_root=ledgers_root,
-            checksum=found.checksum,
-            zxid=max(needed, begun or 0, replay.last_zxid or 0),
-            latest_ms=max(found.latest_ms, replay.latest_ms),
-            nodes=found.nodes,
-            fuzzy=fuzzy,
-            kept=found.kept,
-            below=found.below,
-            changed={path[len(chroot) :]: replay.resolve(path, found.before.get(path)) for path in inside},
-        )
+    with _file_errors():
+        logs = [] if begun is None else logs_after(Path(source.logs or file.parent), begun)
+        work = work_folder(source.work_folder)
+        identity = identity_of([file, *logs], astuple(source))
+        readable = unpacked(file, work)
+    with _mapped(readable) as data:
+        index = load_index(work, identity) if identity else None
+        if index is None:
+            with _file_errors():
+                replay = Replay() if begun is None else Replay(read_logs(logs, begun))
+            index = _index(source, data, begun, replay)
+            if identity:
+                save_index(index, work, identity)
         yield index, data
+
+
+def _index(source: SnapshotFile, data: Bytes, begun: int | None, replay: Replay) -> SnapshotIndex:
+    file, chroot, ledgers_root = source.file, source.chroot.rstrip("/"), source.ledgers_root.rstrip("/")
+    found = walk(data, file, chroot, ledgers_root, replay)
+    if "" not in found.kept:
+        raise ConfigError(f"{file} has no node {chroot}: check the part after # in the metadata store's URL")
+    needed = max(found.ended or 0, found.youngest)
+    fuzzy = _fuzzy(begun, replay.last_zxid, found.ended, needed)
+    if fuzzy and not source.allow_fuzzy:
+        raise RefusedError(
+            f"{file} is not the state of one moment: {fuzzy}; copy the snapshot first, and then all log.* files of "
+            "the same server into its folder"
+        )
+    inside = [path for path in {*replay.paths, *found.before} if f"{path}/".startswith(f"{chroot}/")]
+    return SnapshotIndex(
+        file=file,
+        chroot=chroot,
+        ledgers_root=ledgers_root,
+        checksum=found.checksum,
+        zxid=max(needed, begun or 0, replay.last_zxid or 0),
+        latest_ms=max(found.latest_ms, replay.latest_ms),
+        nodes=found.nodes,
+        fuzzy=fuzzy,
+        kept=found.kept,
+        below=found.below,
+        changed={path[len(chroot) :]: replay.resolve(path, found.before.get(path)) for path in inside},
+    )
 
 
 def _fuzzy(begun: int | None, replayed: int | None, ended: int | None, needed: int) -> str | None:
@@ -121,8 +112,20 @@ def _fuzzy(begun: int | None, replayed: int | None, ended: int | None, needed: i
 
 @contextmanager
 def _mapped(file: Path) -> Iterator[mmap.mmap]:
-    with file.open("rb") as opened:
+    with _file_errors():
+        opened = file.open("rb")
+    with opened:
         if opened.seek(0, 2) == 0:
             raise damaged(str(file), 0, "it is empty")
         with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data
+
+
+@contextmanager
+def _file_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotFoundError(
+            f"{error.filename} cannot be read ({error.strerror}): check the path and its rights"
+        ) from error

@@ -14,7 +14,8 @@ from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
 from bookwarden.metastore.zookeeper_jute import Bytes, damaged
-from bookwarden.metastore.zookeeper_snapshot import SnapshotFile, SnapshotIndex, open_snapshot
+from bookwarden.metastore.zookeeper_snapshot import SnapshotFile, open_snapshot
+from bookwarden.metastore.zookeeper_snapshot_index import SnapshotIndex
 from bookwarden.metastore.zookeeper_snapshot_walk import paths_between, read_values
 
 # Of what lies below the kept nodes, as many paths as were used last are remembered.

@@ -26,30 +26,32 @@ _SNAPPY_HEADER: Final = len(_SNAPPY_MAGIC) + 8
 _MAX_SNAPPY_BLOCK: Final = 1 << 29
 
 
-def unpacked(file: Path, work_folder: str | None) -> Path:
-    """Return the file itself, or its content in the folder (by default one of our own among the temporary ones).
+def work_folder(chosen: str | None) -> Path:
+    """Make the folder for what is made of a snapshot, by default one of our own among the temporary ones."""
+    if chosen is not None:
+        Path(chosen).mkdir(parents=True, exist_ok=True)
+        return Path(chosen)
+    folder = Path(tempfile.gettempdir()) / f"bookwarden-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ConfigError(f"{folder} belongs to someone else: set TMPDIR, or ?work=/folder in the store's URL")
+    return folder
 
-    What was unpacked before is found again. Raises FormatError if the file is not whole.
+
+def unpacked(file: Path, folder: Path) -> Path:
+    """Return the file itself if it is not compressed, else its content in the folder, where it is found again.
+
+    Raises FormatError if the file is not whole.
     """
     blocks = {".gz": _gzip_blocks, ".snappy": _snappy_blocks}.get(file.suffix)
     if blocks is None:
         return file
     stat = file.stat()
     identity = hashlib.sha256(f"{file.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()).hexdigest()[:16]
-    folder = _own_folder() if work_folder is None else Path(work_folder)
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{file.stem}-{identity}"
     if not target.exists():
         _unpack(file, target, blocks)
     return target
-
-
-def _own_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"bookwarden-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise ConfigError(f"{folder} belongs to someone else: unpack the snapshot yourself, or set TMPDIR")
-    return folder
 
 
 def _unpack(file: Path, target: Path, blocks: Callable[[BinaryIO, Path], Iterator[bytes]]) -> None:
