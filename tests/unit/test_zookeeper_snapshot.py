@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +35,7 @@ from hypothesis import strategies as st
 
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.errors import (
     ConfigError,
     FormatError,
@@ -42,6 +45,7 @@ from bookwarden.errors import (
 )
 from bookwarden.metastore import zookeeper_snapshot, zookeeper_snapshot_index, zookeeper_snapshot_store
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper_snapshot import SnapshotFile
 from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
@@ -200,6 +204,34 @@ def test_ledgers_of_each_layout_are_listed(tmp_path: Path, layout: LedgerLayout)
         rows = [row for piece in listing.pieces() for row in listing.read(piece).rows]
     assert sorted(row.ledger_id for row in rows) == LEDGERS
     assert all(row.path == ledger_path("/ledgers", row.ledger_id, layout) for row in rows)
+
+
+def test_a_scan_of_recorded_nodes_finds_in_a_snapshot_what_it_finds_in_a_store(tmp_path: Path) -> None:
+    samples = json.loads((Path(__file__).parents[1] / "data/pulsar_4_0_8_nodes.json").read_text())["samples"]
+    recorded = {path: base64.b64decode(value) for sample in samples for path, value in sample["nodes"].items()}
+    memory = MemoryStore()
+    for path, value in recorded.items():
+        above = memory.get(path)
+        if above is None:
+            memory.create(path, value, make_parents=True)
+        else:
+            memory.put(path, value, above.version)
+    values: dict[str, bytes | None] = {
+        "" if path == "/" else path: node for path, node in values_of(everything(memory)).items()
+    }
+    file = written(tmp_path, dict(sorted(values.items(), key=lambda entry: entry[0].split("/"))))
+
+    def found(store: MetadataStore) -> tuple[object, ...]:
+        references, ledgers = ReferencePieces({"root": store}), LedgerListing(store)
+        rows = [references.read(piece) for piece in references.pieces()]
+        listed = [row for piece in ledgers.pieces() for row in ledgers.read(piece).rows]
+        return rows, [row._replace(created_ms=0, version=0) for row in listed]
+
+    with closing(SnapshotStore(SnapshotFile(str(file)))) as store:
+        (references, ledgers) = found(store)
+    assert (references, ledgers) == found(memory)
+    assert references
+    assert ledgers
 
 
 def test_a_chroot_hides_all_beside_it(tmp_path: Path) -> None:
