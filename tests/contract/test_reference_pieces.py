@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from uuid import UUID, uuid4
 
@@ -19,7 +19,14 @@ from bookwarden.clusters.pulsar.reference_pieces import (
     ReferencePieces,
     digest_of,
 )
-from bookwarden.errors import BookieUnavailableError, StoreAccessError, StoreError, TruncatedListingError
+from bookwarden.errors import (
+    BookieUnavailableError,
+    FormatError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+    TruncatedListingError,
+)
 from bookwarden.ledgers.holders import CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
 from bookwarden.ledgers.references import PlaceKind
@@ -61,6 +68,7 @@ class Partial(MetadataStore):
         self._store = store
         self.dropped: set[str] = set()
         self.refused: set[str] = set()
+        self.error: Exception = StoreAccessError("no rights")
 
     def list_children(self, path: str) -> list[str]:
         self._check(path)
@@ -79,7 +87,7 @@ class Partial(MetadataStore):
 
     def _check(self, path: str) -> None:
         if any(f"{path}/".startswith(f"{refused}/") for refused in self.refused):
-            raise StoreAccessError(f"{path}: no rights")
+            raise self.error
 
     def _never(self, *_: object, **__: object) -> None:
         raise AssertionError("a scan changes nothing")
@@ -376,20 +384,30 @@ def test_tenants_and_namespaces_are_those_with_policies(store: MetadataStore) ->
     assert known_namespaces(store) == {"t/n", "t/cluster/old"}
 
 
-@pytest.fixture
-def closed() -> Iterator[MemoryStore]:
-    store = MemoryStore()
+def test_a_node_with_a_name_that_no_path_can_have_leaves_its_namespace_open(store: MetadataStore) -> None:
     fill(store, NODES)
-    yield store
-    store.close()
-
-
-def test_a_root_that_does_not_answer_is_an_error_and_no_doubt(closed: MemoryStore) -> None:
-    pieces = ReferencePieces({ROOT: closed})
+    partial = Partial(store)
+    pieces = ReferencePieces({ROOT: partial}, Recorded(18))
     found = pieces.pieces()
-    closed.close()
-    for piece in found:
-        with pytest.raises(StoreError):
-            pieces.read(piece)
-        with pytest.raises(StoreError):
-            pieces.relist(piece)
+    partial.refused, partial.error = {"/managed-ledgers/v1/c/persistent"}, FormatError("too long")
+    doubts = [doubt for piece in found for doubt in pieces.read(piece).doubts if doubt.reason == "too long"]
+    assert {doubt.path for doubt in doubts} == {
+        f"/managed-ledgers/v1/c/persistent{part}" for part in ("", "/persistent")
+    }
+    assert all(doubt.concerns(ManagedLedgerHolder("v1/c/persistent/x")) for doubt in doubts)
+    assert not any(doubt.concerns(ManagedLedgerHolder("v1/d/persistent/x")) for doubt in doubts)
+
+
+def test_a_root_that_stops_answering_is_an_error_and_no_doubt(store: MetadataStore) -> None:
+    fill(store, NODES)
+    partial = Partial(store)
+    pieces = ReferencePieces({ROOT: partial}, Recorded(18))
+    piece = piece_of(pieces, "t/n/persistent")
+    partial.refused, partial.error = {"/managed-ledgers/t/n/persistent/a+b"}, StoreUnavailableError("away")
+    with pytest.raises(StoreUnavailableError):
+        pieces.read(piece)
+    with pytest.raises(StoreUnavailableError):
+        pieces.relist(piece)
+    partial.refused = {"/managed-ledgers/t"}
+    with pytest.raises(StoreUnavailableError):
+        pieces.pieces()

@@ -21,7 +21,7 @@ class ReferenceScan:
         self._pieces = ReferencePieces(roots, entries)
 
     def read_into(self, index: ReferenceIndex) -> None:
-        """Add what every node names, and note each that cannot be read or parsed; two requests per topic at most.
+        """Add what every node names, and note each that cannot be read or parsed; one request per topic with cursors.
 
         Raises StoreError where a root does not answer, or is no Pulsar's: then the index is not to be used.
         """
