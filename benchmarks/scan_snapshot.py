@@ -59,11 +59,13 @@ def run(options: Options) -> None:
         say(f"{size / _MIB:,.0f} MiB; its ledgers are read by {os.cpu_count()} processes")
         speeds, opened, references, reads = [], [], [], []
         for number in range(1, rounds + 1):
-            speed, seconds, read = _scan(f"zk-snapshot:{file}", count)
+            # A folder of its own, so that each round checks the file anew.
+            url = f"zk-snapshot:{file}?work={folder}/{number}"
+            speed, seconds, read = _scan(url, count)
             speeds.append(speed)
             opened.append(seconds)
             reads.append(read)
-            references.append(_read_references(f"zk-snapshot:{file}", topics))
+            references.append(_read_references(url, topics))
             say(
                 f"round {number} of {rounds}: {speed:,.0f} ledgers/s, {seconds:.2f} s until the file was checked; "
                 f"{references[-1]:,.0f} topics/s by one process"

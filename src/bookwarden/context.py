@@ -378,7 +378,9 @@ class ScanContext(Resources):
         with self._closed_on_error():
             self._settings = settings
             self._snapshot = snapshot
-            self.metadata = self._keep(MetadataContext(source, max_reads_per_second=max_reads_per_second))
+            # A file is nobody's server, so there is no limit to how fast it is read.
+            limit = max_reads_per_second if snapshot is None else None
+            self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
             store = self.metadata.bookkeeper_store
             self.listing = LedgerListing(store, settings.metadata_store.ledgers_root)
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)

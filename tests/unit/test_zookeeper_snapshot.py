@@ -427,10 +427,12 @@ def test_transactions_of_each_kind_are_replayed(tmp_path: Path) -> None:
         set_acl("/ledgers"),
         multi(set_data("/schemas", b"s", 4), check("/ledgers"), create("/schemas/t", b"x"), delete("/box")),
         multi(failed(), delete("/schemas")),
+        set_data("/", b"top", 1),
     )
     tree = read(file)
     gone = {f"{orders}/grüße", "/ledgers/00/0001/L0000", "/ledgers/L0000000001"}
     new = {
+        "/": b"top",
         "/ledgers/00/0000/L0008": b"eight",
         "/managed-ledgers/t/n3": b"",
         "/managed-ledgers/t/n3/persistent": b"",
@@ -446,7 +448,7 @@ def test_transactions_of_each_kind_are_replayed(tmp_path: Path) -> None:
     assert created_ms == expected()[orders][2]
     assert tree["/schemas/t"][1:] == (0, 9_012, 9_012)
     with closing(SnapshotStore(SnapshotFile(str(file)))) as store:
-        assert (store.index.zxid, store.index.latest_ms) == (0x1E, 9_013)
+        assert (store.index.zxid, store.index.latest_ms) == (0x1F, 9_014)
 
 
 def test_a_transaction_that_the_snapshot_has_already_does_no_harm(tmp_path: Path) -> None:

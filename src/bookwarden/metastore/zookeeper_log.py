@@ -221,7 +221,8 @@ def _change(kind: int, reader: JuteReader, client: int) -> Change | None:
     if kind in (_DELETE, _DELETE_CONTAINER):
         return Deleted(path)
     if kind in (_SET_DATA, _RECONFIG):
-        return Replaced(path, reader.read_value(), reader.read_int())
+        # The root is called otherwise in a snapshot.
+        return Replaced(path.rstrip("/"), reader.read_value(), reader.read_int())
     if kind == _SET_ACL:
         reader.skip_access_rules()
     elif kind != _CHECK:

@@ -111,6 +111,8 @@ class _Opened:
         self._appeared: dict[str, set[str]] = {}
         self._vanished: dict[str, set[str]] = {}
         for name, node in index.changed.items():
+            if not name:
+                continue
             changes = self._vanished if node is None else self._appeared
             changes.setdefault(_above(name), set()).add(_last_part(name))
 

@@ -216,6 +216,12 @@ class OrphanScan:
                 f"scan {header.scan_id} was begun on the cluster {header.identity}, and the settings name {found}: "
                 "go on with the settings of that cluster"
             )
+        if context.snapshot_ms != header.snapshot_ms:
+            raise RefusedError(
+                f"scan {header.scan_id} was begun on {header.snapshot} when the latest change in it was of "
+                f"{header.snapshot_ms} ms, and it is {context.snapshot_ms} ms now: these are other files; "
+                "begin a new scan"
+            )
 
 
 class _Planning:
