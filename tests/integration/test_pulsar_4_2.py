@@ -29,6 +29,7 @@ from bookwarden.devcluster.jars import ensure_jars
 from bookwarden.devcluster.java import find_java
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.ledgers.references import PlaceKind
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.broker_claims import (
     assert_every_claimed_ledger_is_found,
@@ -137,6 +138,11 @@ def used_ledgers(site: SweepingSite, admin: PulsarAdmin, topic: str) -> dict[Led
     }
 
 
+def places_of(site: SweepingSite, ledger_ids: set[int]) -> set[PlaceKind]:
+    """Say which kinds of places name any of the ledgers, in all of the metadata."""
+    return {named.place.kind for ledger_id in ledger_ids for named in site.explain(ledger_id).everywhere or ()}
+
+
 def test_ledgers_of_each_kind_are_kept_in_use_and_marked_and_swept_with_their_topic(
     deletion_site: DeletionSite,
     site: SweepingSite,
@@ -160,6 +166,14 @@ def test_ledgers_of_each_kind_are_kept_in_use_and_marked_and_swept_with_their_to
     rows = site.sweep(*marks_of_ids(site.metadata.catalog, sorted(set().union(*used.values()))))
     assert {row.component: set() for row in rows} == {component.name: set() for component in used}
     assert {row.outcome for row in rows} == {Outcome.STILL_REFERENCED}
+    assert {component: places_of(site, ids) for component, ids in used.items()} == {
+        LedgerComponent.MANAGED_LEDGER: {PlaceKind.MANAGED_LEDGER},
+        LedgerComponent.MANAGED_CURSOR: {PlaceKind.CURSOR},
+        LedgerComponent.SCHEMA_STORAGE: {PlaceKind.SCHEMA},
+        # The last entry of its cursor's ledger: the node does not name it before the cursor has a ledger anew.
+        LedgerComponent.COMPACTED_LEDGER: {PlaceKind.COMPACTED_NOW},
+        LedgerComponent.DELAYED_INDEX_BUCKET: {PlaceKind.BUCKET},
+    }
 
     ledgers = {ledger_id: site.stored(ledger_id) for ids in used.values() for ledger_id in ids}
     with PhaseOneContext(deletion_site.settings) as phase_one:
