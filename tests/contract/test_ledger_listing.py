@@ -151,6 +151,17 @@ def test_what_is_no_ledger_is_none_and_names_of_no_layout_are_named(store: Metad
     assert sorted(row.ledger_id for piece in pieces for row in piece.rows) == [7, 2**31]
     assert sum(piece.names for piece in pieces) == 2
     assert sorted(path for piece in pieces for path in piece.unparsable) == sorted(f"{root}/{name}" for name in strange)
+    assert listing.pieces(besides=listing.pieces()) == []
+
+
+def test_ids_are_in_their_order_whatever_that_of_their_names_is(store: MetadataStore, root: str) -> None:
+    ids = [2 * 10**9, 10**10]
+    fill(store, root, FLAT, ids)
+    listing = LedgerListing(store, root)
+    (piece,) = listing.pieces()
+    again = listing.relist(piece)
+    assert (again.ids, again.paths) == (ids, [ledger_path(root, ledger_id, FLAT) for ledger_id in ids])
+    assert [row.ledger_id for row in listing.read(piece).rows] == ids
 
 
 def test_metadata_that_cannot_be_understood_is_a_row_that_says_so(store: MetadataStore, root: str) -> None:
