@@ -27,14 +27,18 @@ def node(
     value: bytes | None = b"",
     *,
     zxid: int = 1,
+    children_zxid: int = 1,
     created_ms: int = 1_700_000_000_000,
     modified_ms: int | None = None,
     version: int = 0,
     owner: int = 0,
 ) -> bytes:
-    """Encode a node of a snapshot; the root's path is empty."""
+    """Encode a node of a snapshot; the root's path is empty.
+
+    ``zxid`` is the transaction of its own last change, ``children_zxid`` that of the last change of its children.
+    """
     modified = created_ms if modified_ms is None else modified_ms
-    stat = _STAT.pack(_OPEN_ACCESS, zxid, zxid, created_ms, modified, version, 0, 0, owner, zxid)
+    stat = _STAT.pack(_OPEN_ACCESS, zxid, zxid, created_ms, modified, version, 0, 0, owner, children_zxid)
     return text(path) + text(value) + stat
 
 

@@ -359,7 +359,10 @@ def test_bytes_behind_the_end_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "paths",
-    [[], ["/a"], ["", "/a", "/a"], ["", "/a/b"], ["", "a"], ["", "/a", "/a/b", "/a/b/c", "/a/b/c/d/e"]],
+    [
+        *([], ["/a"], ["", "/a", "/a"], ["", "/a/b"], ["", "a"], ["", "/a/b/c/d"]),
+        *(["", "/a", "/a/b", "/a/b/c", "/a/b/c/d/e"], ["", "/a", "/a/b", "/a/b/c", "/x/b/c/d"]),
+    ],
     ids=str,
 )
 def test_nodes_that_no_tree_has_are_seen(tmp_path: Path, paths: Sequence[str]) -> None:
@@ -496,9 +499,10 @@ def test_a_snapshot_written_during_changes_needs_the_logs_up_to_its_end(tmp_path
     assert values_of(read(file))["/schemas"] == b"b"
 
 
-def test_a_node_younger_than_the_logs_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("young", [node("/a", zxid=0x13), node("/a", children_zxid=0x13)], ids=["itself", "children"])
+def test_a_node_younger_than_the_logs_is_seen(tmp_path: Path, young: bytes) -> None:
     file = tmp_path / "snapshot.10"
-    write_snapshot(file, [node(""), node("/a", zxid=0x13)], last_zxid=0x12)
+    write_snapshot(file, [node(""), young], last_zxid=0x12)
     write_log(tmp_path / "log.11", [record(zxid, failed()) for zxid in (0x11, 0x12)])
     with pytest.raises(RefusedError, match="0x10 to 0x13"):
         read(file)
