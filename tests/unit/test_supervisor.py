@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookwarden.errors import DataGoneError, SparkError
-from bookwarden.pipelines.supervisor import BatchRefusedError, Patience, Pulse, Supervisor
+from bookwarden.pipelines.supervisor import BatchNumbers, BatchRefusedError, Patience, Pulse, Supervisor
 from servers.waiting import eventually
 
 QUICK = Patience(stall=30, max_failures=3, failure_window=60, backoff=0.001, max_backoff=0.002, stop_timeout=5)
@@ -162,3 +162,14 @@ def test_failures_in_a_row_are_told_until_the_query_gets_on_again() -> None:
     supervisor.stop()
     thread.join(10)
     assert told == [1, 2, 0]
+
+
+def test_of_a_progress_only_the_number_of_its_batch_is_asked_of_the_jvm() -> None:
+    pulse = Pulse()
+    pulse.enter(7)
+    pulse.leave(7, finished=True)
+    assert not pulse.wait_until_settled(0)
+    event = SimpleNamespace(progress=lambda: SimpleNamespace(batchId=lambda: 7))
+    BatchNumbers(pulse).onQueryProgress(event)
+    assert pulse.wait_until_settled(0)
+    assert pulse.advances == 1

@@ -13,10 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, Protocol
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from bookwarden.errors import SparkError
 
@@ -57,8 +60,26 @@ class Patience:
     stop_timeout: float = 60.0
 
 
+class BatchNumbers(JStreamingQueryListener):
+    """Takes over from the JVM of a progress the number of its batch, and nothing else.
+
+    The rest, as pyspark converts it, costs more processor time than a small batch takes to sweep.
+    """
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        """Hand on an event that has no more than this."""
+        number = jevent.progress().batchId()
+        progressed: Any = SimpleNamespace(progress=SimpleNamespace(batchId=number))
+        self.pylistener.onQueryProgress(progressed)
+
+
 class Pulse(StreamingQueryListener):
     """Signs of life of the query, and the gate that each batch passes."""
+
+    @cached_property
+    def _jlistener(self) -> Any:
+        jvm: Any = SparkContext._jvm
+        return jvm.PythonStreamingQueryListenerWrapper(BatchNumbers(self))
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
