@@ -16,7 +16,8 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_scan import OrphanScan, ScanResult
+from bookwarden.pipelines.orphan_scan import OrphanScan
+from bookwarden.pipelines.scan_planning import ScanResult
 from bookwarden.pipelines.scan_stage import Progress
 from servers.population import ROOT, Population
 

@@ -21,9 +21,9 @@ from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCou
 from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, MissingLedger, summarize
 from bookwarden.pipelines import scan_driver
 from bookwarden.pipelines.orphan_folder import plans_of, scan_folder
-from bookwarden.pipelines.orphan_scan import ScanResult
 from bookwarden.pipelines.plan_files import SUMMARY
 from bookwarden.pipelines.scan_driver import ScanPaused
+from bookwarden.pipelines.scan_planning import ScanResult
 
 CANDIDATE = Candidate(
     4711, "MANAGED_LEDGER", "t/n/persistent/a", "topic deleted", "/ledgers/4711", 1, 5, None, 2_048, "CLOSED", 9

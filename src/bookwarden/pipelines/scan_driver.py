@@ -12,7 +12,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
-from bookwarden.pipelines.orphan_scan import OrphanScan, ScanResult
+from bookwarden.pipelines.orphan_scan import OrphanScan
+from bookwarden.pipelines.scan_planning import ScanResult
 from bookwarden.pipelines.scan_stage import Progress
 from bookwarden.pipelines.sweep_driver import end_session, session
 

@@ -1,0 +1,255 @@
+"""The plan of a scan whose pieces are all read: joined, classified, summed up and written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import reduce
+from importlib.metadata import version
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from bookwarden.config import Settings
+from bookwarden.context import ScanContext
+from bookwarden.errors import NotFoundError, StoreError
+from bookwarden.ledgers.references import Doubt
+from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.classify import Knowledge
+from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, carry_over, new_id
+from bookwarden.orphans.summary import (
+    AGE_BUCKETS,
+    NO_NAMESPACE,
+    OTHER_KIND,
+    SHOWN_MISSING,
+    Cell,
+    Findings,
+    GrowthPoint,
+    MissingLedger,
+    Summary,
+    summarize,
+)
+from bookwarden.pipelines.orphan_folder import plans_of
+from bookwarden.pipelines.orphan_join import Classification, LedgerJoin, namespaces_of, read_table
+from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
+from bookwarden.pipelines.scan_files import ScanFolder, Seal
+from bookwarden.pipelines.scan_header import ScanHeader
+from bookwarden.pipelines.scan_reading import (
+    DOUBT_TABLES,
+    LEDGERS_STAGE,
+    MISSING_COLUMNS,
+    LookUpMissing,
+    ScanInput,
+    digest_of_seals,
+)
+from bookwarden.pipelines.scan_stage import Progress, reported, spark_errors
+from bookwarden.pipelines.scan_tables import DOUBTS, ODD_NAMES, StoredDoubt, doubt_of
+
+ORPHANS_FOUND = 10
+MISSING_FOUND = 11
+_JOIN_STAGE = "join"
+_PLAN_STAGE = "plan"
+# Each task of the classification has them all.
+_MOST_DOUBTS = 100_000
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """The plan that a scan made, and what the scan found."""
+
+    plan: PlanManifest
+    summary: Summary
+
+    @property
+    def orphans(self) -> int:
+        """How many ledgers nobody names."""
+        return self.summary.total(LedgerClass.ORPHAN)[0]
+
+    @property
+    def missing(self) -> int:
+        """How many ledgers are named and gone."""
+        return self.summary.missing_total
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that a schedule is told; lost data counts for more than orphans."""
+        if self.missing:
+            return MISSING_FOUND
+        return ORPHANS_FOUND if self.orphans else 0
+
+
+class Planning:
+    """Makes the plan of a scan whose pieces are all read."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        header: ScanHeader,
+        folder: ScanFolder,
+        seals: dict[str, list[Seal]],
+        progress: Progress,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._header = header
+        self._folder = folder
+        self._seals = seals
+        self._progress = progress
+
+    def make(self, context: ScanContext, source: ScanInput, cutoff_ms: int) -> ScanResult:
+        """Join, classify, and write the plan."""
+        steps = _Steps(self._progress, _JOIN_STAGE, 5)
+        with spark_errors("joining ledgers and references"), closing(self._join()) as join:
+            steps.done()
+            doubts = self._doubts()
+            known = Knowledge(
+                cutoff_ms=cutoff_ms,
+                tenants=context.tenants(),
+                namespaces=context.namespaces() | self._named_namespaces(join),
+                existing=join.existing(),
+                doubts=tuple(doubts),
+            )
+            steps.done()
+            known = replace(known, alive=join.alive(known))
+            steps.done()
+            found = join.classify(known)
+            cells = [*found.cells(), *self._odd_cells()]
+            steps.done()
+            missing = self._missing(join, source)
+            try:
+                findings = Findings(_Missing(missing), found.foreign(), [*doubts, *self._odd_names()])
+                steps.done()
+                return self._write(found, cells, findings, cutoff_ms, context.namespaces())
+            finally:
+                missing.unpersist()
+
+    def _join(self) -> LedgerJoin:
+        return LedgerJoin(self._spark, self._folder, self._header.begun_ms)
+
+    def _write(
+        self, found: Classification, cells: list[Cell], findings: Findings, cutoff_ms: int, namespaces: frozenset[str]
+    ) -> ScanResult:
+        header, plans = self._header, plans_of(self._settings)
+        created_ms = int(time.time() * 1000)
+        before = plans.newest(header.identity)
+        summary = summarize(
+            cells,
+            findings,
+            plan_id=new_id(created_ms),
+            scan_id=header.scan_id,
+            created_ms=created_ms,
+            cutoff_ms=cutoff_ms,
+            cluster=header.identity.instance_id,
+            earlier=_growth(plans, before),
+        )
+        manifest = PlanManifest(
+            plan_id=summary.plan_id,
+            scan_id=header.scan_id,
+            tool_version=version("bookwarden"),
+            begun_ms=header.begun_ms if header.snapshot_ms is None else header.snapshot_ms,
+            created_ms=created_ms,
+            cutoff_ms=cutoff_ms,
+            cluster=header.identity,
+            counts=PlanCounts(
+                ledgers=summary.ledgers,
+                logical_bytes=summary.logical_bytes,
+                references=found.references.where("ledger_id is not null").count(),
+                candidates=0,
+                candidate_bytes=0,
+                missing=summary.missing_total,
+                doubts=summary.doubts_total,
+            ),
+            candidates=(),
+            emptied=tuple(found.emptied(namespaces)),
+            inputs={stage: digest_of_seals(seals) for stage, seals in self._seals.items()},
+            settings=header.settings,
+        )
+        total = summary.total(LedgerClass.ORPHAN)[0]
+        earlier = iter(()) if before is None else plans.all_candidates(before)
+        written = _Steps(self._progress, _PLAN_STAGE, total)
+        with reported(written.tell):
+            candidates = carry_over(written.counted(_candidates(found.orphans(), created_ms)), earlier, created_ms)
+            plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()})
+        return ScanResult(plan, summary)
+
+    def _named_namespaces(self, join: LedgerJoin) -> frozenset[str]:
+        return frozenset(row["namespace"] for row in namespaces_of(join.references).toLocalIterator())
+
+    def _doubts(self) -> list[Doubt]:
+        rows = reduce(DataFrame.union, (read_table(self._spark, self._folder, table, DOUBTS) for table in DOUBT_TABLES))
+        number = rows.count()
+        if number > _MOST_DOUBTS:
+            raise StoreError(
+                f"{number:,} places in the metadata could not be read or parsed, such as {rows.head()!r}: so many leave"
+                " nothing to be planned; look for what they have in common, then scan again"
+            )
+        return sorted((doubt_of(StoredDoubt(*row)) for row in rows.toLocalIterator()), key=lambda doubt: doubt[:3])
+
+    def _odd_names(self) -> list[Doubt]:
+        rows = read_table(self._spark, self._folder, "odd_names", ODD_NAMES).orderBy("path").limit(SHOWN_MISSING)
+        root = self._header.identity.bookkeeper_url
+        return [Doubt(row["path"], root, "its name fits no layout of ledgers") for row in rows.toLocalIterator()]
+
+    def _odd_cells(self) -> Iterator[Cell]:
+        number = sum(seal.others.get("odd_names", 0) for seal in self._seals[LEDGERS_STAGE])
+        if number:
+            yield Cell(LedgerClass.UNPARSABLE.value, OTHER_KIND, NO_NAMESPACE, "", AGE_BUCKETS[0], number, 0)
+
+    def _missing(self, join: LedgerJoin, source: ScanInput) -> DataFrame:
+        places = join.unnamed().mapInArrow(LookUpMissing(source), MISSING_COLUMNS)
+        missing = places.groupBy("ledger_id").agg(F.slice(F.array_sort(F.collect_set("place")), 1, 10).alias("places"))
+        return missing.persist(StorageLevel.DISK_ONLY)
+
+
+class _Missing(list[MissingLedger]):
+    """The missing ledgers with the smallest ids; there may be more, and its length counts them all."""
+
+    def __init__(self, missing: DataFrame) -> None:
+        rows = missing.orderBy("ledger_id").limit(SHOWN_MISSING).collect()
+        super().__init__(MissingLedger(row["ledger_id"], tuple(row["places"])) for row in rows)
+        self._all = missing.count()
+
+    def __len__(self) -> int:
+        return self._all
+
+
+class _Steps:
+    """How far a stage is that is not read in pieces."""
+
+    def __init__(self, progress: Progress, stage: str, total: int) -> None:
+        self._progress = progress
+        self._stage = stage
+        self._total = total
+        self._done = 0
+        self.tell()
+
+    def tell(self) -> None:
+        self._progress(self._stage, self._done, self._total)
+
+    def done(self) -> None:
+        self._done += 1
+        self.tell()
+
+    def counted(self, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
+        for candidate in candidates:
+            self._done += 1
+            yield candidate
+
+
+def _candidates(orphans: DataFrame, created_ms: int) -> Iterator[Candidate]:
+    names = [name for name in Candidate._fields if name != "first_seen_ms"]
+    for row in orphans.select(*names).toLocalIterator():
+        yield Candidate(**row.asDict(), first_seen_ms=created_ms)
+
+
+def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint, ...]:
+    if before is None:
+        return ()
+    try:
+        return plans.summary(before).growth
+    except NotFoundError:
+        return ()
