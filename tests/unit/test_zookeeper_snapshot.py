@@ -466,8 +466,9 @@ def test_a_transaction_that_the_snapshot_has_already_does_no_harm(tmp_path: Path
         delete("/schemas/t"),
         create("/schemas/t", b"2"),
     )
-    found = values_of(read(file))
-    assert found[ledger] == b"seven"
+    tree = read(file)
+    found = values_of(tree)
+    assert tree[ledger] == (b"seven", 1, expected()[ledger][2], 9_001)
     assert gone not in found
     assert found["/schemas/t"] == b"2"
 
