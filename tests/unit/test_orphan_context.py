@@ -12,7 +12,7 @@ import pytest
 import bookwarden.context
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import OrphanApplyContext, cluster_identity_of, guard_limits_of, open_metadata_store
+from bookwarden.context import open_metadata_store
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -22,6 +22,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest
 from bookwarden.pipelines.plan_files import PlanFiles
+from bookwarden.scan_context import OrphanApplyContext, cluster_identity_of, guard_limits_of
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 HOLDER = ManagedLedgerHolder("t/n/persistent/a")

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.zookeeper_files import node, record, set_data, write_log, write_snapshot
 
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import ScanContext
 from bookwarden.errors import RefusedError
 from bookwarden.pipelines.orphan_scan import OrphanScan
+from bookwarden.scan_context import ScanContext
 
 LATEST_MS = 1_700_000_001_000
 

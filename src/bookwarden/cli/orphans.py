@@ -17,9 +17,9 @@ from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
 from bookwarden.cli.preflight import require_java, require_marking
 from bookwarden.config import Settings
-from bookwarden.context import OrphanApplyContext
 from bookwarden.errors import BookwardenError, NotFoundError, SparkError
 from bookwarden.orphans.apply import ApplyResult
+from bookwarden.scan_context import OrphanApplyContext
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.plan_files import PlanFiles

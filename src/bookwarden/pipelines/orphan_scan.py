@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.bookkeeper.listing import ListingPiece
 from bookwarden.clusters.pulsar.reference_pieces import ReferencePiece
 from bookwarden.config import Settings
-from bookwarden.context import ScanContext, guard_limits_of
 from bookwarden.errors import RefusedError
 from bookwarden.orphans.guards import cutoff_of
 from bookwarden.orphans.plan import check_id, new_id
@@ -44,6 +43,7 @@ from bookwarden.pipelines.scan_reading import (
     from_json,
 )
 from bookwarden.pipelines.scan_stage import Progress, Stages
+from bookwarden.scan_context import ScanContext, guard_limits_of
 
 
 class OrphanScan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
+from bookwarden.clusters.pulsar.reference_pieces import LOGS, ReferencePiece
 from bookwarden.config import Settings
-from bookwarden.context import ScanContext
 from bookwarden.errors import NotFoundError, StoreError
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import LedgerClass
@@ -33,25 +33,31 @@ from bookwarden.orphans.summary import (
     summarize,
 )
 from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_join import Classification, LedgerJoin, namespaces_of, read_table
+from bookwarden.pipelines.orphan_join import Classification, LedgerJoin, read_table
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_header import ScanHeader
 from bookwarden.pipelines.scan_reading import (
     DOUBT_TABLES,
+    LATE_STAGE,
     LEDGERS_STAGE,
     MISSING_COLUMNS,
+    NAMED,
+    REFERENCES_STAGE,
     LookUpMissing,
     ScanInput,
     digest_of_seals,
+    from_json,
 )
 from bookwarden.pipelines.scan_stage import Progress, reported, spark_errors
 from bookwarden.pipelines.scan_tables import DOUBTS, ODD_NAMES, StoredDoubt, doubt_of
+from bookwarden.scan_context import ScanContext
 
 ORPHANS_FOUND = 10
 MISSING_FOUND = 11
 _JOIN_STAGE = "join"
 _PLAN_STAGE = "plan"
+_REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
 # Each task of the classification has them all.
 _MOST_DOUBTS = 100_000
 
@@ -109,7 +115,7 @@ class Planning:
             known = Knowledge(
                 cutoff_ms=cutoff_ms,
                 tenants=context.tenants(),
-                namespaces=context.namespaces() | self._named_namespaces(join),
+                namespaces=context.namespaces() | self._namespaces_read(lambda seal: seal.rows),
                 existing=join.existing(),
                 doubts=tuple(doubts),
             )
@@ -134,6 +140,7 @@ class Planning:
         self, found: Classification, cells: list[Cell], findings: Findings, cutoff_ms: int, namespaces: frozenset[str]
     ) -> ScanResult:
         header, plans = self._header, plans_of(self._settings)
+        with_ledgers = self._namespaces_read(lambda seal: seal.notes[NAMED])
         created_ms = int(time.time() * 1000)
         before = plans.newest(header.identity)
         summary = summarize(
@@ -157,14 +164,14 @@ class Planning:
             counts=PlanCounts(
                 ledgers=summary.ledgers,
                 logical_bytes=summary.logical_bytes,
-                references=found.references.where("ledger_id is not null").count(),
+                references=sum(seal.notes[NAMED] for stage in _REFERENCE_STAGES for seal in self._seals[stage]),
                 candidates=0,
                 candidate_bytes=0,
                 missing=summary.missing_total,
                 doubts=summary.doubts_total,
             ),
             candidates=(),
-            emptied=tuple(found.emptied(namespaces)),
+            emptied=(*found.emptied_topics(), *found.orphans_of(namespaces - with_ledgers)),
             inputs={stage: digest_of_seals(seals) for stage, seals in self._seals.items()},
             settings=header.settings,
         )
@@ -176,8 +183,15 @@ class Planning:
             plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()})
         return ScanResult(plan, summary)
 
-    def _named_namespaces(self, join: LedgerJoin) -> frozenset[str]:
-        return frozenset(row["namespace"] for row in namespaces_of(join.references).toLocalIterator())
+    def _namespaces_read(self, count: Callable[[Seal], int]) -> frozenset[str]:
+        """Name the namespaces in whose pieces of references something is counted."""
+        found = set()
+        for stage in _REFERENCE_STAGES:
+            for piece, seal in zip(self._folder.pieces(stage) or [], self._seals[stage], strict=True):
+                read = from_json(ReferencePiece, piece.get("piece", piece))
+                if read.kind != LOGS and count(seal):
+                    found.add(read.namespace)
+        return frozenset(found)
 
     def _doubts(self) -> list[Doubt]:
         rows = reduce(DataFrame.union, (read_table(self._spark, self._folder, table, DOUBTS) for table in DOUBT_TABLES))

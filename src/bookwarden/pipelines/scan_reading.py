@@ -15,7 +15,6 @@ from bookwarden.clusters.bookkeeper.listing import ListingPiece, digest_of
 from bookwarden.clusters.pulsar.reference_pieces import PieceOfReferences, ReferencePiece
 from bookwarden.clusters.pulsar.reference_pieces import digest_of as digest_of_paths
 from bookwarden.config import Settings
-from bookwarden.context import ScanContext
 from bookwarden.errors import FormatError, TruncatedListingError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import AbsentLedger
@@ -32,6 +31,7 @@ from bookwarden.pipelines.scan_tables import (
     OddName,
     stored_doubt,
 )
+from bookwarden.scan_context import ScanContext
 
 LEDGERS_STAGE = "ledgers"
 REFERENCES_STAGE = "references"
@@ -40,6 +40,7 @@ CHANGES_STAGE = "changes"
 DOUBT_TABLES = ("doubts", "late_doubts")
 COPY_TABLES = ("copies", "late_copies")
 NEWEST = "newest_ahead_ms"
+NAMED = "named"
 
 MISSING_COLUMNS = "ledger_id BIGINT, place STRING"
 _MISSING_SCHEMA = pa.schema([("ledger_id", pa.int64()), ("place", pa.string())])
@@ -140,6 +141,7 @@ def _write_references(folder: ScanFolder, stage: str, number: int, found: PieceO
             COPY_TABLES[turn]: COPIES.table(found.copies),
             DOUBT_TABLES[turn]: DOUBTS.table([stored_doubt(doubt) for doubt in found.doubts]),
         },
+        notes={NAMED: sum(row.ledger_id is not None for row in found.rows)},
     )
 
 

@@ -1,0 +1,166 @@
+"""Builds what the orphan scan reads and what applies its plans, from the settings, as `context` does for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.brokers import broker_clock
+from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
+from bookwarden.clusters.pulsar.producers import PendingDeletionSender
+from bookwarden.clusters.pulsar.reference_check import still_names
+from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
+from bookwarden.config import Settings
+from bookwarden.context import MetadataContext, connection_of
+from bookwarden.deletion.mark import Marker
+from bookwarden.errors import ConfigError, FormatError
+from bookwarden.ledgers.listing import ListedReference
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
+from bookwarden.orphans.apply import Apply, ApplyResult
+from bookwarden.orphans.guards import GuardLimits
+from bookwarden.orphans.plan import ClusterIdentity
+from bookwarden.orphans.ports import PlanStore
+from bookwarden.resources import Resources
+from bookwarden.wire.avro import PendingDeletionCodec
+
+
+def guard_limits_of(settings: Settings) -> GuardLimits:
+    """Give the limits of the orphan scan's plans."""
+    orphans = settings.orphans
+    return GuardLimits(
+        min_age_ms=round(orphans.min_age_days * 86_400_000),
+        longest_compaction_ms=round(orphans.longest_compaction_hours * 3_600_000),
+        max_share=orphans.max_share,
+        max_plan_age_ms=round(orphans.max_plan_age_hours * 3_600_000),
+        seen_apart_ms=round(orphans.seen_apart_hours * 3_600_000),
+        max_clock_skew_ms=round(orphans.max_clock_skew_seconds * 1000),
+    )
+
+
+def cluster_identity_of(settings: Settings, bookkeeper: MetadataStore) -> ClusterIdentity:
+    """Read which cluster the settings name; `bookkeeper` is the store, or snapshot, with BookKeeper's metadata.
+
+    Without an INSTANCEID its part is empty, and no plan of it can be applied. Raises StoreError when the store does
+    not answer, FormatError when the INSTANCEID is no text.
+    """
+    store = settings.metadata_store
+    root = store.ledgers_root.rstrip("/")
+    bookkeeper.sync()
+    node = bookkeeper.get(f"{root}/INSTANCEID")
+    try:
+        instance_id = "" if node is None else node.value.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{root}/INSTANCEID is no text: it is not BookKeeper's") from error
+    return ClusterIdentity.of(instance_id, store.bookkeeper_url or store.urls[0], root, store.urls)
+
+
+class ScanContext(Resources):
+    """What an orphan scan reads, in one process; close it, or use it in a with statement.
+
+    ``snapshot`` is the URL of a snapshot of the metadata stores, None for the live ones; ``snapshot_ms`` is then the
+    latest time in it. ``max_reads_per_second`` is as for MetadataContext.
+    """
+
+    def __init__(
+        self, settings: Settings, snapshot: str | None = None, *, max_reads_per_second: float | None = None
+    ) -> None:
+        super().__init__()
+        source = settings if snapshot is None else _settings_of_snapshot(settings, snapshot)
+        with self._closed_on_error():
+            self._settings = settings
+            self._snapshot = snapshot
+            # A file is nobody's server, so there is no limit to how fast it is read.
+            limit = max_reads_per_second if snapshot is None else None
+            self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
+            store = self.metadata.bookkeeper_store
+            self.listing = LedgerListing(store, settings.metadata_store.ledgers_root)
+            self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
+
+    @property
+    def snapshot_ms(self) -> int | None:
+        """The latest time in the snapshot, in milliseconds since the epoch; None for live stores."""
+        stores = (*self.metadata.stores.values(), self.metadata.bookkeeper_store)
+        times = [store.index.latest_ms for store in stores if isinstance(store, SnapshotStore)]
+        return max(times, default=None)
+
+    def identity(self) -> ClusterIdentity:
+        """Read which cluster it is; a snapshot's is that of the live one."""
+        return cluster_identity_of(self._settings, self.metadata.bookkeeper_store)
+
+    def clocks(self) -> dict[str, int]:
+        """Ask others for the time, in milliseconds since the epoch; a scan of a snapshot asks nobody.
+
+        Raises PulsarError where no broker answers.
+        """
+        if self._snapshot is not None:
+            return {}
+        with closing(PulsarAdmin(connection_of(self._settings))) as admin:
+            return {"the broker": broker_clock(admin)}
+
+    def tenants(self) -> frozenset[str]:
+        """Name the tenants that have policies in any metadata root."""
+        return frozenset().union(*(known_tenants(store) or () for store in self.metadata.stores.values()))
+
+    def namespaces(self) -> frozenset[str]:
+        """Name the namespaces that have policies in any metadata root."""
+        return frozenset().union(*(known_namespaces(store) or () for store in self.metadata.stores.values()))
+
+    def still_names(self, reference: ListedReference) -> bool:
+        """Say whether the place still names its ledger; StoreError where its root does not answer."""
+        return still_names(reference, self.metadata.stores[reference.root], self.metadata.last_entries)
+
+
+def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
+    """Replace the stores by a snapshot of the one ensemble that they are all on; each keeps its chroot."""
+    store = settings.metadata_store
+    urls = [*store.urls, *([store.bookkeeper_url] if store.bookkeeper_url else [])]
+    ensembles = {url.partition("/")[0] for url in urls}
+    if len(ensembles) > 1:
+        raise ConfigError(
+            f"a snapshot is of one ensemble, and the settings name {len(ensembles)} metadata stores "
+            f"({', '.join(sorted(ensembles))}): scan them live"
+        )
+    if not snapshot.startswith("zk-snapshot:") or "#" in snapshot:
+        raise ConfigError(
+            f"{snapshot} is not zk-snapshot:FILE (the paths behind the hosts are taken from metadata_store.urls)"
+        )
+
+    def replaced(url: str) -> str:
+        path = url.partition("/")[2]
+        return f"{snapshot}#/{path}" if path else snapshot
+
+    changed = {
+        "urls": tuple(replaced(url) for url in store.urls),
+        "bookkeeper_url": replaced(store.bookkeeper_url) if store.bookkeeper_url else None,
+    }
+    return settings.model_copy(update={"metadata_store": store.model_copy(update=changed)})
+
+
+class OrphanApplyContext(Resources):
+    """Everything that applying a plan needs; close it, or use it in a with statement."""
+
+    def __init__(
+        self, settings: Settings, plans: PlanStore, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
+    ) -> None:
+        super().__init__()
+        deletion = settings.deletion
+        with self._closed_on_error():
+            self._settings = settings
+            self._metadata = self._keep(MetadataContext(settings))
+            sender = self._keep(PendingDeletionSender(connection_of(settings), deletion.topic, PendingDeletionCodec()))
+            self.apply = Apply(
+                plans,
+                Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled),
+                self._metadata.catalog,
+                self,
+                guard_limits_of(settings),
+                batch=settings.orphans.ledgers_per_batch,
+                on_batch=on_batch,
+            )
+
+    def identity(self) -> ClusterIdentity:
+        """Read which cluster it is now."""
+        return cluster_identity_of(self._settings, self._metadata.bookkeeper_store)
