@@ -588,10 +588,32 @@ def test_damage_in_a_log_that_is_not_the_last_is_seen(tmp_path: Path) -> None:
         read(file)
 
 
-def test_an_unknown_transaction_is_no_guess(tmp_path: Path) -> None:
+def test_a_log_that_was_begun_before_the_snapshot_is_read_from_there(tmp_path: Path) -> None:
     file = written(tmp_path)
-    write_log(tmp_path / "log.11", [record(0x11, (99, delete("/schemas")[1]))])
-    with pytest.raises(FormatError, match="type 99"):
+    write_log(tmp_path / "log.f", [record(0xF + number, create(f"/new-{number}", b"")) for number in range(4)])
+    assert set(read(file)) - set(expected()) == {"/new-2", "/new-3"}
+
+
+def test_zeros_between_records_are_seen(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    write_log(tmp_path / "log.11", [record(0x11, failed()), bytes(64), record(0x12, failed())])
+    with pytest.raises(FormatError, match="zeros"):
+        read(file)
+
+
+@pytest.mark.parametrize(
+    ("operation", "problem"),
+    [
+        ((99, delete("/schemas")[1]), "type 99"),
+        ((2, delete("/schemas")[1] + b"more"), "16 bytes too many"),
+        (multi((2, delete("/schemas")[1] + b"more")), "4 bytes too many"),
+    ],
+    ids=["type", "behind", "behind a part"],
+)
+def test_an_unknown_transaction_is_no_guess(tmp_path: Path, operation: tuple[int, bytes], problem: str) -> None:
+    file = written(tmp_path)
+    write_log(tmp_path / "log.11", [record(0x11, operation)])
+    with pytest.raises(FormatError, match=problem):
         read(file)
 
 
