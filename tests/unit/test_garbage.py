@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
+from bookwarden.pipelines import garbage
 from bookwarden.pipelines.garbage import collect_seldom
 
 
@@ -29,3 +31,22 @@ def test_a_process_that_collects_still_less_often_is_left_alone() -> None:
     gc.set_threshold(5_000_000, 10, 10)
     collect_seldom()
     assert gc.get_threshold()[0] == 5_000_000
+
+
+def test_what_the_first_task_leaves_is_not_looked_through_after_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_tasks", count(1))
+    gc.set_threshold(700, 10, 10)
+    collect_seldom()
+    frozen = gc.get_freeze_count()
+    left = [[number] for number in range(10_000)]
+    collect_seldom()
+    assert gc.get_freeze_count() >= frozen + len(left)
+
+
+def test_a_worker_that_runs_for_long_freezes_hardly_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[None] = []
+    monkeypatch.setattr(garbage, "_tasks", count(1))
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
+    for _ in range(1000):
+        collect_seldom()
+    assert len(frozen) == 10

@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
 from bookwarden.context import SweepContext, connection_of
+from bookwarden.errors import SparkError
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
@@ -30,7 +32,9 @@ from bookwarden.pipelines.received_rows import received_marks
 from bookwarden.pipelines.supervisor import Pulse
 
 logger = logging.getLogger(__name__)
+# What Spark tells every job of a streaming query, and the tasks of the job.
 _QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 
 # Clients and sessions of this worker process. They do not survive a fork, so each belongs to one process id.
 _contexts: dict[tuple[int, str], SweepContext] = {}
@@ -41,11 +45,10 @@ class SweepTask:
     """What an executor runs on its share of a batch; picklable."""
 
     settings: Settings
-    run: str
-    batch: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out all marks of the share, and yield their outcome rows."""
+        collect_seldom()
         context: SweepContext | None = None
         received: list[ReceivedMark] = []
         for batch in batches:
@@ -54,15 +57,23 @@ class SweepTask:
                 received.extend(received_marks(batch, context.decode))
         if context is None:
             return
-        for rows in context.sweep.process(received, self.run):
-            yield outcome_batch(rows, self.batch)
+        query, number = _running_batch()
+        for rows in context.sweep.process(received, f"{query}/{number}"):
+            yield outcome_batch(rows, number)
+
+
+def _running_batch() -> tuple[str, int]:
+    task = TaskContext.get()
+    query, number = (task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)) if task else (None, None)
+    if query is None or number is None:
+        raise SparkError("the sweep runs as a streaming query alone: without a batch its journal cannot be told apart")
+    return query, int(number)
 
 
 def _context(settings: Settings) -> SweepContext:
     key = (os.getpid(), settings.model_dump_json())
     if key not in _contexts:
         _contexts[key] = SweepContext(settings)
-        collect_seldom()
     return _contexts[key]
 
 
@@ -91,7 +102,9 @@ class LedgerDeletion:
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Start the query; with `once` it ends when everything that was due at its start is done."""
         sweep = self._settings.sweep
-        writer = self._pending_deletions().writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
+        # The task is part of the query, so that it is not made and sent to the JVM anew for each batch.
+        outcomes = self._pending_deletions().mapInArrow(SweepTask(self._settings), SPARK_SCHEMA)
+        writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:
             # A dry run has none that lasts: the next real run must not take its batches for finished.
             writer = writer.option("checkpointLocation", sweep.checkpoint)
@@ -122,9 +135,9 @@ class LedgerDeletion:
         finished = False
         try:
             started = time.monotonic()
-            query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or "query"
-            task = SweepTask(self._settings, f"{query}/{number}", number)
-            outcomes = batch.mapInArrow(task, SPARK_SCHEMA).toArrow()
+            query = self._spark.sparkContext.getLocalProperty(_QUERY_ID) or "query"
+            # This runs the job, and must stay the only thing that does: each run of it is a sweep.
+            outcomes = batch.toArrow()
             self._table.write(outcomes, query, number)
             self._account(outcomes, time.monotonic() - started)
             finished = True
