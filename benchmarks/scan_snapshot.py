@@ -29,6 +29,7 @@ from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.wire.pb import managed_ledger_pb2
 
 COUNT = 1_000_000
@@ -149,6 +150,7 @@ def _read(url: str, piece: ListingPiece) -> _Read:
     before = time.process_time()
     if url not in _stores:
         _stores[url] = open_store(url)
+        collect_seldom()
     rows = LedgerListing(_stores[url], _ROOT).read(piece).rows
     if any(row.problem or row.holder is None for row in rows):
         raise RuntimeError(f"a ledger of {piece} could not be understood")
