@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import closing
+from functools import cached_property
+from typing import Protocol
 
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.clusters.offload.listing import ObjectListing
+from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.brokers import broker_clock
 from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
+from bookwarden.clusters.pulsar.other_roots import roots_without_bookkeeper
 from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.reference_check import still_names
 from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, connection_of
+from bookwarden.context import MetadataContext, connection_of, offload_stores_of, open_metadata_store
 from bookwarden.deletion.mark import Marker
-from bookwarden.errors import ConfigError, FormatError
+from bookwarden.errors import ConfigError, FormatError, StoreAccessError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
 from bookwarden.orphans.apply import Apply, ApplyResult
+from bookwarden.orphans.apply_copies import ApplyCopies
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import ClusterIdentity
-from bookwarden.orphans.ports import PlanStore
+from bookwarden.orphans.ports import CopyPlanStore, PlanStore
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
+
+_LOG = logging.getLogger(__name__)
 
 
 def guard_limits_of(settings: Settings) -> GuardLimits:
@@ -72,12 +81,23 @@ class ScanContext(Resources):
         with self._closed_on_error():
             self._settings = settings
             self._snapshot = snapshot
+            self._source = source
             # A file is nobody's server, so there is no limit to how fast it is read.
             limit = max_reads_per_second if snapshot is None else None
             self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
             store = self.metadata.bookkeeper_store
             self.listing = LedgerListing(store, settings.metadata_store.ledgers_root)
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
+
+    @cached_property
+    def offload_stores(self) -> OffloadStores:
+        """The stores of offloaded copies; ConfigError if a driver's library is not installed."""
+        return self._keep(offload_stores_of(self._settings))
+
+    @property
+    def objects(self) -> ObjectListing:
+        """The listing of the stores of offloaded copies, which are live whatever else is read."""
+        return ObjectListing(self.offload_stores)
 
     @property
     def snapshot_ms(self) -> int | None:
@@ -89,6 +109,38 @@ class ScanContext(Resources):
     def identity(self) -> ClusterIdentity:
         """Read which cluster it is; a snapshot's is that of the live one."""
         return cluster_identity_of(self._settings, self.metadata.bookkeeper_store)
+
+    def unconfigured_roots(self) -> list[str]:
+        """Name the metadata roots beside those of the settings that may be over the same BookKeeper, as URLs.
+
+        Only those on the ensembles of the settings can be seen. Raises StoreError where one does not answer.
+        """
+        source = self._source.metadata_store
+        bookkeeper_url = source.bookkeeper_url or source.urls[0]
+        configured: dict[str, set[str]] = {}
+        for url in source.urls:
+            ensemble, chroot = _split(url)
+            configured.setdefault(ensemble, set()).add(chroot)
+        ledgers_ensemble, ledgers_chroot = _split(bookkeeper_url)
+        configured.setdefault(ledgers_ensemble, set())
+        found = []
+        for ensemble, chroots in configured.items():
+            here = ensemble == ledgers_ensemble
+            ledgers_root = ledgers_chroot + source.ledgers_root.rstrip("/") if here else None
+            for root in self._roots_on(ensemble, ledgers_root):
+                if root not in chroots:
+                    found.append(_joined(ensemble, root))
+        return found
+
+    def _roots_on(self, ensemble: str, ledgers_root: str | None) -> list[str]:
+        with closing(open_metadata_store(self._source, ensemble)) as store:
+            try:
+                return roots_without_bookkeeper(store, ledgers_root)
+            except StoreAccessError as error:
+                _LOG.warning(
+                    "whether other Pulsar clusters have their metadata on %s cannot be seen: %s", ensemble, error
+                )
+                return []
 
     def clocks(self) -> dict[str, int]:
         """Ask others for the time, in milliseconds since the epoch; a scan of a snapshot asks nobody.
@@ -111,6 +163,21 @@ class ScanContext(Resources):
     def still_names(self, reference: ListedReference) -> bool:
         """Say whether the place still names its ledger; StoreError where its root does not answer."""
         return still_names(reference, self.metadata.stores[reference.root], self.metadata.last_entries)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Part a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash."""
+    if url.startswith("zk-snapshot:"):
+        ensemble, _, chroot = url.partition("#")
+        return ensemble, chroot.rstrip("/")
+    if url.startswith("zk:"):
+        hosts, slash, chroot = url.removeprefix("zk:").removeprefix("//").partition("/")
+        return f"zk:{','.join(sorted(hosts.split(',')))}", (slash + chroot).rstrip("/")
+    return url, ""
+
+
+def _joined(ensemble: str, chroot: str) -> str:
+    return f"{ensemble}#{chroot}" if ensemble.startswith("zk-snapshot:") and chroot else ensemble + chroot
 
 
 def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
@@ -139,11 +206,15 @@ def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
     return settings.model_copy(update={"metadata_store": store.model_copy(update=changed)})
 
 
+class PlansOfAll(PlanStore, CopyPlanStore, Protocol):
+    """Where plans are kept, with their ledgers and their offloaded copies."""
+
+
 class OrphanApplyContext(Resources):
     """Everything that applying a plan needs; close it, or use it in a with statement."""
 
     def __init__(
-        self, settings: Settings, plans: PlanStore, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
+        self, settings: Settings, plans: PlansOfAll, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
     ) -> None:
         super().__init__()
         deletion = settings.deletion
@@ -151,10 +222,19 @@ class OrphanApplyContext(Resources):
             self._settings = settings
             self._metadata = self._keep(MetadataContext(settings))
             sender = self._keep(PendingDeletionSender(connection_of(settings), deletion.topic, PendingDeletionCodec()))
+            marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
             self.apply = Apply(
                 plans,
-                Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled),
+                marker,
                 self._metadata.catalog,
+                self,
+                guard_limits_of(settings),
+                batch=settings.orphans.ledgers_per_batch,
+                on_batch=on_batch,
+            )
+            self.apply_copies = ApplyCopies(
+                plans,
+                marker,
                 self,
                 guard_limits_of(settings),
                 batch=settings.orphans.ledgers_per_batch,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 import pytest
 
-from bookwarden.clusters.pulsar.other_roots import roots_on
+from bookwarden.clusters.pulsar.other_roots import roots_on, roots_without_bookkeeper
 from bookwarden.errors import StoreError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
@@ -17,8 +18,10 @@ from bookwarden.metastore.zookeeper import ZooKeeperStore
 def ensemble(request: pytest.FixtureRequest) -> MetadataStore:
     if request.param == "memory":
         return MemoryStore()
-    connect: Callable[[], ZooKeeperStore] = request.getfixturevalue("connect")
-    return connect()
+    connect: Callable[..., ZooKeeperStore] = request.getfixturevalue("connect")
+    place = f"/ensemble-{secrets.token_hex(4)}"
+    connect().create(place, b"")
+    return connect(chroot=place)
 
 
 def test_every_chroot_with_managed_ledgers_is_found(ensemble: MetadataStore) -> None:
@@ -37,6 +40,16 @@ def test_every_chroot_with_managed_ledgers_is_found(ensemble: MetadataStore) -> 
     assert sorted(roots_on(ensemble)) == ["/blue", "/company/green", "/pulsar"]
     ensemble.create("/managed-ledgers", b"")
     assert roots_on(ensemble)[0] == ""
+
+
+def test_a_root_with_a_bookkeeper_of_its_own_does_not_share_ours(ensemble: MetadataStore) -> None:
+    for path in ("/ours-a/managed-ledgers", "/ours-b/managed-ledgers", "/theirs/managed-ledgers"):
+        ensemble.create(path, b"", make_parents=True)
+    ensemble.create("/theirs/ledgers/LAYOUT", b"2", make_parents=True)
+    ensemble.create("/ours-a/ledgers/INSTANCEID", b"id", make_parents=True)
+    found = roots_without_bookkeeper(ensemble, "/ours-a/ledgers")
+    assert sorted(found) == ["/ours-a", "/ours-b"]
+    assert roots_without_bookkeeper(ensemble, None) == ["/ours-b"]
 
 
 def test_an_ensemble_that_does_not_answer_has_no_answer() -> None:

@@ -20,6 +20,7 @@ from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
 from bookwarden.orphans.guards import cutoff_of
 from bookwarden.orphans.plan import check_id, new_id
+from bookwarden.pipelines.object_reading import OBJECTS_STAGE, UNREAD_TABLE, ReadObjects
 from bookwarden.pipelines.orphan_folder import folder_errors, scan_folder
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_header import ScanHeader, header_of
@@ -57,8 +58,12 @@ class OrphanScan:
         self._tasks = spark.sparkContext.defaultParallelism
 
     def begin(self, snapshot: str | None = None) -> str:
-        """Begin a scan of the live stores, or of a saved listing or snapshot; return its id. Nothing is read yet."""
+        """Begin a scan of the live stores, or of a saved listing or snapshot; return its id. Nothing is read yet.
+
+        Raises RefusedError where clocks differ, or a metadata root is to be seen that the settings do not name.
+        """
         with folder_errors(self._settings), ScanInput(self._settings, snapshot, 1).open() as context:
+            _require_all_roots(context)
             begun_ms = int(time.time() * 1000)
             header = ScanHeader(
                 scan_id=new_id(begun_ms),
@@ -97,6 +102,13 @@ class OrphanScan:
             ReadLedgers(source),
             ["odd_names"],
         )
+        # Before the references, as the ledgers are: a copy is named before its first byte is written.
+        objects = stages.run(
+            OBJECTS_STAGE,
+            lambda: [as_json(piece) for piece in context.objects.pieces()],
+            ReadObjects(source),
+            [UNREAD_TABLE],
+        )
         references = stages.run(
             REFERENCES_STAGE,
             lambda: [as_json(piece) for piece in context.references.pieces()],
@@ -116,7 +128,13 @@ class OrphanScan:
             lambda: _again(folder, LEDGERS_STAGE, ListingPiece, context.listing.pieces),
             CompareListings(source, begun_ms),
         )
-        seals = {LEDGERS_STAGE: ledgers, REFERENCES_STAGE: references, LATE_STAGE: late, CHANGES_STAGE: changes}
+        seals = {
+            LEDGERS_STAGE: ledgers,
+            OBJECTS_STAGE: objects,
+            REFERENCES_STAGE: references,
+            LATE_STAGE: late,
+            CHANGES_STAGE: changes,
+        }
         return Planning(self._spark, self._settings, header, folder, seals, self._progress).make(
             context, source, self._cutoff(header, ledgers)
         )
@@ -144,6 +162,16 @@ class OrphanScan:
                 f"{header.snapshot_ms} ms, and it is {context.snapshot_ms} ms now: these are other files; "
                 "begin a new scan"
             )
+
+
+def _require_all_roots(context: ScanContext) -> None:
+    others = context.unconfigured_roots()
+    if others:
+        raise RefusedError(
+            f"there are managed ledgers in {', '.join(others)} too, which may be on the same BookKeeper, and "
+            "metadata_store.urls does not name it: add it there, since what only it names would look like an orphan (a "
+            "root that is no longer in use does no harm there)"
+        )
 
 
 def _again(

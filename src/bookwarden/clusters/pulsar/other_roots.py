@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.managed_ledger_names import children_of
 from bookwarden.clusters.pulsar.metadata_paths import MANAGED_LEDGERS_ROOT
 from bookwarden.metastore.interface import MetadataStore
@@ -32,6 +33,19 @@ def roots_on(ensemble: MetadataStore) -> list[str]:
     look.
     """
     return list(_below(ensemble, "", _DEPTH))
+
+
+def roots_without_bookkeeper(ensemble: MetadataStore, ledgers_root: str | None) -> list[str]:
+    """Name the chroots whose Pulsar may use the BookKeeper at this path; None for a BookKeeper on another ensemble.
+
+    A Pulsar with a BookKeeper in its own chroot is left out: it is taken to use that one. Raises as `roots_on` does.
+    """
+    return [root for root in roots_on(ensemble) if not _has_its_own(ensemble, root, ledgers_root)]
+
+
+def _has_its_own(ensemble: MetadataStore, root: str, ledgers_root: str | None) -> bool:
+    own = root + DEFAULT_LEDGERS_ROOT
+    return own != ledgers_root and any(ensemble.get_many([f"{own}/LAYOUT", f"{own}/INSTANCEID"]))
 
 
 def _below(ensemble: MetadataStore, path: str, depth: int) -> Iterator[str]:
