@@ -40,6 +40,7 @@ _TOPICS = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 _NAMES_NOTHING_ELSE = "only_logs"
 _LEDGER_FIELDS = LEDGERS.arrow.names
 _COUNTED_OWNERS = 10_000
+_MOST_SENT = 500_000
 
 _KEY_COLUMNS = "name STRING"
 _CLASSIFIED = [
@@ -70,20 +71,6 @@ def read_table(spark: SparkSession, folder: ScanFolder, table: str, columns: Col
     return spark.read.schema(columns.spark).parquet(folder.folder.for_spark(table))
 
 
-def namespaces_of(references: DataFrame) -> DataFrame:
-    """Name the namespaces that references belong to, in the one column ``namespace``."""
-    schemas = F.col("place") == PlaceKind.SCHEMA.value
-    return (
-        references.select(
-            F.when(schemas, _without(F.col("holder"), "schema:", 1))
-            .otherwise(_without(F.col("managed_ledger"), "", 2))
-            .alias("namespace")
-        )
-        .where("namespace is not null")
-        .distinct()
-    )
-
-
 class LedgerJoin:
     """The ledgers of both listings and all references, joined by ledger id."""
 
@@ -94,31 +81,25 @@ class LedgerJoin:
         listed = read_table(spark, folder, "ledgers", LEDGERS)
         tables = (read_table(spark, folder, table, REFERENCES) for table in ("references", "late_references"))
         self.references = reduce(DataFrame.union, tables)
-        changes = read_table(spark, folder, "changes", CHANGES)
-        named = (
+        self._listed = listed
+        self._named = (
             self.references.where("ledger_id is not null")
             .groupBy("ledger_id")
             .agg(F.bool_and(F.col("place").isin(*_LOGS)).alias(_NAMES_NOTHING_ELSE))
         )
-        gone = changes.where("gone").select("ledger_id").distinct()
-        twice = listed.groupBy("ledger_id").count().where("count > 1").select("ledger_id", F.lit(True).alias("twice"))
         # Deleted between the two listings: whoever did that is at work on it, or is done.
-        self._listed = listed
-        joined = (
-            listed.join(gone, "ledger_id", "left_anti")
-            .join(twice, "ledger_id", "left")
-            .withColumn("problem", F.coalesce("problem", F.when(F.col("twice"), F.lit("it has two metadata nodes"))))
-            .drop("twice")
-            .join(named, "ledger_id", "left")
-        )
+        gone = read_table(spark, folder, "changes", CHANGES).where("gone").select("ledger_id").distinct()
+        ledgers = _with_twins_marked(listed.join(gone, "ledger_id", "left_anti"))
+        self._joined = self._keep(ledgers.join(self._named, "ledger_id", "left"))
         plain = F.expr(f"{_NAMES_NOTHING_ELSE} is not null and problem is null and kind is not null")
-        self._referenced = joined.where(plain)
-        self._others = self._keep(joined.where(~plain))
+        self._referenced = self._joined.where(plain)
+        self._others = self._joined.where(~plain)
 
     def unnamed(self) -> DataFrame:
         """Give the references to ledgers that the listing does not have, and that should be there."""
+        absent = self._keep(self._named.select("ledger_id").join(self._listed, "ledger_id", "left_anti"))
         expected = self.references.where("ledger_id is not null and not gone")
-        return expected.join(self._listed.select("ledger_id"), "ledger_id", "left_anti")
+        return expected.join(_small(absent), "ledger_id", "left_semi")
 
     def existing(self) -> frozenset[str]:
         """Name those holders of unreferenced ledgers, and their topics and cursors, that exist."""
@@ -167,20 +148,31 @@ class Classification:
 
     def cells(self) -> list[Cell]:
         """Count ledgers and bytes by all headings of the summary."""
-        plain = self.referenced.select(
+        # First by holder: a namespace is read off its name once for all of its ledgers.
+        holders = self.referenced.groupBy("kind", "holder", "age").agg(
+            F.count("*").alias("ledgers"), F.sum("length").alias("length")
+        )
+        plain = holders.select(
             F.lit(LedgerClass.REFERENCED.value).alias("ledger_class"),
             "kind",
             _namespace().alias("namespace"),
             F.lit("").alias("cause"),
             "age",
+            "ledgers",
             "length",
         )
         others = self.others.select(
-            "ledger_class", F.coalesce("kind", F.lit(OTHER_KIND)).alias("kind"), "namespace", "cause", "age", "length"
+            "ledger_class",
+            F.coalesce("kind", F.lit(OTHER_KIND)).alias("kind"),
+            "namespace",
+            "cause",
+            "age",
+            F.lit(1).alias("ledgers"),
+            "length",
         )
         counted = [
             frame.groupBy("ledger_class", "kind", "namespace", "cause", "age").agg(
-                F.count("*").alias("ledgers"), F.sum("length").alias("logical_bytes")
+                F.sum("ledgers").alias("ledgers"), F.sum("length").alias("logical_bytes")
             )
             for frame in (plain, others)
         ]
@@ -212,33 +204,36 @@ class Classification:
             for row in owners
         ]
 
-    def emptied(self, namespaces: Iterable[str]) -> list[Emptied]:
-        """Name the topics, and of these namespaces those, that exist and would be left without a ledger."""
+    def emptied_topics(self) -> list[Emptied]:
+        """Name the topics that exist and would be left without a ledger."""
         orphans = self.others.where(F.col("ledger_class") == LedgerClass.ORPHAN.value)
-        named = self.references.where("ledger_id is not null")
-        topics = self.references.where(F.col("place").isin(*_TOPICS))
         planned = orphans.where(F.col("kind") == LedgerComponent.MANAGED_LEDGER.name).groupBy("topic").count()
-        by_topic = (
-            planned.join(topics.select(F.col("managed_ledger").alias("topic")), "topic", "left_semi")
-            .join(
-                topics.where("ledger_id is not null").select(F.col("managed_ledger").alias("topic")),
-                "topic",
-                "left_anti",
-            )
-            .collect()
-        )
-        by_namespace = (
-            orphans.groupBy("namespace").count().join(namespaces_of(named), "namespace", "left_anti").collect()
-        )
+        named = self.references.where(F.col("place").isin(*_TOPICS)).withColumnRenamed("managed_ledger", "topic")
+        left = named.join(_small(planned), "topic").groupBy("topic", "count").agg(F.count("ledger_id").alias("left"))
+        return [Emptied("topic", row["topic"], row["count"]) for row in sorted(left.where("left = 0").collect())]
+
+    def orphans_of(self, namespaces: Iterable[str]) -> list[Emptied]:
+        """Count the orphans of those of these namespaces that have any."""
+        orphans = self.others.where(F.col("ledger_class") == LedgerClass.ORPHAN.value)
         known = frozenset(namespaces)
-        return [
-            *(Emptied("topic", row["topic"], row["count"]) for row in sorted(by_topic)),
-            *(
-                Emptied("namespace", row["namespace"], row["count"])
-                for row in sorted(by_namespace)
-                if row["namespace"] in known
-            ),
-        ]
+        rows = sorted(orphans.groupBy("namespace").count().collect())
+        return [Emptied("namespace", row["namespace"], row["count"]) for row in rows if row["namespace"] in known]
+
+
+def _with_twins_marked(ledgers: DataFrame) -> DataFrame:
+    """Say of a ledger with two nodes that it cannot be understood."""
+    # In one tree there is one path for a ledger, and the trees differ in their depth.
+    depth = F.length("path") - F.length(F.replace("path", F.lit("/"), F.lit("")))
+    if len(ledgers.select(depth.alias("depth")).distinct().limit(2).collect()) < 2:
+        return ledgers
+    twins = ledgers.groupBy("ledger_id").count().where("count > 1").select("ledger_id", F.lit(True).alias("twin"))
+    problem = F.coalesce("problem", F.when(F.col("twin"), F.lit("it has two metadata nodes")))
+    return ledgers.join(twins, "ledger_id", "left").withColumn("problem", problem).drop("twin")
+
+
+def _small(frame: DataFrame) -> DataFrame:
+    """Let Spark send a small table to all tasks, rather than the large one that it is joined with to each other."""
+    return F.broadcast(frame) if frame.count() <= _MOST_SENT else frame
 
 
 def _names_to_look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

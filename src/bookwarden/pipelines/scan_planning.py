@@ -19,6 +19,7 @@ from bookwarden.errors import NotFoundError, StoreError
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge
+from bookwarden.orphans.copy_plan import numbered
 from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, carry_over, new_id
 from bookwarden.orphans.summary import (
     AGE_BUCKETS,
@@ -32,6 +33,7 @@ from bookwarden.orphans.summary import (
     Summary,
     summarize,
 )
+from bookwarden.pipelines.object_planning import ObjectPlanning, PlannedCopies
 from bookwarden.pipelines.orphan_folder import plans_of
 from bookwarden.pipelines.orphan_join import Classification, LedgerJoin, read_table
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
@@ -84,7 +86,7 @@ class ScanResult:
         """The exit code that a schedule is told; lost data counts for more than orphans."""
         if self.missing:
             return MISSING_FOUND
-        return ORPHANS_FOUND if self.orphans else 0
+        return ORPHANS_FOUND if self.orphans or self.plan.copy_candidates else 0
 
 
 class Planning:
@@ -127,9 +129,11 @@ class Planning:
             steps.done()
             missing = self._missing(join, source)
             try:
-                findings = Findings(_Missing(missing), found.foreign(), [*doubts, *self._odd_names()])
+                copies = ObjectPlanning(self._spark, self._folder, context).make(known)
+                told = [*doubts, *self._odd_names(), *copies.not_scanned]
+                findings = Findings(_Missing(missing), found.foreign(), told, copies.objects)
                 steps.done()
-                return self._write(found, cells, findings, cutoff_ms, context.namespaces())
+                return self._write(found, cells, findings, copies, cutoff_ms, context.namespaces())
             finally:
                 missing.unpersist()
 
@@ -137,7 +141,13 @@ class Planning:
         return LedgerJoin(self._spark, self._folder, self._header.begun_ms)
 
     def _write(
-        self, found: Classification, cells: list[Cell], findings: Findings, cutoff_ms: int, namespaces: frozenset[str]
+        self,
+        found: Classification,
+        cells: list[Cell],
+        findings: Findings,
+        copies: PlannedCopies,
+        cutoff_ms: int,
+        namespaces: frozenset[str],
     ) -> ScanResult:
         header, plans = self._header, plans_of(self._settings)
         with_ledgers = self._namespaces_read(lambda seal: seal.notes[NAMED])
@@ -172,6 +182,7 @@ class Planning:
             ),
             candidates=(),
             emptied=(*found.emptied_topics(), *found.orphans_of(namespaces - with_ledgers)),
+            copies=copies.stores,
             inputs={stage: digest_of_seals(seals) for stage, seals in self._seals.items()},
             settings=header.settings,
         )
@@ -180,7 +191,9 @@ class Planning:
         written = _Steps(self._progress, _PLAN_STAGE, total)
         with reported(written.tell):
             candidates = carry_over(written.counted(_candidates(found.orphans(), created_ms)), earlier, created_ms)
-            plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()})
+            known_copies = () if before is None else plans.all_copies(before)
+            orphaned = list(numbered(copies.candidates, known_copies, created_ms))
+            plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()}, orphaned)
         return ScanResult(plan, summary)
 
     def _namespaces_read(self, count: Callable[[Seal], int]) -> frozenset[str]:
