@@ -30,6 +30,12 @@ def as_uuid(msb: int, lsb: int) -> UUID:
     return UUID(int=((msb & _64_BITS) << 64) | (lsb & _64_BITS))
 
 
+def signed_halves(uuid: UUID) -> tuple[int, int]:
+    """Split a UUID into its two signed 64-bit halves; `as_uuid` puts them together."""
+    msb, lsb = (int.from_bytes(half, "big", signed=True) for half in (uuid.bytes[:8], uuid.bytes[8:]))
+    return msb, lsb
+
+
 @dataclass(frozen=True, slots=True)
 class OffloadSegment:
     """A part of an offloaded ledger, as the former streaming offload wrote it."""

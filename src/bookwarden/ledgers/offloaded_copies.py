@@ -14,6 +14,7 @@ BUCKET = "bucket"
 REGION = "region"
 ENDPOINT = "serviceEndpoint"
 STORAGE_BASE_PATH = "storageBasePath"
+FILE_SYSTEM = "filesystem"
 # Ours: the copy is a segment of the former streaming offload, whose objects have other names.
 LEGACY_SEGMENT = "bookwarden.legacySegment"
 
@@ -26,7 +27,7 @@ _DRIVERS = {
     "google_cloud_storage": "google-cloud-storage",
     "azureblob": "azureblob",
     "azure_blob": "azureblob",
-    "filesystem": "filesystem",
+    "filesystem": FILE_SYSTEM,
 }
 
 
@@ -61,9 +62,16 @@ def store_location(driver_name: str, metadata: Mapping[str, str]) -> StoreLocati
     """Say where a copy lies, from what the broker recorded; a driver that we do not know keeps its name."""
     named = driver_name or metadata.get(DRIVER, "")
     driver = _DRIVERS.get(named.lower(), named)
-    if driver == "filesystem":
+    if driver == FILE_SYSTEM:
         return StoreLocation(driver, "", "", metadata.get(STORAGE_BASE_PATH, ""))
     return StoreLocation(driver, metadata.get(BUCKET, ""), metadata.get(REGION, ""), metadata.get(ENDPOINT, ""))
+
+
+def recorded_metadata(location: StoreLocation) -> dict[str, str]:
+    """Give the metadata that a broker records with a copy in this place; `store_location` reads it back."""
+    if location.driver == FILE_SYSTEM:
+        return {STORAGE_BASE_PATH: location.endpoint}
+    return {BUCKET: location.bucket, REGION: location.region, ENDPOINT: location.endpoint}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from azure.identity import DefaultAzureCredential
 from azure.storage.blob import ContainerClient
 
 from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
 from bookwarden.clusters.offload.names import data_name, object_names, owner_in
 from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyDeletion,
@@ -78,6 +79,19 @@ class AzureStore:
                 failed = CopyDeletion(CopyFate.FAILED, self._say(error))
                 return fates + [failed] * (len(copies) - len(fates))
         return fates
+
+    def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
+        """Give objects page by page; unfinished uploads are left to Azure, which drops them after a week."""
+        try:
+            for page in self._client.list_blobs(name_starts_with=names.prefix or None).by_page():
+                yield [
+                    StoredObject(blob.name, int(blob.size or 0), int(blob.last_modified.timestamp() * 1000))
+                    for blob in page
+                ]
+        except AzureError as error:
+            if _is_silence(error):
+                raise StoreSilentError(self._say(error)) from error
+            raise StoreError(self._say(error)) from error
 
     def close(self) -> None:
         """Close the connections."""

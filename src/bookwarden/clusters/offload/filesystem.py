@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from bookwarden.clusters.offload.names import map_file_name
+from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
+from bookwarden.clusters.offload.names import map_file_name, parse_map_file_name
+from bookwarden.errors import StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyDeletion,
@@ -41,6 +45,20 @@ class FileSystemStore:
             self._guarded(copy, self._delete, lambda reason: CopyDeletion(CopyFate.FAILED, reason)) for copy in copies
         ]
 
+    def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
+        """Give the copies' folders, and any other files, one folder's at a time; there are no uploads."""
+        base = self._reached_base()
+        if isinstance(base, str):
+            raise StoreError(base)
+        folders = [base]
+        try:
+            while folders:
+                found, below = _look_into(folders.pop(), base)
+                folders += below
+                yield [one for one in found if names.has(one.key)]
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}") from error
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -54,18 +72,59 @@ class FileSystemStore:
         return CopyDeletion(CopyFate.DELETED)
 
     def _guarded(self, copy: OffloadedCopy, act: Callable[[OffloadedCopy, Path], _T], fail: Callable[[str], _T]) -> _T:
-        if self._base is None:
-            return fail(f"{self._recorded!r} is not on this machine: give offload.stores the folder it is mounted on")
-        # A share that is not mounted is an empty folder, or none: not one with its copies gone.
-        if not self._base.is_dir() or not any(self._base.iterdir()):
-            return fail(f"{self._base} is not there or is empty: is {self._recorded!r} mounted?")
-        folder = self._base / map_file_name(copy)
-        if not folder.resolve().is_relative_to(self._base.resolve()) or folder.is_symlink():
-            return fail(f"{folder} is not below {self._base}")
+        base = self._reached_base()
+        if isinstance(base, str):
+            return fail(base)
+        folder = base / map_file_name(copy)
+        if not folder.resolve().is_relative_to(base.resolve()) or folder.is_symlink():
+            return fail(f"{folder} is not below {base}")
         try:
             return act(copy, folder)
         except OSError as error:
             return fail(f"{folder}: {error.strerror}")
+
+    def _reached_base(self) -> Path | str:
+        """Give the base path, or say why it is not to be reached."""
+        if self._base is None:
+            return f"{self._recorded!r} is not on this machine: give offload.stores the folder it is mounted on"
+        # A share that is not mounted is an empty folder, or none: not one with its copies gone.
+        if not self._base.is_dir() or not any(self._base.iterdir()):
+            return f"{self._base} is not there or is empty: is {self._recorded!r} mounted?"
+        return self._base
+
+
+def _look_into(folder: Path, base: Path) -> tuple[list[StoredObject], list[Path]]:
+    """Give what is in a folder, and the folders to look into next; what vanishes meanwhile is left out."""
+    found, below = [], []
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        if folder == base:
+            raise
+        return [], []
+    for entry in entries:
+        try:
+            # A link may lead out of the storage, or in a circle.
+            if not entry.is_dir(follow_symlinks=False):
+                found.append(_stored(base, entry.path, [entry.stat(follow_symlinks=False)]))
+            elif parse_map_file_name(entry.name) is not None:
+                found.append(_stored(base, entry.path, _stats_of(Path(entry.path))))
+            else:
+                below.append(Path(entry.path))
+        except FileNotFoundError:
+            continue
+    return found, below
+
+
+def _stats_of(folder: Path) -> list[os.stat_result]:
+    paths = [folder, *folder.rglob("*")]
+    return [path.lstat() for path in paths]
+
+
+def _stored(base: Path, path: str, stats: Sequence[os.stat_result]) -> StoredObject:
+    length = sum(one.st_size for one in stats if stat.S_ISREG(one.st_mode))
+    modified_ns = max(one.st_mtime_ns for one in stats)
+    return StoredObject(Path(path).relative_to(base).as_posix(), length, modified_ns // 1_000_000)
 
 
 def _local_path(endpoint: str) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
 from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
 from bookwarden.clusters.offload.names import data_name, object_names, owner_in
 from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyDeletion,
@@ -73,6 +74,27 @@ class GcsStore:
             fates = [fate if fate.fate is CopyFate.DELETED else failed for fate in fates]
             fates += [failed] * (len(copies) - len(fates))
         return fates
+
+    def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
+        """Give objects page by page; Google tells of no unfinished uploads."""
+        try:
+            listed = self._client.list_blobs(
+                self._location.bucket,
+                prefix=names.prefix or None,
+                start_offset=names.start or None,
+                end_offset=names.end or None,
+                fields="items(name,size,updated),nextPageToken",
+                timeout=self._timeout,
+                retry=self._retry,
+            )
+            for page in listed.pages:
+                yield [
+                    StoredObject(blob.name, int(blob.size or 0), int(blob.updated.timestamp() * 1000)) for blob in page
+                ]
+        except _FAILURES as error:
+            if _is_silence(error):
+                raise StoreSilentError(self._say(error)) from error
+            raise StoreError(self._say(error)) from error
 
     def close(self) -> None:
         """Close the connections."""

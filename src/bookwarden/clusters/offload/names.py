@@ -5,11 +5,18 @@ Sources: DataBlockUtils and BlobStoreManagedLedgerOffloader (jcloud), FileSystem
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from uuid import UUID
 
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy
 
 _OWNER = "managedledgername"
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_LEDGER = "0|[1-9][0-9]{0,18}"
+_OBJECT = re.compile(f"({_UUID})(?:-ledger-({_LEDGER}))?(?:-index)?")
+_MAP_FILE = re.compile(f"({_LEDGER})-({_UUID})")
+_MAX_LEDGER_ID = 2**63 - 1
 
 
 def data_name(copy: OffloadedCopy) -> str:
@@ -31,3 +38,23 @@ def map_file_name(copy: OffloadedCopy) -> str:
 def owner_in(metadata: Mapping[str, str]) -> str | None:
     """Name the managed ledger that an object's metadata tells of; the stores change the case of names."""
     return next((value for name, value in metadata.items() if name.lower() == _OWNER), None)
+
+
+def parse_object_name(name: str) -> tuple[UUID, int | None] | None:
+    """Read UUID and ledger off the name of a copy's data or index; None where it is neither.
+
+    The ledger is None for a segment of the former streaming offload, whose name has none.
+    """
+    found = _OBJECT.fullmatch(name)
+    return None if found is None else _copy_named(found[1], found[2])
+
+
+def parse_map_file_name(name: str) -> tuple[UUID, int | None] | None:
+    """Read UUID and ledger off the last name in the path of a copy's folder; None where it is none."""
+    found = _MAP_FILE.fullmatch(name)
+    return None if found is None else _copy_named(found[2], found[1])
+
+
+def _copy_named(uuid: str, ledger: str | None) -> tuple[UUID, int | None] | None:
+    ledger_id = None if ledger is None else int(ledger)
+    return None if ledger_id is not None and ledger_id > _MAX_LEDGER_ID else (UUID(uuid), ledger_id)

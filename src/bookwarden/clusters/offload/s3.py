@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import boto3
@@ -15,9 +16,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
 from bookwarden.clusters.offload.names import data_name, object_names, owner_in
 from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyDeletion,
@@ -86,6 +88,34 @@ class S3Store:
             CopyDeletion(CopyFate.FAILED, failures[copy]) if copy in failures else CopyDeletion(CopyFate.DELETED)
             for copy in copies
         ]
+
+    def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
+        """Give objects and unfinished uploads page by page; uploads only with ``abort_uploads``, for want of rights."""
+        options = {"Prefix": names.prefix} if names.prefix else {}
+        try:
+            found = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, **options, **({"StartAfter": names.start_after} if names.start else {})
+            )
+            for page in found:
+                objects = [
+                    StoredObject(one["Key"], one["Size"], _milliseconds(one["LastModified"]))
+                    for one in page.get("Contents", ())
+                ]
+                yield objects
+                if names.end and objects and objects[-1].key >= names.end:
+                    break
+            if self._limits.abort_uploads:
+                for page in self._client.get_paginator("list_multipart_uploads").paginate(
+                    Bucket=self._bucket, **options
+                ):
+                    yield [
+                        StoredObject(one["Key"], 0, _milliseconds(one["Initiated"]), one["UploadId"])
+                        for one in page.get("Uploads", ())
+                    ]
+        except (ClientError, BotoCoreError) as error:
+            if _is_silence(error):
+                raise StoreSilentError(self._say(error)) from error
+            raise StoreError(self._say(error)) from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -175,6 +205,10 @@ class S3Store:
             told = error.response["Error"]
             return f"bucket {self._bucket!r}: {told.get('Code')}: {told.get('Message')}"
         return f"bucket {self._bucket!r}: {error}"
+
+
+def _milliseconds(stamp: datetime) -> int:
+    return int(stamp.timestamp() * 1000)
 
 
 def _status(error: ClientError) -> int:

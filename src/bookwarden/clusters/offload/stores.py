@@ -7,13 +7,15 @@ failure, never an absent copy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
 from bookwarden.clusters.offload.silence import StoreSilentError
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.offloaded_copies import (
+    FILE_SYSTEM,
     CopyDeletion,
     CopyFate,
     CopyReading,
@@ -37,6 +39,12 @@ class CopyStore(Protocol):
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete all objects of each copy, in the order asked."""
+
+    def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
+        """Give the objects of these names, and the unfinished uploads where the store tells of them, page by page.
+
+        Raises StoreError when they cannot be listed to the end.
+        """
 
     def close(self) -> None:
         """Close the connections."""
@@ -64,6 +72,12 @@ class AllowedStore:
             and (not self.region or not location.region or location.region == self.region)
         )
 
+    def locations(self) -> tuple[StoreLocation, ...]:
+        """Name the places that can be listed: each bucket, or the file system; none where buckets are not named."""
+        if self.driver == FILE_SYSTEM:
+            return (StoreLocation(self.driver, "", "", self.endpoint),)
+        return tuple(StoreLocation(self.driver, bucket, self.region, self.endpoint) for bucket in self.buckets)
+
 
 class OffloadStores:
     """Looks at and deletes offloaded copies, each where it was recorded to be; one object per process."""
@@ -84,6 +98,23 @@ class OffloadStores:
         return self._each(
             copies, lambda store, some: store.delete_many(some), lambda reason: CopyDeletion(CopyFate.FAILED, reason)
         )
+
+    def locations(self) -> tuple[StoreLocation, ...]:
+        """Name the places that can be listed, as the settings name them."""
+        return tuple(dict.fromkeys(location for store in self._allowed for location in store.locations()))
+
+    def unnamed(self) -> tuple[str, ...]:
+        """Name the stores, by driver and endpoint, of which no place can be listed."""
+        return tuple(f"{store.driver} {store.endpoint}".rstrip() for store in self._allowed if not store.locations())
+
+    def pages(self, location: StoreLocation, names: NameRange) -> Iterator[list[StoredObject]]:
+        """List the objects and unfinished uploads of a place, page by page; StoreError where it does not answer."""
+        try:
+            yield from self._store(location).pages(names)
+        except ConfigError as error:
+            raise StoreError(str(error)) from error
+        except StoreSilentError as error:
+            raise StoreUnavailableError(str(error)) from error
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""

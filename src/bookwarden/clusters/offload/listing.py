@@ -1,0 +1,102 @@
+"""The listing of all stores of offloaded copies: their objects and unfinished uploads, in pieces.
+
+A copy's objects and uploads begin with its UUID, so all of them are in one piece.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bookwarden.clusters.offload.name_ranges import EVERYTHING, RANGES, NameRange, StoredObject
+from bookwarden.clusters.offload.names import parse_map_file_name, parse_object_name
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.ledgers.listing import ListedObject
+from bookwarden.ledgers.offloaded_copies import FILE_SYSTEM, StoreLocation
+
+# Of these a listing can begin and end in the middle.
+_IN_RANGES = frozenset({"S3", "aws-s3", "google-cloud-storage"})
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPiece:
+    """A place as the settings name it, and the names that are listed there; picklable, and plain values for JSON."""
+
+    driver: str
+    bucket: str
+    region: str
+    endpoint: str
+    prefix: str = ""
+    start: str = ""
+    end: str = ""
+
+    @property
+    def location(self) -> StoreLocation:
+        """The place."""
+        return StoreLocation(self.driver, self.bucket, self.region, self.endpoint)
+
+    @property
+    def names(self) -> NameRange:
+        """The names."""
+        return NameRange(self.prefix, self.start, self.end)
+
+
+class ObjectListing:
+    """Lists the stores that the settings name; a bucket that they do not name is never looked into."""
+
+    def __init__(self, stores: OffloadStores) -> None:
+        self._stores = stores
+
+    def pieces(self) -> list[ObjectPiece]:
+        """Name the pieces that make up the whole listing."""
+        return [
+            ObjectPiece(*location, names.prefix, names.start, names.end)
+            for location in self._stores.locations()
+            for names in (RANGES if location.driver in _IN_RANGES else (EVERYTHING,))
+        ]
+
+    def locations(self) -> dict[str, StoreLocation]:
+        """Give the place behind each store's name in the rows."""
+        return {store_name(location): location for location in self._stores.locations()}
+
+    def not_listed(self) -> dict[str, str]:
+        """Say of the stores that cannot be listed at all why not."""
+        reason = "its buckets are not named: list them in offload.stores, so that they are scanned"
+        return dict.fromkeys(self._stores.unnamed(), reason)
+
+    def pages(self, piece: ObjectPiece) -> Iterator[list[ListedObject]]:
+        """List a piece, page by page; StoreError where it cannot be listed to its end."""
+        store, names = store_name(piece.location), piece.names
+        for page in self._stores.pages(piece.location, names):
+            yield [listed_object(store, piece.driver, found) for found in page if names.has(found.key)]
+
+
+class ListingDigest:
+    """A digest over the names of a listing, and their number, as its pages come."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.names = 0
+
+    def add(self, page: list[ListedObject]) -> None:
+        """Take in a page."""
+        self.names += len(page)
+        for row in page:
+            self._digest.update(f"{row.key}\n{row.upload_id or ''}\n{row.length}\n{row.modified_ms}\n".encode())
+
+    def __str__(self) -> str:
+        return self._digest.hexdigest()
+
+
+def store_name(location: StoreLocation) -> str:
+    """Name a place for tables and people: what the settings say of it, the empty parts left out."""
+    return " ".join(part for part in location if part)
+
+
+def listed_object(store: str, driver: str, found: StoredObject) -> ListedObject:
+    """Make the row of an object; UUID and ledger are None where the name is not that of a copy."""
+    in_folders = driver == FILE_SYSTEM
+    named = parse_map_file_name(found.key.rpartition("/")[2]) if in_folders else parse_object_name(found.key)
+    uuid, ledger_id = named or (None, None)
+    return ListedObject(store, found.key, uuid, ledger_id, found.length, found.modified_ms, found.upload_id)
