@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
+from bookwarden.orphans.copy_plan import COPIES, CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest, carry_over
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, summarize
@@ -64,6 +66,23 @@ def test_a_plan_is_read_back_as_it_was_written(files: PlanFiles) -> None:
     files.verify(written)
     left = {path.name for path in (Path(files.folder.location) / "p1").iterdir()}
     assert left == {"manifest.json", SUMMARY, "candidates-00000.parquet", "candidates-00001.parquet"}
+
+
+def test_the_offloaded_copies_of_a_plan_are_read_back_and_no_other_ones(files: PlanFiles) -> None:
+    fields = ("S3", "b", "", "http://e", UUID(int=7), 3, "t/n/persistent/a", "trimmed", 2, 0, 10, 5, 6)
+    copies = [CopyCandidate(number, *fields) for number in range(3)]
+    written = files.write(draft(copies=(StoreCopies("s", 9, 3, 30),)), CANDIDATES, {}, copies)
+    assert files.manifest("p1") == written
+    assert list(files.copies(written, 2)) == [copies[:2], copies[2:]]
+    progress = ApplyProgress("p1", done_through=1)
+    files.record_copies(written, progress)
+    assert (files.copy_progress(written), files.progress(written)) == (progress, ApplyProgress("p1"))
+    path = path_of(files, "p1", COPIES)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(FormatError, match="changed or damaged"):
+        next(files.all_copies(written))
+    with pytest.raises(FormatError, match="changed or damaged"):
+        files.verify(written)
 
 
 def test_a_plan_without_candidates_is_a_plan(files: PlanFiles) -> None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.mark import Marker
 from bookwarden.deletion.named_ledgers import mark_of_holder
@@ -27,7 +27,7 @@ from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
 # After so many batches in a row of which nothing was confirmed, the rest is left for the next run.
-_FRUITLESS_BATCHES = 3
+FRUITLESS_BATCHES = 3
 
 
 class NamedCandidate(NamedTuple):
@@ -137,26 +137,30 @@ class Apply:
         plan = self._store.manifest(plan_id)
         self._store.verify(plan)
         self._check(plan, cluster, allow_emptied).raise_refusals()
-        run = _Run(plan, self._store.progress(plan), execute, self._limits)
+        run: PlanRun[Candidate] = PlanRun(
+            plan,
+            self._store.progress(plan),
+            execute,
+            self._limits,
+            total=plan.counts.candidates,
+            hold=lambda candidate: held_back(candidate, plan, self._limits),
+        )
         for candidates in self._store.candidates(plan, self._batch):
             due = run.due(candidates)
             if due:
                 # A long run must not outlive its plan.
                 self._check(plan, cluster, allow_emptied).raise_refusals()
                 self._apply(run, due)
-            self._finish(run, candidates[-1].ledger_id, changed=bool(due))
-            if run.fruitless >= _FRUITLESS_BATCHES:
-                return run.result(
-                    f"nothing was confirmed of {run.fruitless} batches in a row, the last time because: "
-                    f"{run.failed[-1].reason}; run it again when the broker takes marks"
-                )
+            self._finish(run, candidates[-1].order, changed=bool(due))
+            if run.fruitless >= FRUITLESS_BATCHES:
+                return run.result(run.why_fruitless())
         return run.result()
 
     def _check(self, plan: PlanManifest, cluster: ClusterIdentity, allow_emptied: Collection[str]) -> Examination:
         refusals = check(plan, cluster, self._limits, int(self._clock() * 1000), allow_emptied)
         return Examination(plan, tuple(refusals))
 
-    def _apply(self, run: _Run, due: Sequence[Candidate]) -> None:
+    def _apply(self, run: PlanRun[Candidate], due: Sequence[Candidate]) -> None:
         readings = self._catalog.read_many([candidate.ledger_id for candidate in due])
         sound = []
         for candidate, reading in zip(due, readings, strict=True):
@@ -171,7 +175,7 @@ class Apply:
             report = self._marker.mark([_mark(candidate, run.plan) for candidate in sound])
             run.mark(sound, [marked.failure for marked in report.ledgers])
 
-    def _finish(self, run: _Run, through: int, *, changed: bool) -> None:
+    def _finish(self, run: PlanRun[Candidate], through: int, *, changed: bool) -> None:
         if changed and run.execute:
             self._store.record(run.plan, run.progress(through, int(self._clock() * 1000)))
         self._on_batch(run.result())
@@ -206,11 +210,41 @@ def _mark(candidate: Candidate, plan: PlanManifest) -> PendingDeletion:
     return mark_of_holder(candidate.ledger_id, owner.holder, f"orphan scan {plan.plan_id}")
 
 
-class _Run:
-    """What one run has done, and what all runs have."""
+class Planned(Protocol):
+    """What a plan wants deleted: a ledger or a copy. ``order`` grows through the plan."""
 
-    def __init__(self, plan: PlanManifest, before: ApplyProgress, execute: bool, limits: GuardLimits) -> None:
+    @property
+    def order(self) -> int:
+        """Its place in the plan."""
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger."""
+
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+
+
+PlannedT = TypeVar("PlannedT", bound=Planned)
+
+
+class PlanRun(Generic[PlannedT]):
+    """What one run has done, and what all runs have; ``hold`` says why a candidate of the ``total`` has to wait."""
+
+    def __init__(
+        self,
+        plan: PlanManifest,
+        before: ApplyProgress,
+        execute: bool,
+        limits: GuardLimits,
+        *,
+        total: int,
+        hold: Callable[[PlannedT], str | None],
+    ) -> None:
         self.plan = plan
+        self._total = total
+        self._hold = hold
         self.execute = execute
         self.failed: list[NamedCandidate] = []
         self.fruitless = 0
@@ -218,7 +252,6 @@ class _Run:
             # What was held back, and passed over, may be due by the other limit.
             before = ApplyProgress(plan.plan_id, seen_apart_ms=limits.seen_apart_ms)
         self._before = before
-        self._limits = limits
         self._open = set(before.failed)
         self._done_through = -1 if before.done_through is None else before.done_through
         self._earlier = self._marked = self._marked_bytes = self._dropped_total = 0
@@ -226,35 +259,36 @@ class _Run:
         self._held_back: list[NamedCandidate] = []
         self._held_back_by: Counter[str] = Counter()
 
-    def due(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def due(self, candidates: Sequence[PlannedT]) -> list[PlannedT]:
         """Choose those that are to be marked in this run."""
         found = []
         for candidate in candidates:
-            reason = held_back(candidate, self.plan, self._limits)
+            reason = self._hold(candidate)
             if reason is not None:
                 self._held_back_by[reason] += 1
                 _name(self._held_back, candidate, reason)
-            elif candidate.ledger_id <= self._done_through and candidate.ledger_id not in self._open:
+            elif candidate.order <= self._done_through and candidate.order not in self._open:
                 self._earlier += 1
             else:
                 found.append(candidate)
         return found
 
-    def drop(self, candidate: Candidate, reason: str) -> None:
-        self._open.discard(candidate.ledger_id)
+    def drop(self, candidate: PlannedT, reason: str) -> None:
+        """Note one that is not as the plan has it."""
+        self._open.discard(candidate.order)
         self._dropped_total += 1
         _name(self._dropped, candidate, reason)
 
-    def mark(self, candidates: Sequence[Candidate], failures: Sequence[str | None]) -> None:
+    def mark(self, candidates: Sequence[PlannedT], failures: Sequence[str | None]) -> None:
         """Note what became of the marks; a failure for each, None where it was confirmed."""
         confirmed = 0
         for candidate, failure in zip(candidates, failures, strict=True):
             if failure is None:
-                self._open.discard(candidate.ledger_id)
+                self._open.discard(candidate.order)
                 self._marked_bytes += candidate.length
                 confirmed += 1
             else:
-                self._open.add(candidate.ledger_id)
+                self._open.add(candidate.order)
                 self.failed.append(NamedCandidate(candidate.ledger_id, failure))
         self._marked += confirmed
         if confirmed:
@@ -263,7 +297,7 @@ class _Run:
             self.fruitless += 1
 
     def progress(self, through: int, now_ms: int) -> ApplyProgress:
-        """Tell how far all runs have come, with the candidates up to this ledger."""
+        """Tell how far all runs have come, with the candidates up to this place in the plan."""
         self._done_through = max(self._done_through, through)
         return replace(
             self._before,
@@ -275,11 +309,19 @@ class _Run:
             updated_ms=now_ms,
         )
 
+    def why_fruitless(self) -> str:
+        """Say why the rest is left after batches of which nothing was confirmed."""
+        return (
+            f"nothing was confirmed of {self.fruitless} batches in a row, the last time because: "
+            f"{self.failed[-1].reason}; run it again when the broker takes marks"
+        )
+
     def result(self, stopped: str = "") -> ApplyResult:
+        """Tell what this run has done."""
         return ApplyResult(
             plan_id=self.plan.plan_id,
             executed=self.execute,
-            candidates=self.plan.counts.candidates,
+            candidates=self._total,
             earlier=self._earlier,
             marked=self._marked,
             marked_bytes=self._marked_bytes,
@@ -292,6 +334,6 @@ class _Run:
         )
 
 
-def _name(named: list[NamedCandidate], candidate: Candidate, reason: str) -> None:
+def _name(named: list[NamedCandidate], candidate: Planned, reason: str) -> None:
     if len(named) < SHOWN:
         named.append(NamedCandidate(candidate.ledger_id, reason))

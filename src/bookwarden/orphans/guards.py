@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.names import TopicName
+from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
 
 _HOUR_MS = 3_600_000
@@ -102,12 +103,40 @@ def check(
     ]
 
 
+def check_copies(plan: PlanManifest, limits: GuardLimits) -> list[Refusal]:
+    """Say what keeps the plan's offloaded copies from being applied, beside what keeps its ledgers."""
+    refusals = []
+    for store in plan.copies:
+        if store.candidates > limits.max_share * store.copies:
+            share = store.candidates / store.copies if store.copies else 1.0
+            refusals.append(
+                Refusal(
+                    f"the plan has {store.candidates:,} of {store.copies:,} offloaded copies in {store.store}, "
+                    f"{share:.1%}",
+                    f"{limits.max_share:.1%} are allowed",
+                    "max_share",
+                    "make sure that no Pulsar cluster writes there which metadata_store.urls does not name; look at "
+                    "`bookwarden orphans plan show`, and raise the setting only for this run",
+                )
+            )
+    return refusals
+
+
+def held_back_copy(candidate: CopyCandidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
+    """Say why this offloaded copy has to wait for a later plan; None if it has not."""
+    return _held_back(candidate.modified_ms, candidate.first_seen_ms, plan, limits)
+
+
 def held_back(candidate: Candidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
     """Say why this candidate has to wait for a later plan; None if it has not."""
     born_ms = max(candidate.created_ms, candidate.ctime_ms or 0)
+    return _held_back(born_ms, candidate.first_seen_ms, plan, limits)
+
+
+def _held_back(born_ms: int, first_seen_ms: int, plan: PlanManifest, limits: GuardLimits) -> str | None:
     if not 0 < born_ms <= plan.cutoff_ms:
         return "younger than the plan's cutoff (orphans.min_age_days)"
-    if limits.seen_apart_ms > 0 and plan.begun_ms - candidate.first_seen_ms < limits.seen_apart_ms:
+    if limits.seen_apart_ms > 0 and plan.begun_ms - first_seen_ms < limits.seen_apart_ms:
         return f"not an orphan in two scans {_span(limits.seen_apart_ms)} apart (orphans.seen_apart_hours)"
     return None
 

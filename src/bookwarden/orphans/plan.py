@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pydantic import ConfigDict
 
 from bookwarden.errors import FormatError
+from bookwarden.orphans.copy_plan import COPIES, StoreCopies
 from bookwarden.orphans.documents import decode_document, encode_document
 
 FORMAT = 1
@@ -45,6 +46,11 @@ class Candidate(NamedTuple):
     length: int
     state: str | None
     first_seen_ms: int
+
+    @property
+    def order(self) -> int:
+        """Its place in the plan: candidates are by growing ledger id."""
+        return self.ledger_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,8 @@ class PlanManifest:
     ``begun_ms`` is when the listing of the ledgers began; for a snapshot the latest time in it. ``created_ms`` is when
     the plan was made. Every candidate was created at ``cutoff_ms`` or before. ``inputs`` are the digests of what was
     read, by name. ``settings`` are those that the scan ran with. ``candidates`` are the files of candidates in order,
-    by growing ledger id through all of them; ``files`` are the others.
+    by growing ledger id through all of them; ``files`` are the others. ``copies`` counts the offloaded copies of each
+    store that was listed; those of the plan are in the file COPIES.
     """
 
     __pydantic_config__ = _STRICT
@@ -130,8 +137,14 @@ class PlanManifest:
     candidates: tuple[FileDigest, ...]
     files: tuple[FileDigest, ...] = ()
     emptied: tuple[Emptied, ...] = ()
+    copies: tuple[StoreCopies, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+
+    @property
+    def copy_candidates(self) -> int:
+        """How many offloaded copies the plan has."""
+        return sum(store.candidates for store in self.copies)
 
     def encode(self) -> bytes:
         """Render the manifest as JSON with a checksum over itself."""
@@ -150,6 +163,12 @@ class PlanManifest:
             raise FormatError(
                 f"plan {manifest.plan_id} counts {manifest.counts.candidates:,} candidates, and its files {rows:,}: "
                 + _INSTEAD
+            )
+        copies = sum(file.rows for file in manifest.files if file.name == COPIES)
+        if copies != manifest.copy_candidates:
+            raise FormatError(
+                f"plan {manifest.plan_id} counts {manifest.copy_candidates:,} offloaded copies, and its files "
+                f"{copies:,}: {_INSTEAD}"
             )
         return manifest
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from bookwarden.ledgers.metadata import LedgerReading
+from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
 
@@ -30,6 +31,25 @@ class PlanStore(Protocol):
 
     def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
         """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
+
+
+class CopyPlanStore(Protocol):
+    """Where the offloaded copies of plans are kept, and how far each plan's were applied; errors as in PlanStore."""
+
+    def manifest(self, plan_id: str) -> PlanManifest:
+        """Read a plan's manifest."""
+
+    def verify(self, manifest: PlanManifest) -> None:
+        """Read every file of the plan."""
+
+    def copies(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[CopyCandidate]]:
+        """Give the copies in their order, at most so many at a time."""
+
+    def copy_progress(self, manifest: PlanManifest) -> ApplyProgress:
+        """Say how far the plan's copies were applied."""
+
+    def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
+        """Keep how far they are applied."""
 
 
 class LedgersAsTheyAre(Protocol):

@@ -1,9 +1,11 @@
 """The folder of plans: candidates as Parquet files, the summary, and the manifest that is written last.
 
     plans/<plan id>/candidates-00000.parquet    by growing ledger id through all of these files
+    plans/<plan id>/copies.parquet              the offloaded copies, if there are any
     plans/<plan id>/summary.json                and other files that the manifest names
     plans/<plan id>/manifest.json               the mark of success: without it there is no plan
     plans/<plan id>/applied.json                how far the plan was applied
+    plans/<plan id>/applied-copies.json         how far its copies were
 
 Whatever is read is held against the digest in the manifest, from the very bytes that are used.
 """
@@ -14,16 +16,18 @@ import hashlib
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
+from bookwarden.orphans.copy_plan import COPIES, CopyCandidate
 from bookwarden.orphans.guards import check_counts
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, FileDigest, PlanManifest, check_id, growing
 from bookwarden.orphans.progress import ApplyProgress
@@ -34,11 +38,13 @@ from bookwarden.pipelines.scan_tables import Columns
 logger = logging.getLogger(__name__)
 
 CANDIDATES = Columns(Candidate)
+COPY_CANDIDATES = Columns(CopyCandidate)
 # A file is held in memory as a whole: some tens of megabytes.
 CANDIDATES_PER_FILE: Final = 250_000
 SUMMARY: Final = "summary.json"
 _MANIFEST: Final = "manifest.json"
 _PROGRESS: Final = "applied.json"
+_COPY_PROGRESS: Final = "applied-copies.json"
 _SCAN_AGAIN: Final = "nothing of it can be applied, make another plan with `bookwarden orphans scan`"
 
 
@@ -50,7 +56,11 @@ class PlanFiles:
         self._per_file = candidates_per_file
 
     def write(
-        self, plan: PlanManifest, candidates: Iterable[Candidate], files: Mapping[str, bytes] | None = None
+        self,
+        plan: PlanManifest,
+        candidates: Iterable[Candidate],
+        files: Mapping[str, bytes] | None = None,
+        copies: Sequence[CopyCandidate] = (),
     ) -> PlanManifest:
         """Write a plan, and return its manifest as it was written: with what its files and counts of candidates are.
 
@@ -64,6 +74,8 @@ class PlanFiles:
             raise RefusedError(f"{self.folder.location} has a folder {plan.plan_id}: a plan is written once")
         written, length = self._write_candidates(plan.plan_id, growing(candidates))
         others = [self._write_file(plan.plan_id, name, data, 0) for name, data in (files or {}).items()]
+        if copies:
+            others.append(self._write_file(plan.plan_id, COPIES, _parquet(COPY_CANDIDATES, copies), len(copies)))
         counts = replace(plan.counts, candidates=sum(file.rows for file in written), candidate_bytes=length)
         plan = replace(plan, candidates=tuple(written), files=tuple(others), counts=counts)
         refusals = check_counts(counts)
@@ -130,9 +142,36 @@ class PlanFiles:
         """Give the candidates by growing ledger id."""
         return growing(itertools.chain.from_iterable(self._rows(manifest, file) for file in manifest.candidates))
 
+    def copies(self, manifest: PlanManifest, size: int) -> Iterator[list[CopyCandidate]]:
+        """Give the offloaded copies in the plan's order, at most so many at a time."""
+        rest = self.all_copies(manifest)
+        while batch := list(itertools.islice(rest, size)):
+            yield batch
+
+    def all_copies(self, manifest: PlanManifest) -> Iterator[CopyCandidate]:
+        """Give the offloaded copies in the plan's order, from a file that is verified again."""
+        for file in manifest.files:
+            if file.name == COPIES:
+                for number, row in enumerate(self._table_rows(manifest, file, COPY_CANDIDATES)):
+                    candidate = CopyCandidate(*row)
+                    if candidate.number != number:
+                        raise FormatError(f"plan {manifest.plan_id}: {COPIES} is out of order: {_SCAN_AGAIN}")
+                    yield candidate._replace(uuid=UUID(str(candidate.uuid)))
+
+    def copy_progress(self, manifest: PlanManifest) -> ApplyProgress:
+        """Say how far the plan's copies were applied."""
+        return self._progress(manifest, _COPY_PROGRESS)
+
+    def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
+        """Keep how far the plan's copies are applied: durable when this returns, and otherwise as before."""
+        self._write_durably(f"{manifest.plan_id}/{_COPY_PROGRESS}", progress.encode())
+
     def progress(self, manifest: PlanManifest) -> ApplyProgress:
         """Say how far the plan was applied."""
-        data = self._load(f"{manifest.plan_id}/{_PROGRESS}")
+        return self._progress(manifest, _PROGRESS)
+
+    def _progress(self, manifest: PlanManifest, name: str) -> ApplyProgress:
+        data = self._load(f"{manifest.plan_id}/{name}")
         return ApplyProgress(manifest.plan_id) if data is None else ApplyProgress.decode(data, manifest.plan_id)
 
     def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
@@ -144,10 +183,8 @@ class PlanFiles:
         length = 0
         while rows := list(itertools.islice(candidates, self._per_file)):
             length += sum(candidate.length for candidate in rows)
-            sink = pa.BufferOutputStream()
-            pq.write_table(CANDIDATES.table(rows), sink, compression="zstd")
             name = f"candidates-{len(written):05d}.parquet"
-            written.append(self._write_file(plan_id, name, sink.getvalue().to_pybytes(), len(rows)))
+            written.append(self._write_file(plan_id, name, _parquet(CANDIDATES, rows), len(rows)))
         return written, length
 
     def _write_file(self, plan_id: str, name: str, data: bytes, rows: int) -> FileDigest:
@@ -155,18 +192,21 @@ class PlanFiles:
         return FileDigest(name, hashlib.sha256(data).hexdigest(), rows)
 
     def _rows(self, plan: PlanManifest, file: FileDigest) -> Iterator[Candidate]:
+        return (Candidate(*row) for row in self._table_rows(plan, file, CANDIDATES))
+
+    def _table_rows(self, plan: PlanManifest, file: FileDigest, columns: Columns) -> Iterator[tuple[Any, ...]]:
         data = self._read(plan, file)
         try:
             table = pq.ParquetFile(pa.BufferReader(data)).read()
         except pa.ArrowInvalid as error:
             raise FormatError(f"plan {plan.plan_id}: {file.name} is no Parquet file: {_SCAN_AGAIN}") from error
-        if not table.schema.equals(CANDIDATES.arrow) or table.num_rows != file.rows:
+        if not table.schema.equals(columns.arrow) or table.num_rows != file.rows:
             raise FormatError(
                 f"plan {plan.plan_id}: {file.name} has other columns, or other rows, than a plan's candidates: "
                 + _SCAN_AGAIN
             )
         for batch in table.to_batches(max_chunksize=10_000):
-            yield from map(Candidate, *(column.to_pylist() for column in batch.columns))
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def _read(self, plan: PlanManifest, file: FileDigest) -> bytes:
         data = self._load(f"{plan.plan_id}/{file.name}")
@@ -202,6 +242,13 @@ class PlanFiles:
             yield
         except OSError as error:
             raise StoreError(f"{self.folder.location} cannot be read and written: {error}") from error
+
+
+def _parquet(columns: Columns, rows: Sequence[tuple[Any, ...]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(columns.table(rows), sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _replace(path: Path, data: bytes) -> None:

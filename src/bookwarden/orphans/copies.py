@@ -1,0 +1,175 @@
+"""Put the offloaded copies that a scan finds in the stores into classes: pure functions of what the scan knows.
+
+A copy is named by its UUID alone, in the node of a managed ledger, and the UUID is there before the first byte is
+written. So a copy that was listed before the nodes were read, and that none of them names, is nobody's; as long as
+every node was read. Whose it was only the copy itself tells, or BookKeeper as long as it has the ledger.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, PresentCopy, UnreadableCopy
+from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.ledgers.references import Doubt, HoldersBelow
+from bookwarden.orphans.classify import Knowledge
+from bookwarden.orphans.owners import Owner, owner_of
+
+
+class CopyClass(enum.Enum):
+    """What a scan found a copy, or another object, to be. The values travel in tables and stay as they are."""
+
+    REFERENCED = "referenced"
+    ORPHAN = "orphan"
+    TOO_YOUNG = "too young"
+    UNKNOWN_REFERENCES = "references unknown"
+    UNKNOWN_NAME = "unknown name"
+    UNKNOWN_OWNER = "unknown owner"
+    FOREIGN = "foreign"
+    GONE = "gone since it was listed"
+
+
+class CopyCause(enum.Enum):
+    """How an orphaned copy probably came about."""
+
+    FAILED = "offload failed or replaced"
+    TRIM = "trimmed, never deleted"
+    TOPIC_DELETED = "topic deleted"
+    NAMESPACE_DELETED = "namespace deleted"
+
+
+class FoundCopy(NamedTuple):
+    """All that a store has of one copy: data, index and unfinished uploads.
+
+    ``store`` names the store as the settings do, ``key`` is the first of the names. ``uuid`` and ``ledger_id`` are read
+    off them; without a UUID it is an object that is no copy's. ``length`` is in bytes, ``modified_ms`` the latest time.
+    ``referenced`` says that a managed ledger names the UUID. ``kind`` and ``holder`` are as in ListedLedger, where
+    BookKeeper has the ledger; ``ledger_named`` says that a place names the ledger.
+    """
+
+    store: str
+    uuid: UUID | None
+    ledger_id: int | None
+    key: str
+    objects: int
+    uploads: int
+    length: int
+    modified_ms: int
+    referenced: bool
+    kind: str | None = None
+    holder: str | None = None
+    ledger_named: bool = False
+
+
+class ClassifiedCopy(NamedTuple):
+    """The class of a copy; ``cause`` and ``owner`` (the managed ledger) are those of an orphan.
+
+    ``conflict`` says that the store has a copy of a ledger whose id is another's here: another cluster writes there.
+    """
+
+    copy_class: CopyClass
+    cause: CopyCause | None = None
+    owner: str | None = None
+    detail: str = ""
+    conflict: bool = False
+
+
+def doubt_about_copies(doubts: Iterable[Doubt]) -> Doubt | None:
+    """Give a doubt about any managed ledger: it may name any copy, for nothing in a copy's name says whose it is."""
+    return next((doubt for doubt in doubts if not doubt.about or any(map(_is_of_topics, doubt.about))), None)
+
+
+def class_by_name(copy: FoundCopy, knowledge: Knowledge, doubt: Doubt | None) -> ClassifiedCopy | None:
+    """Put a copy into its class without knowing whose it is; None if that has to be known.
+
+    ``doubt`` is that of `doubt_about_copies`, over all that the scan could not read.
+    """
+    if copy.uuid is None:
+        return ClassifiedCopy(CopyClass.UNKNOWN_NAME)
+    if copy.referenced:
+        return ClassifiedCopy(CopyClass.REFERENCED)
+    if doubt is not None:
+        return ClassifiedCopy(
+            CopyClass.UNKNOWN_REFERENCES, detail=f"{doubt.path} in {doubt.root} may name it: {doubt.reason}"
+        )
+    if not 0 < copy.modified_ms <= knowledge.cutoff_ms:
+        return ClassifiedCopy(CopyClass.TOO_YOUNG)
+    if copy.ledger_id is None:
+        return _of_nobody("the names of the former streaming offload tell no ledger")
+    return None
+
+
+def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) -> ClassifiedCopy:
+    """Put a copy into its class that nothing names; ``reading`` is what a look at its data found."""
+    if isinstance(reading, UnreadableCopy):
+        return _of_nobody(f"it could not be looked at: {reading.reason}")
+    if isinstance(reading, AbsentCopy) and not copy.uploads and not copy.key.endswith("-index"):
+        return ClassifiedCopy(CopyClass.GONE)
+    if copy.holder is not None:
+        told = reading.owner if isinstance(reading, PresentCopy) else None
+        if copy.kind != LedgerComponent.MANAGED_LEDGER.name or told not in (None, copy.holder):
+            text = f"it names {told or 'nobody'}, and BookKeeper's ledger {copy.ledger_id} is of {copy.holder}"
+            return ClassifiedCopy(CopyClass.UNKNOWN_OWNER, detail=text, conflict=True)
+    named = owner_named(copy, reading)
+    if named is None:
+        return _of_nobody("it names no managed ledger, and BookKeeper has the ledger no more")
+    owner = owner_of(LedgerComponent.MANAGED_LEDGER.name, named)
+    if owner is None:
+        return _of_nobody(f"it names {named!r}, which is no managed ledger of a topic")
+    return _kept(owner, knowledge) or ClassifiedCopy(CopyClass.ORPHAN, _cause(copy, owner, knowledge), named)
+
+
+def owner_named(copy: FoundCopy, reading: CopyReading) -> str | None:
+    """Say whose the copy is, by itself or by BookKeeper's metadata of its ledger; None where neither tells."""
+    told = reading.owner if isinstance(reading, PresentCopy) else None
+    return told or (copy.holder if copy.kind == LedgerComponent.MANAGED_LEDGER.name else None)
+
+
+def kept_in_shared_stores(
+    classified: Sequence[tuple[FoundCopy, ClassifiedCopy]],
+) -> Iterator[tuple[FoundCopy, ClassifiedCopy]]:
+    """Keep the orphans of stores with a conflict: another cluster writes there, and may have topics of these names."""
+    shared = {copy.store: found.detail for copy, found in classified if found.conflict}
+    for copy, found in classified:
+        if found.copy_class is CopyClass.ORPHAN and copy.store in shared:
+            detail = f"another cluster writes to {copy.store}, where of another copy: {shared[copy.store]}"
+            yield copy, ClassifiedCopy(CopyClass.FOREIGN, detail=detail)
+        else:
+            yield copy, found
+
+
+def _kept(owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
+    if owner.tenant not in knowledge.tenants and owner.namespace not in knowledge.namespaces:
+        detail = f"no configured metadata root has the tenant {owner.tenant}"
+        return ClassifiedCopy(CopyClass.FOREIGN, detail=detail)
+    if owner.namespace in knowledge.alive:
+        detail = f"namespace {owner.namespace} is in no configured root, and yet ledgers are created for it"
+        return ClassifiedCopy(CopyClass.FOREIGN, detail=detail)
+    if owner.topic in knowledge.alive:
+        detail = f"topic {owner.topic} is in no configured root, and yet ledgers are created for it"
+        return ClassifiedCopy(CopyClass.TOO_YOUNG, detail=detail)
+    doubt = knowledge.doubt_about(owner.holder)
+    if doubt is not None:
+        detail = f"{doubt.path} in {doubt.root}: {doubt.reason}"
+        return ClassifiedCopy(CopyClass.UNKNOWN_REFERENCES, detail=detail)
+    return None
+
+
+def _cause(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> CopyCause:
+    if owner.topic in knowledge.existing:
+        return CopyCause.FAILED if copy.ledger_named or copy.uploads else CopyCause.TRIM
+    return CopyCause.TOPIC_DELETED if owner.namespace in knowledge.namespaces else CopyCause.NAMESPACE_DELETED
+
+
+def _of_nobody(detail: str) -> ClassifiedCopy:
+    return ClassifiedCopy(CopyClass.UNKNOWN_OWNER, detail=detail)
+
+
+def _is_of_topics(about: object) -> bool:
+    if isinstance(about, HoldersBelow):
+        return ManagedLedgerHolder in about.kinds
+    return about is ManagedLedgerHolder or isinstance(about, ManagedLedgerHolder)
