@@ -10,7 +10,7 @@ import logging
 import sys
 
 from bookwarden.config import load_settings
-from bookwarden.errors import BookwardenError, SparkError
+from bookwarden.errors import BookwardenError
 from bookwarden.pipelines.scan_driver import run_scan
 
 
@@ -26,10 +26,6 @@ def main() -> int:
     try:
         settings = load_settings(given.config, dict(item.partition("=")[::2] for item in given.set))
         result = run_scan(settings, snapshot=given.snapshot, resume=given.resume, say=logging.info)
-    except SparkError as error:
-        # Its own exit code would say here that ledgers are missing.
-        logging.error("%s", error)
-        return BookwardenError.exit_code
     except BookwardenError as error:
         logging.error("%s", error)
         return error.exit_code

@@ -101,9 +101,9 @@ def test_without_a_plan_the_next_step_is_told(run: Run) -> None:
     ("cells", "findings", "code"),
     [
         (CELLS[:1], {}, 0),
-        (CELLS, {}, 10),
-        (CELLS, {"missing": [MissingLedger(1, ("x",))]}, 11),
-        (CELLS[:1], {"missing": [MissingLedger(1, ("x",))]}, 11),
+        (CELLS, {}, 20),
+        (CELLS, {"missing": [MissingLedger(1, ("x",))]}, 21),
+        (CELLS[:1], {"missing": [MissingLedger(1, ("x",))]}, 21),
     ],
 )
 def test_a_scan_tells_a_schedule_what_it_found(
@@ -127,7 +127,7 @@ def test_a_scan_tells_a_schedule_what_it_found(
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (SparkError("Spark does not start"), 1, "Spark does not start"),
+        (SparkError("Spark does not start"), 11, "Spark does not start"),
         (ScanPaused("paused; go on with: bookwarden orphans scan --resume s1"), 130, "--resume s1"),
     ],
 )

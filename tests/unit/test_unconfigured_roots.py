@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +69,7 @@ def test_an_ensemble_that_may_not_be_looked_at_is_told(
             raise StoreAccessError(f"{path} may not be read")
 
     ensembles["zk:a:1"] = Shut()
-    with context_of("zk:a:1/blue") as context:
+    with context_of("zk:a:1/blue") as context, caplog.at_level(logging.WARNING):
         assert context.unconfigured_roots() == []
     assert "whether other Pulsar clusters have their metadata on zk:a:1 cannot be seen" in caplog.text
 

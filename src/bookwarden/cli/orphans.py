@@ -17,7 +17,7 @@ from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
 from bookwarden.cli.preflight import require_java, require_marking
 from bookwarden.config import Settings
-from bookwarden.errors import BookwardenError, NotFoundError, SparkError
+from bookwarden.errors import BookwardenError, NotFoundError, RefusedError
 from bookwarden.orphans.apply import ApplyResult
 from bookwarden.scan_context import OrphanApplyContext
 
@@ -36,6 +36,7 @@ When to do what, and what to do when it refuses: docs/orphans.md."""
 
 _STAGES = {
     "ledgers": "ledgers",
+    "objects": "offloaded copies",
     "references": "references",
     "changes": "ledgers, again",
     "join": "comparing",
@@ -66,9 +67,9 @@ def scan(
     max_reads_per_second: float | None,
     output: str | None,
 ) -> None:
-    """List all ledgers, read all references, and plan what to do about those that nobody refers to.
+    """Find the ledgers that nobody refers to, and plan what to do.
 
-    Changes nothing. Ends with 0 where nothing is wrong, with 10 where there are orphans, and with 11 where ledgers are
+    Changes nothing. Ends with 0 where nothing is wrong, with 20 where there are orphans, and with 21 where ledgers are
     missing, which means that data is lost. Ctrl-C pauses it, and --resume goes on.
     """
     _choose_output(invocation, output)
@@ -78,12 +79,7 @@ def scan(
     require_java()
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
-    try:
-        code = _scan(invocation, settings, snapshot, resume)
-    except SparkError as error:
-        # Its own exit code would say here that ledgers are missing.
-        raise BookwardenError(str(error)) from error
-    click.get_current_context().exit(code)
+    click.get_current_context().exit(_scan(invocation, settings, snapshot, resume))
 
 
 def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:
@@ -161,12 +157,28 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
 
         with OrphanApplyContext(settings, plans, on_batch=told) as context:
             result = context.apply.run(plan_id, execute=execute, allow_emptied=allowed)
-    invocation.write(describe_applied(result))
-    if execute and not result.done:
-        raise BookwardenError(
-            f"{len(result.failed):,} marks of plan {plan_id} were not confirmed and {result.left:,} candidates were "
-            "not come to: run the same command again"
-        )
+            copies, problem = _apply_copies(context, plans, plan_id, execute, allowed)
+    invocation.write(describe_applied(result, copies, str(problem or "")))
+    for one in (result, *([copies] if copies else [])):
+        if execute and not one.done:
+            raise BookwardenError(
+                f"{len(one.failed):,} marks of plan {plan_id} were not confirmed and {one.left:,} candidates were "
+                "not come to: run the same command again"
+            )
+    if problem is not None:
+        raise problem
+
+
+def _apply_copies(
+    context: OrphanApplyContext, plans: PlanFiles, plan_id: str, execute: bool, allowed: tuple[str, ...]
+) -> tuple[ApplyResult | None, RefusedError | None]:
+    """Apply the plan's offloaded copies, if it has any; what is refused of them leaves the ledgers applied."""
+    if not plans.manifest(plan_id).copy_candidates:
+        return None, None
+    try:
+        return context.apply_copies.run(plan_id, execute=execute, allow_emptied=allowed), None
+    except RefusedError as error:
+        return None, error
 
 
 def _list(invocation: Invocation) -> None:

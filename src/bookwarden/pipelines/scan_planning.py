@@ -55,8 +55,9 @@ from bookwarden.pipelines.scan_stage import Progress, reported, spark_errors
 from bookwarden.pipelines.scan_tables import DOUBTS, ODD_NAMES, StoredDoubt, doubt_of
 from bookwarden.scan_context import ScanContext
 
-ORPHANS_FOUND = 10
-MISSING_FOUND = 11
+# Beyond the exit codes of errors.
+ORPHANS_FOUND = 20
+MISSING_FOUND = 21
 _JOIN_STAGE = "join"
 _PLAN_STAGE = "plan"
 _REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
