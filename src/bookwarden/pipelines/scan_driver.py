@@ -19,6 +19,7 @@ from bookwarden.pipelines.sweep_driver import end_session, session
 
 # Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
+_CANCEL_SECONDS = 0.5
 
 
 class ScanPaused(KeyboardInterrupt):
@@ -51,9 +52,23 @@ def run_scan(
 
 @contextmanager
 def _paused_by_signals(spark: SparkSession, scan_id: str) -> Iterator[None]:
+    """Cancel Spark's jobs at a signal, and raise ScanPaused for what that makes of the body; at a second one at once."""
+    asked, ended = threading.Event(), threading.Event()
+    paused = ScanPaused(f"paused; go on with: bookwarden orphans scan --resume {scan_id}")
+
+    def cancel() -> None:
+        # Again and again: the body may be between two jobs.
+        while True:
+            spark.sparkContext.cancelAllJobs()
+            if ended.wait(_CANCEL_SECONDS):
+                return
+
     def pause(_: int, __: FrameType | None) -> None:
-        spark.sparkContext.cancelAllJobs()
-        raise ScanPaused(f"paused; go on with: bookwarden orphans scan --resume {scan_id}")
+        if asked.is_set():
+            raise paused
+        asked.set()
+        # Not here: this thread waits for an answer of the JVM, and has no other connection to it.
+        threading.Thread(target=cancel, name="scan-pause", daemon=True).start()
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -61,6 +76,11 @@ def _paused_by_signals(spark: SparkSession, scan_id: str) -> Iterator[None]:
     before: dict[int, Any] = {number: signal.signal(number, pause) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+    except Exception as error:
+        if asked.is_set():
+            raise paused from error
+        raise
     finally:
+        ended.set()
         for number, handler in before.items():
             signal.signal(number, handler)
