@@ -52,7 +52,7 @@ def run_scan(
 
 @contextmanager
 def _paused_by_signals(spark: SparkSession, scan_id: str) -> Iterator[None]:
-    """Cancel Spark's jobs at a signal, and raise ScanPaused for what that makes of the body; at a second one at once."""
+    """Cancel Spark's jobs at a signal, and raise ScanPaused for what that makes of the body; at a second at once."""
     asked, ended = threading.Event(), threading.Event()
     paused = ScanPaused(f"paused; go on with: bookwarden orphans scan --resume {scan_id}")
 
