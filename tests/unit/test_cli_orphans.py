@@ -171,3 +171,24 @@ def test_what_was_not_marked_is_told_with_its_reason() -> None:
 @pytest.mark.parametrize(("number", "text"), [(0, "0 B"), (1023, "1,023 B"), (2048, "2.0 KiB"), (5 * 2**40, "5.0 TiB")])
 def test_sizes_are_told_in_their_unit(number: int, text: str) -> None:
     assert size(number) == text
+
+
+def test_a_report_is_written_for_the_newest_plan_or_the_one_that_is_named(
+    folder: Path, run: Run, tmp_path: Path
+) -> None:
+    made(folder, "p1")
+    made(folder, "p2")
+    page = tmp_path / "orphans.html"
+    done = run("orphans", "report", "--html", str(page))
+    assert (done.exit_code, done.output) == (0, f"plan p2 is reported in {page}\n")
+    assert "1 ledger is an orphan and holds 2.0 KiB." in page.read_text()
+    assert run("orphans", "report", "--plan", "p1", "--html", str(page)).exit_code == 0
+    assert "orphans apply --plan p1" in page.read_text()
+
+
+def test_a_report_that_cannot_be_written_or_has_no_plan_says_so(folder: Path, run: Run, tmp_path: Path) -> None:
+    none = run("orphans", "report", "--html", str(tmp_path / "page.html"))
+    assert none.exit_code == 4
+    made(folder)
+    nowhere = run("orphans", "report", "--html", str(tmp_path / "absent" / "page.html"))
+    assert (nowhere.exit_code, "plan p1 cannot be written" in nowhere.stderr) == (1, True)

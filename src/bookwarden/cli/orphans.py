@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,10 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bookwarden.cli.extras import spark_extra
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
+from bookwarden.cli.output import Document, Note
 from bookwarden.cli.preflight import require_java, require_marking
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, NotFoundError, RefusedError
 from bookwarden.orphans.apply import ApplyResult
+from bookwarden.orphans.report import render_page
 from bookwarden.scan_context import OrphanApplyContext
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ _EPILOG = """\b
 Examples:
   bookwarden orphans scan                    list, compare, make a plan; changes nothing
   bookwarden orphans plan show               what the newest plan has in it
+  bookwarden orphans report --html FILE      the same as a page to mail, with charts
   bookwarden orphans apply --plan PLAN       what would be marked; changes nothing
   bookwarden orphans apply --plan PLAN --execute
 
@@ -118,6 +122,31 @@ def list_plans(invocation: Invocation, output: str | None) -> None:
     """List the plans, and the scans that have none yet."""
     _choose_output(invocation, output)
     _list(invocation)
+
+
+@orphans.command()
+@click.option("--plan", "plan_id", metavar="PLAN", help="The plan to report on; the newest one unless it is named.")
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The page to write; one that is there is replaced.",
+)
+@pass_invocation
+def report(invocation: Invocation, plan_id: str | None, page: Path) -> None:
+    """Write what a scan found as one HTML page, to look at and to mail."""
+    plans = _plans(invocation.settings)
+    found = plans.manifest(plan_id or _newest(plans))
+    text = render_page(plans.summary(found))
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BookwardenError(f"the report of plan {found.plan_id} cannot be written: {error}") from error
+    invocation.write(
+        Document({"plan_id": found.plan_id, "page": page}, (Note(f"plan {found.plan_id} is reported in {page}"),))
+    )
 
 
 @plan.command("list")
