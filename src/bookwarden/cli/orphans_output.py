@@ -31,6 +31,7 @@ def describe_plan(
         _counts("orphans by cause", "cause", summary.by_cause),
         _counts("orphans by namespace", "namespace", _orphans(summary.by_namespace)[:_SHOWN_NAMESPACES]),
         _counts("orphans by age", "age", _orphans(summary.by_age)),
+        _objects(summary),
     ]
     parts += _missing(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan) + _candidates(candidates)
     parts.append(Note(_verdict(plan, summary)))
@@ -70,8 +71,22 @@ def describe_plans(plans: Sequence[tuple[PlanManifest, ApplyProgress]], unfinish
     return Document(data, tuple(parts))
 
 
-def describe_applied(result: ApplyResult) -> Document:
-    """Tell what became of a plan's candidates."""
+def describe_applied(result: ApplyResult, copies: ApplyResult | None = None, refused: str = "") -> Document:
+    """Tell what became of a plan's ledgers, and of its offloaded copies, or why these were refused."""
+    parts = _applied("ledger", result)
+    data: dict[str, Any] = {**_fields(result), "done": result.done, "left": result.left}
+    if copies is not None:
+        parts += [Note("offloaded copies:"), *_applied("copy of ledger", copies)]
+        data["copies"] = {**_fields(copies), "done": copies.done, "left": copies.left}
+    if refused:
+        parts.append(Note(f"The offloaded copies were not applied: {refused}"))
+        data["copies_refused"] = refused
+    text = "The sweep verifies each mark again before it deletes." if result.executed else _NOTHING_CHANGED
+    parts.append(Note(text))
+    return Document(data, tuple(parts))
+
+
+def _applied(what: str, result: ApplyResult) -> list[Part]:
     would = "" if result.executed else "would be "
     pairs = [
         ("plan", result.plan_id),
@@ -83,19 +98,17 @@ def describe_applied(result: ApplyResult) -> Document:
         ("held back", f"{result.held_back_total:,}"),
         ("not come to", f"{result.left:,}"),
     ]
-    columns = (Column("ledgers", right=True), Column("held back", whole=False))
+    columns = (Column("candidates", right=True), Column("held back", whole=False))
     rows = tuple((f"{number:,}", reason) for reason, number in sorted(result.held_back_by.items()))
     parts: list[Part] = [Facts(tuple(pairs))]
     if rows:
         parts.append(Table(columns, rows))
     named = tuple((str(ledger_id), reason) for ledger_id, reason in (*result.failed, *result.dropped)[:100])
     if named:
-        parts.append(Table((Column("ledger", right=True), Column("not marked", whole=False)), named))
+        parts.append(Table((Column(what, right=True), Column("not marked", whole=False)), named))
     if result.stopped:
         parts.append(Note(result.stopped))
-    text = "The sweep verifies each mark again before it deletes." if result.executed else _NOTHING_CHANGED
-    parts.append(Note(text))
-    return Document({**_fields(result), "done": result.done, "left": result.left}, tuple(parts))
+    return parts
 
 
 def size(number: int) -> str:
@@ -142,6 +155,17 @@ def _counts(title: str, heading: str, counts: Sequence[Count]) -> Table:
     columns = (Column(heading, whole=False), *_CLASS_COLUMNS[1:])
     rows = tuple((count.key, f"{count.ledgers:,}", size(count.logical_bytes)) for count in counts)
     return Table(columns, rows, title=title)
+
+
+def _objects(summary: Summary) -> Table:
+    columns = (
+        Column("store", whole=False),
+        Column("class"),
+        Column("objects and uploads", right=True),
+        Column("bytes", right=True),
+    )
+    rows = tuple((one.key, one.ledger_class, f"{one.ledgers:,}", size(one.logical_bytes)) for one in summary.objects)
+    return Table(columns, rows, title="offloaded copies")
 
 
 def _missing(summary: Summary) -> list[Part]:
@@ -206,7 +230,11 @@ def _verdict(plan: PlanManifest, summary: Summary) -> str:
         text = (
             f"{counted(summary.missing_total, 'ledger')} named and not there: data is lost, see docs/orphans.md. {text}"
         )
-    if not plan.counts.candidates:
+    if plan.copy_candidates:
+        copy_bytes = sum(store.candidate_bytes for store in plan.copies)
+        copies = counted(plan.copy_candidates, "orphaned offloaded copy", "orphaned offloaded copies")
+        text += f"{copies}, {size(copy_bytes)}. "
+    if not plan.counts.candidates and not plan.copy_candidates:
         return f"{text}There is nothing to apply."
     return f"{text}Nothing was changed: `bookwarden orphans apply --plan {plan.plan_id}` says what it would mark."
 
