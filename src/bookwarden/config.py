@@ -258,6 +258,7 @@ class OrphanSettings(_Section):
     max_clock_skew_seconds: float = Field(default=300.0, ge=0)
     max_reads_per_second: float | None = Field(default=None, gt=0)
     ledgers_per_batch: int = Field(default=1_000, ge=1, le=100_000)
+    inventories: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _no_compaction_is_too_old(self) -> OrphanSettings:

@@ -96,8 +96,8 @@ class ScanContext(Resources):
 
     @property
     def objects(self) -> ObjectListing:
-        """The listing of the stores of offloaded copies, which are live whatever else is read."""
-        return ObjectListing(self.offload_stores)
+        """The listing of the stores of offloaded copies, live or from inventories, whatever else is read."""
+        return ObjectListing(self.offload_stores, self._settings.orphans.inventories)
 
     @property
     def snapshot_ms(self) -> int | None:

@@ -38,7 +38,7 @@ class ReadObjects:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         listed = from_json(ObjectPiece, piece)
-        tables, digest, unread = [OBJECTS.table([])], ListingDigest(), []
+        tables, digest, unread = [OBJECTS.table([])], ListingDigest(), list[UnreadObjects]()
         try:
             for page in self.source.shared().objects.pages(listed):
                 tables.append(OBJECTS.table(page))

@@ -6,22 +6,30 @@ A copy's objects and uploads begin with its UUID, so all of them are in one piec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from bookwarden.clusters.offload.inventory import InventoryFolder, read_manifest
+from bookwarden.clusters.offload.inventory import pages as inventory_pages
 from bookwarden.clusters.offload.name_ranges import EVERYTHING, RANGES, NameRange, StoredObject
 from bookwarden.clusters.offload.names import parse_map_file_name, parse_object_name
 from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.errors import ConfigError, FormatError
 from bookwarden.ledgers.listing import ListedObject
 from bookwarden.ledgers.offloaded_copies import FILE_SYSTEM, StoreLocation
 
+_S3 = frozenset({"S3", "aws-s3"})
 # Of these a listing can begin and end in the middle.
-_IN_RANGES = frozenset({"S3", "aws-s3", "google-cloud-storage"})
+_IN_RANGES = _S3 | {"google-cloud-storage"}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectPiece:
-    """A place as the settings name it, and the names that are listed there; picklable, and plain values for JSON."""
+    """A place as the settings name it, and the names that are listed there; picklable, and plain values for JSON.
+
+    Where ``inventory`` names a folder, the data file with the key ``file`` of the inventory in it is read instead.
+    """
 
     driver: str
     bucket: str
@@ -30,6 +38,8 @@ class ObjectPiece:
     prefix: str = ""
     start: str = ""
     end: str = ""
+    inventory: str = ""
+    file: str = ""
 
     @property
     def location(self) -> StoreLocation:
@@ -43,18 +53,35 @@ class ObjectPiece:
 
 
 class ObjectListing:
-    """Lists the stores that the settings name; a bucket that they do not name is never looked into."""
+    """Lists the stores that the settings name; a bucket that they do not name is never looked into.
 
-    def __init__(self, stores: OffloadStores) -> None:
+    ``inventories`` are folders with S3 inventories; a bucket that one is of is not listed itself.
+    """
+
+    def __init__(self, stores: OffloadStores, inventories: Sequence[str] = ()) -> None:
         self._stores = stores
+        self._inventories = tuple(inventories)
 
     def pieces(self) -> list[ObjectPiece]:
-        """Name the pieces that make up the whole listing."""
+        """Name the pieces that make up the whole listing.
+
+        Raises StoreError or FormatError where an inventory cannot be read, ConfigError for one of no bucket of these.
+        """
+        inventoried = dict(piece for folder in self._inventories for piece in self._of_inventory(folder))
         return [
-            ObjectPiece(*location, names.prefix, names.start, names.end)
-            for location in self._stores.locations()
-            for names in (RANGES if location.driver in _IN_RANGES else (EVERYTHING,))
+            piece for location in self._stores.locations() for piece in inventoried.get(location) or _live(location)
         ]
+
+    def _of_inventory(self, folder: str) -> Iterator[tuple[StoreLocation, list[ObjectPiece]]]:
+        found = read_manifest(InventoryFolder(Path(folder)))
+        locations = [one for one in self._stores.locations() if one.driver in _S3 and one.bucket == found.bucket]
+        if not locations:
+            raise ConfigError(
+                f"the inventory in {folder} is of bucket {found.bucket}, and no S3 store of offload.stores has it: add it"
+            )
+        for location in locations:
+            files = [file.key for file in found.files]
+            yield location, [ObjectPiece(*location, inventory=folder, file=key) for key in files]
 
     def locations(self) -> dict[str, StoreLocation]:
         """Give the place behind each store's name in the rows."""
@@ -68,8 +95,22 @@ class ObjectListing:
     def pages(self, piece: ObjectPiece) -> Iterator[list[ListedObject]]:
         """List a piece, page by page; StoreError where it cannot be listed to its end."""
         store, names = store_name(piece.location), piece.names
-        for page in self._stores.pages(piece.location, names):
+        for page in _inventory_pages(piece) if piece.inventory else self._stores.pages(piece.location, names):
             yield [listed_object(store, piece.driver, found) for found in page if names.has(found.key)]
+
+
+def _live(location: StoreLocation) -> list[ObjectPiece]:
+    ranges = RANGES if location.driver in _IN_RANGES else (EVERYTHING,)
+    return [ObjectPiece(*location, names.prefix, names.start, names.end) for names in ranges]
+
+
+def _inventory_pages(piece: ObjectPiece) -> Iterator[list[StoredObject]]:
+    source = InventoryFolder(Path(piece.inventory))
+    inventory = read_manifest(source)
+    file = next((one for one in inventory.files if one.key == piece.file), None)
+    if file is None:
+        raise FormatError(f"the inventory in {piece.inventory} was replaced while it was read: begin a new scan")
+    yield from inventory_pages(source, inventory, file)
 
 
 class ListingDigest:
