@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookwarden.config import OrphanSettings
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans import documents
@@ -68,6 +70,12 @@ def candidate(ledger_id: int, **fields: Any) -> Candidate:
 
 def test_a_manifest_is_read_back_as_it_was_written() -> None:
     assert PlanManifest.decode(PLAN.encode()) == PLAN
+
+
+def test_a_manifest_holds_whatever_can_be_set() -> None:
+    kept = OrphanSettings(inventories=("s3://bucket/inventory",)).model_dump(mode="json")
+    plan = replace(PLAN, settings=kept)
+    assert PlanManifest.decode(plan.encode()) == plan
 
 
 @settings(max_examples=400)

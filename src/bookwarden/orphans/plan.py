@@ -139,7 +139,7 @@ class PlanManifest:
     emptied: tuple[Emptied, ...] = ()
     copies: tuple[StoreCopies, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    settings: Mapping[str, str | int | float | bool | list[str] | None] = field(default_factory=dict)
 
     @property
     def copy_candidates(self) -> int:
