@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from bookwarden.errors import NotFoundError, RefusedError, StoreAccessError
+from bookwarden.errors import NotFoundError, RefusedError, StoreAccessError, StoreError
 from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.ledgers.pending_deletion import LedgerComponent
@@ -43,6 +43,8 @@ def read_numbers(folder: ScanFolder, number: int, piece: Any) -> None:
         file.write("read\n")
     if piece < 0:
         raise StoreAccessError(f"piece {piece} is not for us")
+    if piece > 1_000:
+        raise OSError("no space left on device")
     rows = LEDGERS.table([ledger(10 * piece), ledger(10 * piece + 1)])
     folder.write("ledgers", number, rows, names=2, digest=f"d{piece}", others={"copies": LEDGERS.table([])})
 
@@ -73,6 +75,9 @@ def test_a_stage_that_failed_goes_on_with_what_is_not_finished(spark: SparkSessi
     stages = Stages(spark, folder)
     with pytest.raises(StoreAccessError, match="piece -7 is not for us"):
         stages.run("ledgers", lambda: [1, 2, -7, 4], read_numbers)
+    folder.folder.write_json("stages/ledgers.json", [1, 2, 2_000, 4])
+    with pytest.raises(StoreError, match=r"piece 2 cannot be kept in .*: no space left on device"):
+        stages.run("ledgers", list, read_numbers)
     folder.folder.write_json("stages/ledgers.json", [1, 2, 3, 4])
     finished = folder.finished("ledgers")
     assert 2 not in finished

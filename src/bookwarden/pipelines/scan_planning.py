@@ -185,7 +185,7 @@ class Planning:
             emptied=(*found.emptied_topics(), *found.orphans_of(namespaces - with_ledgers)),
             copies=copies.stores,
             inputs={stage: digest_of_seals(seals) for stage, seals in self._seals.items()},
-            settings=header.settings,
+            settings=self._settings.orphans.model_dump(mode="json"),
         )
         total = summary.total(LedgerClass.ORPHAN)[0]
         earlier = iter(()) if before is None else plans.all_candidates(before)

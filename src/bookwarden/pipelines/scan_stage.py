@@ -45,15 +45,18 @@ class PieceTask:
     done: Accumulator[int]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the pieces one after another; the first that cannot be read ends the share."""
+        """Read the pieces one after another; the first that cannot be read, or written, ends the share."""
         folder = ScanFolder(self.location)
         for batch in batches:
             for row in batch.to_pylist():
+                number = row["number"]
                 try:
-                    self._read_patiently(folder, row["number"], json.loads(row["piece"]))
+                    self._read_patiently(folder, number, json.loads(row["piece"]))
                 except BookwardenError as error:
-                    failure = [[row["number"]], [type(error).__name__], [str(error)]]
-                    yield pa.RecordBatch.from_arrays([pa.array(column) for column in failure], schema=_FAILURE_SCHEMA)
+                    yield _failure(number, type(error), str(error))
+                    return
+                except OSError as error:
+                    yield _failure(number, StoreError, f"piece {number} cannot be kept in {self.location}: {error}")
                     return
                 self.done.add(1)
 
@@ -115,6 +118,11 @@ class Stages:
         if failures:
             first = min(failures, key=lambda row: row["number"])
             raise _error_named(first["error"])(first["text"])
+
+
+def _failure(number: int, kind: type[BookwardenError], text: str) -> pa.RecordBatch:
+    columns = [pa.array(column) for column in ([number], [kind.__name__], [text])]
+    return pa.RecordBatch.from_arrays(columns, schema=_FAILURE_SCHEMA)
 
 
 def _error_named(name: str) -> type[BookwardenError]:
