@@ -42,6 +42,7 @@ _STAGES = {
     "ledgers": "ledgers",
     "objects": "offloaded copies",
     "references": "references",
+    "late_references": "references, again",
     "changes": "ledgers, again",
     "join": "comparing",
     "plan": "writing the plan",
