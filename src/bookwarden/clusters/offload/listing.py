@@ -77,7 +77,7 @@ class ObjectListing:
         locations = [one for one in self._stores.locations() if one.driver in _S3 and one.bucket == found.bucket]
         if not locations:
             raise ConfigError(
-                f"the inventory in {folder} is of bucket {found.bucket}, and no S3 store of offload.stores has it: add it"
+                f"the inventory in {folder} is of bucket {found.bucket}, which no S3 store of offload.stores has"
             )
         for location in locations:
             files = [file.key for file in found.files]
