@@ -20,9 +20,11 @@ from bookwarden.clusters.offload.azure import AzureAccess, AzureStore
 from bookwarden.clusters.offload.filesystem import FileSystemStore
 from bookwarden.clusters.offload.gcs import GcsAccess, GcsStore
 from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.name_ranges import EVERYTHING, RANGES
 from bookwarden.clusters.offload.names import map_file_name, object_names
 from bookwarden.clusters.offload.silence import StoreSilentError
 from bookwarden.devcluster.ports import free_ports
+from bookwarden.errors import StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyFate,
@@ -99,6 +101,28 @@ def test_google_without_the_bucket_is_a_failure_and_without_an_answer_a_silence(
         with pytest.raises(StoreSilentError, match="refused"):
             ask(copies_at(location, 200))
     silent.close()
+
+
+def test_google_lists_every_object_once_and_a_bucket_that_is_not_there_is_an_error(google: Google) -> None:
+    google.client.create_bucket("listed")
+    location = StoreLocation("google-cloud-storage", "listed", "", google.endpoint)
+    copies = copies_at(location)
+    for copy in copies:
+        google.put(copy)
+    for name in ("notes", "Zebra"):
+        google.client.bucket("listed").blob(name).upload_from_string(b"xyz")
+    store = GcsStore(location, GcsAccess(anonymous=True), LIMITS)
+    missing = GcsStore(location._replace(bucket="no-such"), GcsAccess(anonymous=True), LIMITS)
+    try:
+        found = [one for names in RANGES for page in store.pages(names) for one in page if names.has(one.key)]
+        lengths = {name: 1 for copy in copies for name in object_names(copy)} | {"notes": 3, "Zebra": 3}
+        assert sorted((one.key, one.length) for one in found) == sorted(lengths.items())
+        assert all(one.modified_ms > 1_600_000_000_000 for one in found)
+        with pytest.raises(StoreError, match="no-such"):
+            list(missing.pages(EVERYTHING))
+    finally:
+        store.close()
+        missing.close()
 
 
 class AzureStub:
