@@ -115,7 +115,7 @@ def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, si
     assert summary.total(LedgerClass.UNPARSABLE)[0] == 1
     assert summary.total(LedgerClass.REFERENCED)[0] == 7
     assert {"/managed-ledgers/t/closed", "/ledgers/00/0000/strange"} <= {doubt.path for doubt in summary.doubts}
-    assert (result.orphans, result.missing, result.exit_code) == (3, 1, 11)
+    assert (result.orphans, result.missing, result.exit_code) == (3, 1, 21)
     assert (result.plan.cluster.instance_id, result.plan.cluster.roots) == ("0f1e-2d3c", (site.url,))
     # A scan that found everything is not begun again: the pieces are there.
     again = OrphanScan(spark, site.settings).run(result.plan.scan_id)
