@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from bookwarden.cli import orphans
 from bookwarden.cli.main import cli
-from bookwarden.cli.orphans_output import describe_applied, size
+from bookwarden.cli.orphans_output import describe_applied
 from bookwarden.config import load_settings
 from bookwarden.errors import SparkError
 from bookwarden.orphans.apply import ApplyResult, NamedCandidate
@@ -166,11 +166,6 @@ def test_what_was_not_marked_is_told_with_its_reason() -> None:
         assert part in text
     assert document.data["done"] is False  # type: ignore[index]
     assert "--execute" in str(describe_applied(ApplyResult("p1", executed=False, candidates=1, marked=1)).parts)
-
-
-@pytest.mark.parametrize(("number", "text"), [(0, "0 B"), (1023, "1,023 B"), (2048, "2.0 KiB"), (5 * 2**40, "5.0 TiB")])
-def test_sizes_are_told_in_their_unit(number: int, text: str) -> None:
-    assert size(number) == text
 
 
 def test_a_report_is_written_for_the_newest_plan_or_the_one_that_is_named(

@@ -10,11 +10,11 @@ from bookwarden.orphans.apply import ApplyResult
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
+from bookwarden.orphans.report import size_text
 from bookwarden.orphans.summary import BYTES_LABEL, Count, Summary
 
 _SHOWN_NAMESPACES = 20
 _SHOWN_MISSING = 20
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NOTHING_CHANGED = "Nothing was changed: add --execute to mark them."
 _CLASS_COLUMNS = (Column("class"), Column("ledgers", right=True), Column(BYTES_LABEL, right=True))
 
@@ -57,7 +57,7 @@ def describe_plans(plans: Sequence[tuple[PlanManifest, ApplyProgress]], unfinish
             moment(plan.created_ms),
             f"{plan.counts.ledgers:,}",
             f"{plan.counts.candidates:,}",
-            size(plan.counts.candidate_bytes),
+            size_text(plan.counts.candidate_bytes),
             f"{plan.counts.missing:,}",
             f"{progress.marked:,}",
         )
@@ -91,7 +91,7 @@ def _applied(what: str, result: ApplyResult) -> list[Part]:
     pairs = [
         ("plan", result.plan_id),
         ("candidates", f"{result.candidates:,}"),
-        (f"{would}marked", f"{result.marked:,}, {size(result.marked_bytes)}"),
+        (f"{would}marked", f"{result.marked:,}, {size_text(result.marked_bytes)}"),
         ("by earlier runs", f"{result.earlier:,}"),
         ("not confirmed", f"{len(result.failed):,}"),
         ("changed since", f"{result.dropped_total:,}"),
@@ -111,16 +111,6 @@ def _applied(what: str, result: ApplyResult) -> list[Part]:
     return parts
 
 
-def size(number: int) -> str:
-    """Say a number of bytes."""
-    value = float(number)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            break
-        value /= 1024
-    return f"{number:,} B" if unit == "B" else f"{value:,.1f} {unit}"
-
-
 def _facts(plan: PlanManifest, summary: Summary, progress: ApplyProgress | None) -> Facts:
     pairs = [
         ("plan", plan.plan_id),
@@ -129,7 +119,7 @@ def _facts(plan: PlanManifest, summary: Summary, progress: ApplyProgress | None)
         ("cutoff", moment(plan.cutoff_ms)),
         ("cluster", plan.cluster.instance_id or "unknown: it has no INSTANCEID"),
         ("metadata roots", ", ".join(plan.cluster.roots)),
-        ("ledgers", f"{summary.ledgers:,}, {size(summary.logical_bytes)}"),
+        ("ledgers", f"{summary.ledgers:,}, {size_text(summary.logical_bytes)}"),
         ("references", f"{plan.counts.references:,}"),
     ]
     if progress is not None and progress.updated_ms:
@@ -142,7 +132,7 @@ def _classes(summary: Summary) -> Table:
     for ledger_class in LedgerClass:
         ledgers, length = summary.total(ledger_class)
         if ledgers:
-            shown = "-" if ledger_class is LedgerClass.MISSING else size(length)
+            shown = "-" if ledger_class is LedgerClass.MISSING else size_text(length)
             rows.append((ledger_class.value, f"{ledgers:,}", shown))
     return Table(_CLASS_COLUMNS, tuple(rows), empty="BookKeeper has no ledgers.")
 
@@ -153,7 +143,7 @@ def _orphans(counts: Sequence[Count]) -> list[Count]:
 
 def _counts(title: str, heading: str, counts: Sequence[Count]) -> Table:
     columns = (Column(heading, whole=False), *_CLASS_COLUMNS[1:])
-    rows = tuple((count.key, f"{count.ledgers:,}", size(count.logical_bytes)) for count in counts)
+    rows = tuple((count.key, f"{count.ledgers:,}", size_text(count.logical_bytes)) for count in counts)
     return Table(columns, rows, title=title)
 
 
@@ -164,7 +154,9 @@ def _objects(summary: Summary) -> Table:
         Column("objects and uploads", right=True),
         Column("bytes", right=True),
     )
-    rows = tuple((one.key, one.ledger_class, f"{one.ledgers:,}", size(one.logical_bytes)) for one in summary.objects)
+    rows = tuple(
+        (one.key, one.ledger_class, f"{one.ledgers:,}", size_text(one.logical_bytes)) for one in summary.objects
+    )
     return Table(columns, rows, title="offloaded copies")
 
 
@@ -183,7 +175,7 @@ def _doubts(summary: Summary) -> list[Part]:
 def _foreign(summary: Summary) -> list[Part]:
     columns = (Column("foreign", whole=False), *_CLASS_COLUMNS[1:], Column("such as"))
     rows = tuple(
-        (one.owner, f"{one.ledgers:,}", size(one.logical_bytes), ", ".join(map(str, one.ledger_ids[:3])))
+        (one.owner, f"{one.ledgers:,}", size_text(one.logical_bytes), ", ".join(map(str, one.ledger_ids[:3])))
         for one in summary.foreign
     )
     return [Table(columns, rows, title="kept, since they are not this cluster's")]
@@ -208,7 +200,7 @@ def _candidates(candidates: Sequence[Candidate]) -> list[Part]:
         (
             str(one.ledger_id),
             one.cause,
-            size(one.length),
+            size_text(one.length),
             moment(max(one.created_ms, one.ctime_ms or 0)),
             moment(one.first_seen_ms),
             one.holder,
@@ -225,7 +217,7 @@ def _shown(parts: list[Part]) -> list[Part]:
 
 def _verdict(plan: PlanManifest, summary: Summary) -> str:
     orphans = counted(plan.counts.candidates, "orphan")
-    text = f"{orphans}, {size(plan.counts.candidate_bytes)}. "
+    text = f"{orphans}, {size_text(plan.counts.candidate_bytes)}. "
     if summary.missing_total:
         text = (
             f"{counted(summary.missing_total, 'ledger')} named and not there: data is lost, see docs/orphans.md. {text}"
@@ -233,7 +225,7 @@ def _verdict(plan: PlanManifest, summary: Summary) -> str:
     if plan.copy_candidates:
         copy_bytes = sum(store.candidate_bytes for store in plan.copies)
         copies = counted(plan.copy_candidates, "orphaned offloaded copy", "orphaned offloaded copies")
-        text += f"{copies}, {size(copy_bytes)}. "
+        text += f"{copies}, {size_text(copy_bytes)}. "
     if not plan.counts.candidates and not plan.copy_candidates:
         return f"{text}There is nothing to apply."
     return f"{text}Nothing was changed: `bookwarden orphans apply --plan {plan.plan_id}` says what it would mark."
