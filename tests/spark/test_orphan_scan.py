@@ -230,12 +230,25 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
 
 def test_what_would_be_left_without_a_ledger_is_named(spark: SparkSession, folder: ScanFolder) -> None:
     bare, gone = "t/bare/persistent/a", "t/n/persistent/gone"
+    lost, offloaded = "t/n/persistent/lost", "t/n/persistent/offloaded"
     references = [named(None, bare), named(1), named(2), named(None, "t/n/persistent/empty")]
-    fill(folder, [data(1), data(2), data(3), data(4, bare), data(5, bare), data(6, gone)], references)
+    # The one names a ledger that BookKeeper does not have, the other says itself that it is only in the object store.
+    references += [named(99, lost), named(98, offloaded)._replace(gone=True)]
+    ledgers = [
+        data(1),
+        data(2),
+        data(3),
+        data(4, bare),
+        data(5, bare),
+        data(6, gone),
+        data(7, lost),
+        data(8, offloaded),
+    ]
+    fill(folder, ledgers, references)
     join = LedgerJoin(spark, folder, NOW_MS)
     known = knowledge(existing=join.existing(), namespaces={"t/n", "t/bare"})
     found = join.classify(known)
-    assert found.emptied_topics() == [Emptied("topic", bare, 2)]
+    assert found.emptied_topics() == [Emptied("topic", bare, 2), Emptied("topic", lost, 1)]
     assert found.orphans_of(["t/bare", "t/none"]) == [Emptied("namespace", "t/bare", 2)]
     join.close()
 

@@ -123,6 +123,7 @@ class LedgerJoin:
             self._referenced.withColumn("age", _age(self._now_ms)),
             self._keep(self._others.mapInArrow(task, _CLASSIFIED_COLUMNS)),
             self.references,
+            self._listed.select("ledger_id"),
         )
 
     def close(self) -> None:
@@ -145,6 +146,7 @@ class Classification:
     referenced: DataFrame
     others: DataFrame
     references: DataFrame
+    listed: DataFrame
 
     def cells(self) -> list[Cell]:
         """Count ledgers and bytes by all headings of the summary."""
@@ -205,12 +207,20 @@ class Classification:
         ]
 
     def emptied_topics(self) -> list[Emptied]:
-        """Name the topics that exist and would be left without a ledger."""
+        """Name the topics that exist and would be left without a ledger: one that is missing is none."""
         orphans = self.others.where(F.col("ledger_class") == LedgerClass.ORPHAN.value)
         planned = orphans.where(F.col("kind") == LedgerComponent.MANAGED_LEDGER.name).groupBy("topic").count()
         named = self.references.where(F.col("place").isin(*_TOPICS)).withColumnRenamed("managed_ledger", "topic")
-        left = named.join(_small(planned), "topic").groupBy("topic", "count").agg(F.count("ledger_id").alias("left"))
-        return [Emptied("topic", row["topic"], row["count"]) for row in sorted(left.where("left = 0").collect())]
+        existing = named.join(_small(planned), "topic").persist(StorageLevel.DISK_ONLY)
+        # A ledger that is offloaded, and gone from BookKeeper, is one of the topic's all the same.
+        left = (
+            existing.where("gone")
+            .select("topic")
+            .union(existing.where("not gone").join(self.listed, "ledger_id", "left_semi").select("topic"))
+        )
+        found = existing.select("topic", "count").distinct().join(left.distinct(), "topic", "left_anti").collect()
+        existing.unpersist()
+        return [Emptied("topic", row["topic"], row["count"]) for row in sorted(found)]
 
     def orphans_of(self, namespaces: Iterable[str]) -> list[Emptied]:
         """Count the orphans of those of these namespaces that have any."""
