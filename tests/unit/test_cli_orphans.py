@@ -90,6 +90,18 @@ def test_plans_and_scans_without_one_are_listed(folder: Path, run: Run) -> None:
     assert "s-killed" in listed
 
 
+def test_a_damaged_plan_does_not_hide_the_others(folder: Path, run: Run) -> None:
+    made(folder, "p1")
+    made(folder, "p2")
+    manifest = folder / "plans" / "p1" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b"p1", b"p7", 1))
+    done = run("orphans", "list", "--output", "json")
+    told = json.loads(done.output)
+    assert [one["plan"]["plan_id"] for one in told["plans"]] == ["p2"]
+    assert list(told["damaged"]) == ["p1"]
+    assert "p1" in run("orphans", "list").output
+
+
 def test_without_a_plan_the_next_step_is_told(run: Run) -> None:
     shown = run("orphans", "plan", "show")
     assert shown.exit_code == 4

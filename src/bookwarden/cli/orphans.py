@@ -19,7 +19,7 @@ from bookwarden.cli.orphans_output import describe_applied, describe_plan, descr
 from bookwarden.cli.output import Document, Note
 from bookwarden.cli.preflight import require_java, require_marking
 from bookwarden.config import Settings
-from bookwarden.errors import BookwardenError, NotFoundError, RefusedError
+from bookwarden.errors import BookwardenError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.apply import ApplyResult
 from bookwarden.orphans.report import render_page
 from bookwarden.scan_context import OrphanApplyContext
@@ -215,10 +215,16 @@ def _list(invocation: Invocation) -> None:
     with spark_extra("looking at scans"):
         from bookwarden.pipelines.orphan_folder import scan_ids
     plans = _plans(invocation.settings)
-    manifests = [plans.manifest(plan_id) for plan_id in plans.plan_ids()]
-    planned = {manifest.scan_id for manifest in manifests}
+    found, damaged = [], []
+    for plan_id in plans.plan_ids():
+        try:
+            manifest = plans.manifest(plan_id)
+            found.append((manifest, plans.progress(manifest)))
+        except FormatError as error:
+            damaged.append((plan_id, str(error)))
+    planned = {manifest.scan_id for manifest, _ in found}
     scans = [scan_id for scan_id in scan_ids(invocation.settings) if scan_id not in planned]
-    invocation.write(describe_plans([(one, plans.progress(one)) for one in manifests], scans))
+    invocation.write(describe_plans(found, scans, damaged))
 
 
 def _plans(settings: Settings) -> PlanFiles:

@@ -40,8 +40,12 @@ def describe_plan(
     return Document(data, tuple(_shown(parts)))
 
 
-def describe_plans(plans: Sequence[tuple[PlanManifest, ApplyProgress]], unfinished: Sequence[str]) -> Document:
-    """List plans, the latest first, and scans that have none yet."""
+def describe_plans(
+    plans: Sequence[tuple[PlanManifest, ApplyProgress]],
+    unfinished: Sequence[str],
+    damaged: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """List plans, the latest first, scans that have none yet, and what is damaged of a plan, by the plan's id."""
     columns = (
         Column("plan"),
         Column("made"),
@@ -67,7 +71,13 @@ def describe_plans(plans: Sequence[tuple[PlanManifest, ApplyProgress]], unfinish
     if unfinished:
         parts.append(Table((Column("scan without a plan"),), tuple((scan,) for scan in reversed(unfinished))))
         parts.append(Note("`bookwarden orphans scan --resume SCAN` goes on with one of these."))
-    data = {"plans": [{"plan": plan, "progress": progress} for plan, progress in plans], "unfinished": unfinished}
+    if damaged:
+        parts.append(Table((Column("damaged plan"), Column("why", whole=False)), tuple(reversed(damaged))))
+    data = {
+        "plans": [{"plan": plan, "progress": progress} for plan, progress in plans],
+        "unfinished": unfinished,
+        "damaged": dict(damaged),
+    }
     return Document(data, tuple(parts))
 
 
