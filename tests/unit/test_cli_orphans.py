@@ -20,9 +20,10 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
 from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, MissingLedger, summarize
 from bookwarden.pipelines import scan_driver
-from bookwarden.pipelines.orphan_folder import plans_of, scan_folder
+from bookwarden.pipelines.orphan_folder import plan_folder, plans_of, scan_folder
 from bookwarden.pipelines.plan_files import SUMMARY
 from bookwarden.pipelines.scan_driver import ScanPaused
+from bookwarden.pipelines.scan_lock import alone
 from bookwarden.pipelines.scan_planning import ScanResult
 
 CANDIDATE = Candidate(
@@ -178,6 +179,17 @@ def test_what_was_not_marked_is_told_with_its_reason() -> None:
         assert part in text
     assert document.data["done"] is False  # type: ignore[index]
     assert "--execute" in str(describe_applied(ApplyResult("p1", executed=False, candidates=1, marked=1)).parts)
+
+
+def test_only_one_process_applies_a_plan(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(folder)
+    monkeypatch.setattr(orphans, "require_marking", lambda _: None)
+    settings = load_settings(overrides={"orphans.folder": str(folder)})
+    with alone(plan_folder(settings, "p1")):
+        done = run("orphans", "apply", "--plan", "p1", "--execute")
+    assert (done.exit_code, "another process works on" in done.stderr) == (5, True)
+    assert run("orphans", "apply", "--plan", "p2", "--execute").exit_code == 4
+    assert not (folder / "plans" / "p2").exists()
 
 
 def test_a_report_is_written_for_the_newest_plan_or_the_one_that_is_named(

@@ -185,7 +185,10 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
         def told(result: ApplyResult) -> None:
             tell("marking" if execute else "looking", result.candidates - result.left, result.candidates)
 
-        with OrphanApplyContext(settings, plans, on_batch=told) as context:
+        with (
+            _to_itself(settings, plans, plan_id, execute),
+            OrphanApplyContext(settings, plans, on_batch=told) as context,
+        ):
             result = context.apply.run(plan_id, execute=execute, allow_emptied=allowed)
             copies, problem = _apply_copies(context, plans, plan_id, execute, allowed)
     invocation.write(describe_applied(result, copies, str(problem or "")))
@@ -197,6 +200,21 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
             )
     if problem is not None:
         raise problem
+
+
+@contextmanager
+def _to_itself(settings: Settings, plans: PlanFiles, plan_id: str, execute: bool) -> Iterator[None]:
+    """Keep other processes from applying the plan meanwhile; RefusedError if one does."""
+    if not execute:
+        yield
+        return
+    from bookwarden.pipelines.orphan_folder import plan_folder
+    from bookwarden.pipelines.scan_lock import alone
+
+    # A plan that is not there must not get a folder.
+    plans.manifest(plan_id)
+    with alone(plan_folder(settings, plan_id)):
+        yield
 
 
 def _apply_copies(

@@ -20,6 +20,11 @@ def plans_of(settings: Settings) -> PlanFiles:
     return PlanFiles(f"{settings.orphans.folder.rstrip('/')}/{_PLANS}")
 
 
+def plan_folder(settings: Settings, plan_id: str) -> Folder:
+    """Give access to the folder of one plan."""
+    return Folder(f"{settings.orphans.folder.rstrip('/')}/{_PLANS}/{plan_id}")
+
+
 def scan_folder(settings: Settings, scan_id: str) -> ScanFolder:
     """Give access to the files of one scan."""
     return ScanFolder(f"{settings.orphans.folder.rstrip('/')}/{_SCANS}/{scan_id}")
