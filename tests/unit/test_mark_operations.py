@@ -202,6 +202,14 @@ def test_the_last_ledger_is_never_removed(force):
     assert place.listed() == [1, 2]
 
 
+def test_the_last_ledger_is_the_one_with_the_largest_id_wherever_an_offload_has_put_it():
+    place = Place(managed_ledger([24, 22, 23]))
+    with pytest.raises(RefusedError, match="ledger 24 is the last"):
+        place.trim().trim(TOPIC, [24], force=True)
+    assert place.trim().trim(TOPIC, force=True).removed == (22, 23)
+    assert place.listed() == [24]
+
+
 def test_a_ledger_that_a_subscription_needs_leaves_only_by_force():
     place = Place(managed_ledger([1, 2, 3]))
     place.cursor("s", (2, 4))

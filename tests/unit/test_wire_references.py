@@ -61,6 +61,10 @@ def test_a_managed_ledger_says_all_of_its_ledgers() -> None:
     assert offload.segments[0].uuid == UUID("00000000-0000-0004-0000-000000000005")
 
 
+def test_the_ledgers_are_by_growing_id_however_the_node_has_them() -> None:
+    assert [ledger.ledger_id for ledger in decode_managed_ledger(_managed_ledger(24, 22, 23)).ledgers] == [22, 23, 24]
+
+
 def test_an_empty_node_is_a_managed_ledger_without_ledgers() -> None:
     assert decode_managed_ledger(b"").ledger_ids == frozenset()
 

@@ -94,7 +94,10 @@ class LedgerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerInfo:
-    """The value of a managed ledger's node; ``terminated`` is the last position of a terminated topic."""
+    """The value of a managed ledger's node; ``terminated`` is the last position of a terminated topic.
+
+    ``ledgers`` are by growing id, so that the last is the one that is written to, or was.
+    """
 
     ledgers: tuple[LedgerInfo, ...] = ()
     terminated: Position | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, OffloadSegment, Position
@@ -11,15 +12,18 @@ from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.protobuf import parse, require
 
 _WHAT = "managed-ledger node"
+_BY_ID = attrgetter("ledger_id")
 
 
 def decode_managed_ledger(raw: bytes) -> ManagedLedgerInfo:
-    """Decode the node's value; no bytes at all are a managed ledger without ledgers.
+    """Decode the node's value, its ledgers by growing id; no bytes at all are a managed ledger without ledgers.
 
     Raises FormatError for a broken envelope, bytes that are no such message, and a ledger without a possible id.
     """
     message, _ = _parse(raw)
-    ledgers = tuple([_ledger(ledger) for ledger in message.ledgerInfo])
+    # An offload writes the list from a hash map (ManagedLedgerImpl.transformLedgerInfo): the last of the node may be
+    # any, while the last by id is the one that is written to.
+    ledgers = tuple(sorted([_ledger(ledger) for ledger in message.ledgerInfo], key=_BY_ID))
     return ManagedLedgerInfo(ledgers, _terminated(message), {entry.key: entry.value for entry in message.properties})
 
 
