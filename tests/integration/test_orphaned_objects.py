@@ -148,7 +148,8 @@ def offloaded(cluster: DevCluster, namespace: str, name: str, metadata: Metadata
     topic.send(VALUES, batching_enabled=False)
     path, last = topic_path(topic.name), ledgers(metadata, topic)[-1].ledger_id
     topic.admin.put(f"{path}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
-    eventually(lambda: topic.admin.get_json(f"{path}/offload")["status"] == "SUCCESS", 60)
+    # The broker first unpacks its offloaders.
+    eventually(lambda: topic.admin.get_json(f"{path}/offload")["status"] == "SUCCESS", 180)
     return topic
 
 
@@ -210,7 +211,7 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
     # The broker deletes the copies that it names.
     mine = server.keys(BUCKET)
     doomed.admin.delete(topic_path(doomed.name), params={"force": "true"})
-    eventually(lambda: len(mine - server.keys(BUCKET)) == 4, 60)
+    eventually(lambda: len(mine - server.keys(BUCKET)) == 4, 180)
     left = server.keys(BUCKET)
     # A broker tells whole seconds, and what is younger than its clock is too young.
     time.sleep(2.1)
