@@ -24,7 +24,8 @@ from servers.spark_cluster import BARE_PYTHON, SparkCluster, bare_python_says
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHECKOUT = Path(__file__).parents[2]
-HOLDERS, LEDGERS_EACH = 60, 4
+# Enough that each partition has a task of its own: those with few messages share one.
+HOLDERS, LEDGERS_EACH = 200, 4
 
 
 @pytest.fixture(scope="module")
