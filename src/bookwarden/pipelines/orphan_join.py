@@ -41,6 +41,8 @@ _NAMES_NOTHING_ELSE = "only_logs"
 _LEDGER_FIELDS = LEDGERS.arrow.names
 _COUNTED_OWNERS = 10_000
 _MOST_SENT = 500_000
+# About 50 bytes each in every process of Spark's.
+_MOST_IDS_SENT = 2_000_000
 
 _KEY_COLUMNS = "name STRING"
 _CLASSIFIED = [
@@ -82,7 +84,7 @@ class LedgerJoin:
         tables = (read_table(spark, folder, table, REFERENCES) for table in ("references", "late_references"))
         self.references = reduce(DataFrame.union, tables)
         self._listed = listed
-        self._named = (
+        self._named = self._keep(
             self.references.where("ledger_id is not null")
             .groupBy("ledger_id")
             .agg(F.bool_and(F.col("place").isin(*_LOGS)).alias(_NAMES_NOTHING_ELSE))
@@ -90,10 +92,11 @@ class LedgerJoin:
         # Deleted between the two listings: whoever did that is at work on it, or is done.
         gone = read_table(spark, folder, "changes", CHANGES).where("gone").select("ledger_id").distinct()
         ledgers = _with_twins_marked(listed.join(gone, "ledger_id", "left_anti"))
-        self._joined = self._keep(ledgers.join(self._named, "ledger_id", "left"))
+        # Ids are sent to where the ledgers are read, as long as there are not too many: rows of ledgers are wide.
+        joined = ledgers.join(_small(self._named, _MOST_IDS_SENT), "ledger_id", "left")
         plain = F.expr(f"{_NAMES_NOTHING_ELSE} is not null and problem is null and kind is not null")
-        self._referenced = self._joined.where(plain)
-        self._others = self._joined.where(~plain)
+        self._referenced = joined.where(plain)
+        self._others = self._keep(joined.where(~plain))
 
     def unnamed(self) -> DataFrame:
         """Give the references to ledgers that the listing does not have, and that should be there."""
@@ -104,11 +107,12 @@ class LedgerJoin:
     def existing(self) -> frozenset[str]:
         """Name those holders of unreferenced ledgers, and their topics and cursors, that exist."""
         owners = self._others.where("problem is null and kind is not null").select("kind", "holder").distinct()
-        names = owners.mapInArrow(_names_to_look_up, _KEY_COLUMNS).distinct()
+        names = self._keep(owners.mapInArrow(_names_to_look_up, _KEY_COLUMNS).distinct())
         known = self.references.select(F.col("holder").alias("name")).union(
             self.references.where("managed_ledger is not null").select(F.col("managed_ledger").alias("name"))
         )
-        return frozenset(row["name"] for row in names.join(known, "name", "left_semi").toLocalIterator())
+        found = known.join(_small(names), "name", "left_semi").distinct()
+        return frozenset(row["name"] for row in found.toLocalIterator())
 
     def alive(self, knowledge: Knowledge) -> frozenset[str]:
         """Name the topics and namespaces that no root knows, and that ledgers were made for lately."""
@@ -241,9 +245,9 @@ def _with_twins_marked(ledgers: DataFrame) -> DataFrame:
     return ledgers.join(twins, "ledger_id", "left").withColumn("problem", problem).drop("twin")
 
 
-def _small(frame: DataFrame) -> DataFrame:
+def _small(frame: DataFrame, limit: int = _MOST_SENT) -> DataFrame:
     """Let Spark send a small table to all tasks, rather than the large one that it is joined with to each other."""
-    return F.broadcast(frame) if frame.count() <= _MOST_SENT else frame
+    return F.broadcast(frame) if frame.count() <= limit else frame
 
 
 def _names_to_look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
