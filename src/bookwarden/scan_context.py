@@ -25,8 +25,9 @@ from bookwarden.errors import ConfigError, FormatError, StoreAccessError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
-from bookwarden.orphans.apply import Apply, ApplyResult
+from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.apply_copies import ApplyCopies
+from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import ClusterIdentity
 from bookwarden.orphans.ports import CopyPlanStore, PlanStore

@@ -15,7 +15,7 @@ from bookwarden.cli.main import cli
 from bookwarden.cli.orphans_output import describe_applied
 from bookwarden.config import load_settings
 from bookwarden.errors import SparkError
-from bookwarden.orphans.apply import ApplyResult, NamedCandidate
+from bookwarden.orphans.applying import ApplyResult, NamedCandidate
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
 from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, MissingLedger, summarize

@@ -25,8 +25,9 @@ from bookwarden.ledgers.metadata import (
     UnreadableLedger,
 )
 from bookwarden.ledgers.pending_deletion import LedgerComponent, PendingDeletion
-from bookwarden.orphans import apply as applying
-from bookwarden.orphans.apply import Apply, ApplyResult, difference
+from bookwarden.orphans import applying
+from bookwarden.orphans.apply import Apply, difference
+from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, FileDigest, PlanCounts, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress

@@ -20,7 +20,7 @@ from bookwarden.cli.output import Document, Note
 from bookwarden.cli.preflight import require_java, require_marking
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, RefusedError
-from bookwarden.orphans.apply import ApplyResult
+from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.report import render_page
 from bookwarden.scan_context import OrphanApplyContext
 

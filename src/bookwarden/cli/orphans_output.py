@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.orphans.apply import ApplyResult
+from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress

@@ -11,8 +11,8 @@ from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
 
 
-class PlanStore(Protocol):
-    """Where plans are kept, each with how far it was applied."""
+class Plans(Protocol):
+    """The manifests of plans, and their files."""
 
     def manifest(self, plan_id: str) -> PlanManifest:
         """Read a plan's manifest.
@@ -22,6 +22,10 @@ class PlanStore(Protocol):
 
     def verify(self, manifest: PlanManifest) -> None:
         """Read every file of the plan; FormatError for one that is missing or not what the manifest says."""
+
+
+class PlanStore(Plans, Protocol):
+    """Where plans are kept, each with how far it was applied."""
 
     def candidates(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[Candidate]]:
         """Give the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
@@ -33,14 +37,8 @@ class PlanStore(Protocol):
         """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
 
 
-class CopyPlanStore(Protocol):
+class CopyPlanStore(Plans, Protocol):
     """Where the offloaded copies of plans are kept, and how far each plan's were applied; errors as in PlanStore."""
-
-    def manifest(self, plan_id: str) -> PlanManifest:
-        """Read a plan's manifest."""
-
-    def verify(self, manifest: PlanManifest) -> None:
-        """Read every file of the plan."""
 
     def copies(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[CopyCandidate]]:
         """Give the copies in their order, at most so many at a time."""

@@ -1,0 +1,309 @@
+"""What applying the ledgers of a plan and applying its offloaded copies have in common.
+
+The plan's guards are checked first, and again before each batch. How far a run went is kept after each batch whose
+marks were answered, so a run that was killed goes on where it was; the marks of the batch in between are then sent
+again, which does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from bookwarden.deletion.mark import Marker
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.orphans.guards import GuardLimits, Refusal, check
+from bookwarden.orphans.plan import PlanManifest
+from bookwarden.orphans.ports import ClusterProbe, Plans
+from bookwarden.orphans.progress import ApplyProgress
+
+SHOWN = 1_000
+# After so many batches in a row of which nothing was confirmed, the rest is left for the next run.
+_FRUITLESS_BATCHES = 3
+
+
+class NamedCandidate(NamedTuple):
+    """A candidate that was not marked, and why."""
+
+    ledger_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """What became of a plan's candidates; in a dry run ``marked`` are those that would be.
+
+    ``earlier`` were done with by earlier runs. ``failed`` were not confirmed, and the next run tries them again;
+    ``dropped`` are not as the plan has them any more, and ``held_back`` have to wait for a later plan: of these the
+    first SHOWN are named, and ``held_back_by`` counts them by reason. ``stopped`` says why the rest was left. The
+    counts and ``left`` add up to ``candidates``.
+    """
+
+    plan_id: str
+    executed: bool
+    candidates: int
+    earlier: int = 0
+    marked: int = 0
+    marked_bytes: int = 0
+    failed: tuple[NamedCandidate, ...] = ()
+    dropped: tuple[NamedCandidate, ...] = ()
+    dropped_total: int = 0
+    held_back: tuple[NamedCandidate, ...] = ()
+    held_back_by: Mapping[str, int] = field(default_factory=dict)
+    stopped: str = ""
+
+    @property
+    def held_back_total(self) -> int:
+        """How many candidates have to wait."""
+        return sum(self.held_back_by.values())
+
+    @property
+    def left(self) -> int:
+        """How many candidates were not come to."""
+        done = self.earlier + self.marked + len(self.failed) + self.dropped_total + self.held_back_total
+        return self.candidates - done
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left for another run of the same plan."""
+        return not self.failed and not self.left
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """A plan and what keeps it from being applied."""
+
+    plan: PlanManifest
+    refusals: tuple[Refusal, ...]
+
+    def refused_or_plan(self) -> PlanManifest:
+        """Return the plan; RefusedError with everything that keeps it from being applied, if anything does."""
+        if self.refusals:
+            texts = "; ".join(str(refusal) for refusal in self.refusals)
+            raise RefusedError(f"plan {self.plan.plan_id} is not applied: {texts}")
+        return self.plan
+
+
+class Planned(Protocol):
+    """What a plan wants deleted: a ledger or a copy. ``order`` grows through the plan."""
+
+    @property
+    def order(self) -> int:
+        """Its place in the plan."""
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger."""
+
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+
+
+PlannedT = TypeVar("PlannedT", bound=Planned)
+PlansT = TypeVar("PlansT", bound=Plans)
+
+
+class PlanRun(Generic[PlannedT]):
+    """What one run has done, and what all runs have; ``hold`` says why a candidate of the ``total`` has to wait."""
+
+    def __init__(
+        self,
+        plan: PlanManifest,
+        before: ApplyProgress,
+        execute: bool,
+        limits: GuardLimits,
+        *,
+        total: int,
+        hold: Callable[[PlannedT], str | None],
+    ) -> None:
+        self.plan = plan
+        self._total = total
+        self._hold = hold
+        self.execute = execute
+        self.failed: list[NamedCandidate] = []
+        self.fruitless = 0
+        if before.seen_apart_ms != limits.seen_apart_ms:
+            # What was held back, and passed over, may be due by the other limit.
+            before = ApplyProgress(plan.plan_id, seen_apart_ms=limits.seen_apart_ms)
+        self._before = before
+        self._open = set(before.failed)
+        self._done_through = -1 if before.done_through is None else before.done_through
+        self._earlier = self._marked = self._marked_bytes = self._dropped_total = 0
+        self._dropped: list[NamedCandidate] = []
+        self._held_back: list[NamedCandidate] = []
+        self._held_back_by: Counter[str] = Counter()
+
+    def due(self, candidates: Sequence[PlannedT]) -> list[PlannedT]:
+        """Choose those that are to be marked in this run."""
+        found = []
+        for candidate in candidates:
+            reason = self._hold(candidate)
+            if reason is not None:
+                self._held_back_by[reason] += 1
+                _name(self._held_back, candidate, reason)
+            elif candidate.order <= self._done_through and candidate.order not in self._open:
+                self._earlier += 1
+            else:
+                found.append(candidate)
+        return found
+
+    def drop(self, candidate: PlannedT, reason: str) -> None:
+        """Note one that is not as the plan has it."""
+        self._open.discard(candidate.order)
+        self._dropped_total += 1
+        _name(self._dropped, candidate, reason)
+
+    def mark(self, candidates: Sequence[PlannedT], failures: Sequence[str | None]) -> None:
+        """Note what became of the marks; a failure for each, None where it was confirmed."""
+        confirmed = 0
+        for candidate, failure in zip(candidates, failures, strict=True):
+            if failure is None:
+                self._open.discard(candidate.order)
+                self._marked_bytes += candidate.length
+                confirmed += 1
+            else:
+                self._open.add(candidate.order)
+                self.failed.append(NamedCandidate(candidate.ledger_id, failure))
+        self._marked += confirmed
+        if confirmed:
+            self.fruitless = 0
+        elif candidates:
+            self.fruitless += 1
+
+    def progress(self, through: int, now_ms: int) -> ApplyProgress:
+        """Tell how far all runs have come, with the candidates up to this place in the plan."""
+        self._done_through = max(self._done_through, through)
+        return replace(
+            self._before,
+            done_through=self._done_through,
+            failed=tuple(sorted(self._open)),
+            marked=self._before.marked + self._marked,
+            marked_bytes=self._before.marked_bytes + self._marked_bytes,
+            dropped=self._before.dropped + self._dropped_total,
+            updated_ms=now_ms,
+        )
+
+    def why_fruitless(self) -> str:
+        """Say why the rest is left after batches of which nothing was confirmed."""
+        return (
+            f"nothing was confirmed of {self.fruitless} batches in a row, the last time because: "
+            f"{self.failed[-1].reason}; run it again when the broker takes marks"
+        )
+
+    def result(self, stopped: str = "") -> ApplyResult:
+        """Tell what this run has done."""
+        return ApplyResult(
+            plan_id=self.plan.plan_id,
+            executed=self.execute,
+            candidates=self._total,
+            earlier=self._earlier,
+            marked=self._marked,
+            marked_bytes=self._marked_bytes,
+            failed=tuple(self.failed),
+            dropped=tuple(self._dropped),
+            dropped_total=self._dropped_total,
+            held_back=tuple(self._held_back),
+            held_back_by=dict(self._held_back_by),
+            stopped=stopped,
+        )
+
+
+class Application(ABC, Generic[PlansT, PlannedT]):
+    """Applies plans; ``batch`` candidates at a time. ``on_batch`` is told of the result so far."""
+
+    def __init__(
+        self,
+        store: PlansT,
+        marker: Marker,
+        cluster: ClusterProbe,
+        limits: GuardLimits,
+        *,
+        batch: int = 1_000,
+        clock: Callable[[], float] = time.time,
+        on_batch: Callable[[ApplyResult], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._marker = marker
+        self._cluster = cluster
+        self._limits = limits
+        self._batch = batch
+        self._clock = clock
+        self._on_batch = on_batch
+
+    def run(self, plan_id: str, *, execute: bool = False, allow_emptied: Collection[str] = ()) -> ApplyResult:
+        """Mark the plan's candidates; without `execute` only say which would be.
+
+        Raises RefusedError when a guard forbids it, NotFoundError for a plan that is not there, FormatError for one
+        that is altered or damaged, StoreError when the metadata store does not answer, and PulsarError when the
+        deletion topic cannot be reached. Batches before are done then, and another run goes on behind them.
+        """
+        if execute and not self._marker.enabled:
+            raise RefusedError(
+                "marks are turned off (deletion.topic_two_phase_deletion_enabled), so no plan can be applied: turn "
+                "them on"
+            )
+        plan = self.examine(plan_id, allow_emptied).refused_or_plan()
+        run = self._begin(plan, execute)
+        for candidates in self._batches(plan):
+            due = run.due(candidates)
+            if due:
+                # A long run must not outlive its plan.
+                self._check(plan, allow_emptied).refused_or_plan()
+                self._apply(run, due)
+                if execute:
+                    self._record(plan, run.progress(candidates[-1].order, self._now_ms()))
+            self._on_batch(run.result())
+            if run.fruitless >= _FRUITLESS_BATCHES:
+                return run.result(run.why_fruitless())
+        return run.result()
+
+    def examine(self, plan_id: str, allow_emptied: Collection[str] = ()) -> Examination:
+        """Check a plan, and every file of it; errors are those of `run`, save for the refusals."""
+        plan = self._store.manifest(plan_id)
+        self._store.verify(plan)
+        return self._check(plan, allow_emptied)
+
+    def _check(self, plan: PlanManifest, allow_emptied: Collection[str]) -> Examination:
+        refusals = check(plan, self._cluster.identity(), self._limits, self._now_ms(), allow_emptied)
+        return Examination(plan, (*refusals, *self._further_refusals(plan)))
+
+    def _mark(self, run: PlanRun[PlannedT], candidates: Sequence[PlannedT]) -> None:
+        """Send the marks of candidates, or note in a dry run that they would be."""
+        if not run.execute:
+            run.mark(candidates, [None] * len(candidates))
+        elif candidates:
+            reason = f"orphan scan {run.plan.plan_id}"
+            report = self._marker.mark([self._mark_of(candidate, reason) for candidate in candidates])
+            run.mark(candidates, [marked.failure for marked in report.ledgers])
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _further_refusals(self, plan: PlanManifest) -> Collection[Refusal]:
+        return ()
+
+    def _apply(self, run: PlanRun[PlannedT], due: Sequence[PlannedT]) -> None:
+        self._mark(run, due)
+
+    @abstractmethod
+    def _begin(self, plan: PlanManifest, execute: bool) -> PlanRun[PlannedT]: ...
+
+    @abstractmethod
+    def _batches(self, plan: PlanManifest) -> Iterator[Sequence[PlannedT]]: ...
+
+    @abstractmethod
+    def _mark_of(self, candidate: PlannedT, reason: str) -> PendingDeletion: ...
+
+    @abstractmethod
+    def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None: ...
+
+
+def _name(named: list[NamedCandidate], candidate: Planned, reason: str) -> None:
+    if len(named) < SHOWN:
+        named.append(NamedCandidate(candidate.ledger_id, reason))
