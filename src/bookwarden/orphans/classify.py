@@ -24,7 +24,7 @@ from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.references import Doubt, PlaceKind
 from bookwarden.orphans.causes import cause_of
 from bookwarden.orphans.classes import Cause, LedgerClass
-from bookwarden.orphans.owners import owner_of
+from bookwarden.orphans.owners import Owner, owner_of
 
 _HOLDERS = (ManagedLedgerHolder, CursorHolder, SchemaHolder, CompactedHolder, BucketHolder)
 _PULSARS = f"{APPLICATION}=pulsar"
@@ -108,11 +108,9 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
     if owner is None:
         detail = f"its custom metadata names {row.holder!r}, which is no holder of the kind {row.kind}"
         return Classified(LedgerClass.UNKNOWN_OWNER, detail=detail)
-    if owner.tenant not in knowledge.tenants and owner.namespace not in knowledge.namespaces:
-        detail = f"no configured metadata root has the tenant {owner.tenant}"
-        return Classified(LedgerClass.FOREIGN, detail=detail)
-    if owner.namespace in knowledge.alive:
-        return Classified(LedgerClass.FOREIGN, detail=_is_alive("namespace", owner.namespace))
+    foreign = why_foreign(owner, knowledge)
+    if foreign is not None:
+        return Classified(LedgerClass.FOREIGN, detail=foreign)
     doubt = knowledge.doubt_about(owner.holder)
     if doubt is not None:
         return Classified(LedgerClass.UNKNOWN_REFERENCES, detail=f"{doubt.path} in {doubt.root}: {doubt.reason}")
@@ -120,8 +118,15 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
     if not 0 < born <= knowledge.cutoff_ms:
         return _TOO_YOUNG if born > 0 else _OF_NO_AGE
     if owner.topic in knowledge.alive:
-        return Classified(LedgerClass.TOO_YOUNG, detail=_is_alive("topic", owner.topic))
+        return Classified(LedgerClass.TOO_YOUNG, detail=is_alive("topic", owner.topic))
     return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
+
+
+def why_foreign(owner: Owner, knowledge: Knowledge) -> str | None:
+    """Say why what the owner had may be another cluster's; None where nothing tells of that."""
+    if owner.tenant not in knowledge.tenants and owner.namespace not in knowledge.namespaces:
+        return f"no configured metadata root has the tenant {owner.tenant}"
+    return is_alive("namespace", owner.namespace) if owner.namespace in knowledge.alive else None
 
 
 def classify_named(row: ListedLedger, places: Collection[str]) -> Classified:
@@ -155,7 +160,8 @@ def _of_no_holder(row: ListedLedger) -> Classified:
     return Classified(LedgerClass.FOREIGN, detail=custom or "no custom metadata")
 
 
-def _is_alive(what: str, name: str | None) -> str:
+def is_alive(what: str, name: str | None) -> str:
+    """Say of a topic or namespace of `Knowledge.alive` what tells so."""
     return (
         f"no configured metadata root has the {what} {name}, and yet ledgers were created for it after the cutoff: "
         "it was deleted lately, or is another cluster's"

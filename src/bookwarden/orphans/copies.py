@@ -16,7 +16,7 @@ from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, PresentCopy, UnreadableCopy
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, HoldersBelow
-from bookwarden.orphans.classify import Knowledge
+from bookwarden.orphans.classify import Knowledge, is_alive, why_foreign
 from bookwarden.orphans.owners import Owner, owner_of
 
 
@@ -143,15 +143,11 @@ def kept_in_shared_stores(
 
 
 def _kept(owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
-    if owner.tenant not in knowledge.tenants and owner.namespace not in knowledge.namespaces:
-        detail = f"no configured metadata root has the tenant {owner.tenant}"
-        return ClassifiedCopy(CopyClass.FOREIGN, detail=detail)
-    if owner.namespace in knowledge.alive:
-        detail = f"namespace {owner.namespace} is in no configured root, and yet ledgers are created for it"
-        return ClassifiedCopy(CopyClass.FOREIGN, detail=detail)
+    foreign = why_foreign(owner, knowledge)
+    if foreign is not None:
+        return ClassifiedCopy(CopyClass.FOREIGN, detail=foreign)
     if owner.topic in knowledge.alive:
-        detail = f"topic {owner.topic} is in no configured root, and yet ledgers are created for it"
-        return ClassifiedCopy(CopyClass.TOO_YOUNG, detail=detail)
+        return ClassifiedCopy(CopyClass.TOO_YOUNG, detail=is_alive("topic", owner.topic))
     doubt = knowledge.doubt_about(owner.holder)
     if doubt is not None:
         detail = f"{doubt.path} in {doubt.root}: {doubt.reason}"
