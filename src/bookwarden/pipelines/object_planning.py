@@ -6,7 +6,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +27,7 @@ from bookwarden.orphans.copies import (
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.summary import Count
 from bookwarden.pipelines.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
-from bookwarden.pipelines.orphan_join import read_table
+from bookwarden.pipelines.orphan_join import read_table, read_tables
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE
 from bookwarden.pipelines.scan_tables import COPIES, LEDGERS, OBJECTS, REFERENCES
@@ -95,8 +94,12 @@ class ObjectPlanning:
 
     def _copies(self, objects: DataFrame) -> DataFrame:
         """Put together what belongs to one copy, with whether a managed ledger names it."""
-        tables = (read_table(self._spark, self._folder, table, COPIES) for table in COPY_TABLES)
-        named = reduce(DataFrame.union, tables).select("uuid").distinct().withColumn("referenced", F.lit(True))
+        named = (
+            read_tables(self._spark, self._folder, COPY_TABLES, COPIES)
+            .select("uuid")
+            .distinct()
+            .withColumn("referenced", F.lit(True))
+        )
         return (
             objects.where("uuid is not null")
             .groupBy("store", "uuid", "ledger_id")
@@ -115,8 +118,7 @@ class ObjectPlanning:
         """Add what BookKeeper and the metadata roots say of the ledger of each."""
         ledgers = read_table(self._spark, self._folder, LEDGERS_STAGE, LEDGERS)
         owners = ledgers.select("ledger_id", "kind", "holder").dropDuplicates(["ledger_id"])
-        stages = (read_table(self._spark, self._folder, stage, REFERENCES) for stage in (REFERENCES_STAGE, LATE_STAGE))
-        named = reduce(DataFrame.union, stages).where("ledger_id is not null").select("ledger_id").distinct()
+        named = self._references().where("ledger_id is not null").select("ledger_id").distinct()
         return (
             copies.join(owners, "ledger_id", "left")
             .join(named.withColumn("ledger_named", F.lit(True)), "ledger_id", "left")
@@ -151,12 +153,14 @@ class ObjectPlanning:
         # On a file system the folder says whose it is.
         return OffloadedCopy(copy.ledger_id, copy.key.rpartition("/")[0], copy.uuid, location)
 
+    def _references(self) -> DataFrame:
+        return read_tables(self._spark, self._folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES)
+
     def _existing(self, owners: set[str]) -> frozenset[str]:
         """Name those of these managed ledgers that exist."""
         if not owners:
             return frozenset()
-        stages = (read_table(self._spark, self._folder, stage, REFERENCES) for stage in (REFERENCES_STAGE, LATE_STAGE))
-        known = reduce(DataFrame.union, stages).select(F.col("managed_ledger").alias("name"))
+        known = self._references().select(F.col("managed_ledger").alias("name"))
         asked = self._spark.createDataFrame([(owner,) for owner in sorted(owners)], "name STRING")
         return frozenset(row["name"] for row in asked.join(known, "name", "left_semi").toLocalIterator())
 

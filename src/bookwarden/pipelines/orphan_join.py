@@ -33,6 +33,7 @@ from bookwarden.orphans.summary import (
     age_bucket,
 )
 from bookwarden.pipelines.scan_files import ScanFolder
+from bookwarden.pipelines.scan_reading import LATE_STAGE, REFERENCES_STAGE
 from bookwarden.pipelines.scan_tables import CHANGES, LEDGERS, REFERENCES, Columns
 
 _LOGS = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
@@ -73,6 +74,11 @@ def read_table(spark: SparkSession, folder: ScanFolder, table: str, columns: Col
     return spark.read.schema(columns.spark).parquet(folder.folder.for_spark(table))
 
 
+def read_tables(spark: SparkSession, folder: ScanFolder, tables: Iterable[str], columns: Columns) -> DataFrame:
+    """Read several tables of a scan's folder, with the same columns, as one."""
+    return reduce(DataFrame.union, (read_table(spark, folder, table, columns) for table in tables))
+
+
 class LedgerJoin:
     """The ledgers of both listings and all references, joined by ledger id."""
 
@@ -81,8 +87,7 @@ class LedgerJoin:
         self._now_ms = now_ms
         self._kept: list[DataFrame] = []
         listed = read_table(spark, folder, "ledgers", LEDGERS)
-        tables = (read_table(spark, folder, table, REFERENCES) for table in ("references", "late_references"))
-        self.references = reduce(DataFrame.union, tables)
+        self.references = read_tables(spark, folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES)
         self._listed = listed
         self._named = self._keep(
             self.references.where("ledger_id is not null")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import reduce
 from importlib.metadata import version
 
 from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +34,7 @@ from bookwarden.orphans.summary import (
 )
 from bookwarden.pipelines.object_planning import ObjectPlanning, PlannedCopies
 from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_join import Classification, LedgerJoin, read_table
+from bookwarden.pipelines.orphan_join import Classification, LedgerJoin, read_table, read_tables
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_header import ScanHeader
@@ -114,11 +113,11 @@ class Planning:
         steps = _Steps(self._progress, _JOIN_STAGE, 5)
         with spark_errors("joining ledgers and references"), closing(self._join()) as join:
             steps.done()
-            doubts = self._doubts()
+            doubts, namespaces = self._doubts(), context.namespaces()
             known = Knowledge(
                 cutoff_ms=cutoff_ms,
                 tenants=context.tenants(),
-                namespaces=context.namespaces() | self._namespaces_read(lambda seal: seal.rows),
+                namespaces=namespaces | self._namespaces_read(lambda seal: seal.rows),
                 existing=join.existing(),
                 doubts=tuple(doubts),
             )
@@ -134,7 +133,7 @@ class Planning:
                 told = [*doubts, *self._odd_names(), *copies.not_scanned]
                 findings = Findings(_Missing(missing), found.foreign(), told, copies.objects)
                 steps.done()
-                return self._write(found, cells, findings, copies, cutoff_ms, context.namespaces())
+                return self._write(found, cells, findings, copies, cutoff_ms, namespaces)
             finally:
                 missing.unpersist()
 
@@ -208,7 +207,7 @@ class Planning:
         return frozenset(found)
 
     def _doubts(self) -> list[Doubt]:
-        rows = reduce(DataFrame.union, (read_table(self._spark, self._folder, table, DOUBTS) for table in DOUBT_TABLES))
+        rows = read_tables(self._spark, self._folder, DOUBT_TABLES, DOUBTS)
         number = rows.count()
         if number > _MOST_DOUBTS:
             raise StoreError(
