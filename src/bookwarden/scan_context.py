@@ -24,6 +24,7 @@ from bookwarden.deletion.mark import Marker
 from bookwarden.errors import ConfigError, FormatError, StoreAccessError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
 from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.apply_copies import ApplyCopies
@@ -120,9 +121,9 @@ class ScanContext(Resources):
         bookkeeper_url = source.bookkeeper_url or source.urls[0]
         configured: dict[str, set[str]] = {}
         for url in source.urls:
-            ensemble, chroot = _split(url)
+            ensemble, chroot = split_chroot(url)
             configured.setdefault(ensemble, set()).add(chroot)
-        ledgers_ensemble, ledgers_chroot = _split(bookkeeper_url)
+        ledgers_ensemble, ledgers_chroot = split_chroot(bookkeeper_url)
         configured.setdefault(ledgers_ensemble, set())
         found = []
         for ensemble, chroots in configured.items():
@@ -130,7 +131,7 @@ class ScanContext(Resources):
             ledgers_root = ledgers_chroot + source.ledgers_root.rstrip("/") if here else None
             for root in self._roots_on(ensemble, ledgers_root):
                 if root not in chroots:
-                    found.append(_joined(ensemble, root))
+                    found.append(with_chroot(ensemble, root))
         return found
 
     def _roots_on(self, ensemble: str, ledgers_root: str | None) -> list[str]:
@@ -166,26 +167,11 @@ class ScanContext(Resources):
         return still_names(reference, self.metadata.stores[reference.root], self.metadata.last_entries)
 
 
-def _split(url: str) -> tuple[str, str]:
-    """Part a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash."""
-    if url.startswith("zk-snapshot:"):
-        ensemble, _, chroot = url.partition("#")
-        return ensemble, chroot.rstrip("/")
-    if url.startswith("zk:"):
-        hosts, slash, chroot = url.removeprefix("zk:").removeprefix("//").partition("/")
-        return f"zk:{','.join(sorted(hosts.split(',')))}", (slash + chroot).rstrip("/")
-    return url, ""
-
-
-def _joined(ensemble: str, chroot: str) -> str:
-    return f"{ensemble}#{chroot}" if ensemble.startswith("zk-snapshot:") and chroot else ensemble + chroot
-
-
 def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
     """Replace the stores by a snapshot of the one ensemble that they are all on; each keeps its chroot."""
     store = settings.metadata_store
     urls = [*store.urls, *([store.bookkeeper_url] if store.bookkeeper_url else [])]
-    ensembles = {url.partition("/")[0] for url in urls}
+    ensembles = {split_chroot(url)[0] for url in urls}
     if len(ensembles) > 1:
         raise ConfigError(
             f"a snapshot is of one ensemble, and the settings name {len(ensembles)} metadata stores "
@@ -197,8 +183,7 @@ def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
         )
 
     def replaced(url: str) -> str:
-        path = url.partition("/")[2]
-        return f"{snapshot}#/{path}" if path else snapshot
+        return with_chroot(snapshot, split_chroot(url)[1])
 
     changed = {
         "urls": tuple(replaced(url) for url in store.urls),

@@ -13,6 +13,7 @@ import bookwarden.scan_context
 from bookwarden.config import load_settings
 from bookwarden.errors import RefusedError, StoreAccessError
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.orphan_scan import OrphanScan
 from bookwarden.scan_context import ScanContext
 
@@ -92,3 +93,17 @@ def test_no_scan_begins_while_a_root_is_not_configured(ensembles: dict[str, Memo
     with pytest.raises(RefusedError, match="managed ledgers in zk:a:1/green too"):
         OrphanScan(spark, load_settings(overrides=urls)).begin()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("zk:b:1,a:1/x/y/", ("zk:a:1,b:1", "/x/y")),
+        ("zk://a:1", ("zk:a:1", "")),
+        ("zk-snapshot:/f?logs=/l#/x", ("zk-snapshot:/f?logs=/l", "/x")),
+        ("memory:one", ("memory:one", "")),
+    ],
+)
+def test_an_ensemble_has_one_url_whatever_the_order_of_its_hosts(url: str, parts: tuple[str, str]) -> None:
+    assert split_chroot(url) == parts
+    assert split_chroot(with_chroot(*parts)) == parts

@@ -26,13 +26,38 @@ def open_store(url: str, **options: Any) -> MetadataStore:
     return _LOADERS[scheme](rest, options)
 
 
+def split_chroot(url: str) -> tuple[str, str]:
+    """Part a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash.
+
+    The hosts of a ZooKeeper come in one order, so that equal ensembles have equal URLs.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme == "zk-snapshot":
+        ensemble, _, chroot = url.partition("#")
+        return ensemble, chroot.rstrip("/")
+    if scheme != "zk":
+        return url, ""
+    hosts, chroot = _hosts_and_chroot(rest)
+    return f"zk:{','.join(sorted(hosts.split(',')))}", chroot
+
+
+def with_chroot(ensemble: str, chroot: str) -> str:
+    """Name the store at a chroot of an ensemble, both as `split_chroot` gives them."""
+    return f"{ensemble}#{chroot}" if ensemble.startswith("zk-snapshot:") and chroot else ensemble + chroot
+
+
+def _hosts_and_chroot(rest: str) -> tuple[str, str]:
+    hosts, slash, chroot = rest.removeprefix("//").partition("/")
+    return hosts, (slash + chroot).rstrip("/")
+
+
 def _open_zookeeper(rest: str, options: Mapping[str, Any]) -> MetadataStore:
     from bookwarden.metastore.zookeeper import ZooKeeperStore
     from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
 
-    hosts, slash, chroot = rest.removeprefix("//").partition("/")
+    hosts, chroot = _hosts_and_chroot(rest)
     try:
-        connection = ZooKeeperConnection(hosts=hosts, chroot=slash + chroot.rstrip("/"), **options)
+        connection = ZooKeeperConnection(hosts=hosts, chroot=chroot, **options)
     except TypeError as error:
         raise ConfigError(f"metadata store URL zk:{rest}: {error}") from error
     return ZooKeeperStore(connection)
