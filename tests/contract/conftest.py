@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from bookwarden.metastore.zookeeper import ZooKeeperStore
 from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.object_store import ObjectStore, running_object_store
 
 StoreMaker = Callable[..., ZooKeeperStore]
 
@@ -46,3 +48,18 @@ def zookeeper_home(tmp_path: Path) -> Path:
     home = tmp_path / "zookeeper"
     home.mkdir()
     return home
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """An S3 server that the tests of one module share."""
+    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(server: ObjectStore) -> str:
+    """A bucket of the test's own."""
+    name = f"offload-{secrets.token_hex(4)}"
+    server.client.create_bucket(Bucket=name)
+    return name

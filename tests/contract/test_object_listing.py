@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -15,22 +14,9 @@ from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.errors import StoreError, StoreUnavailableError
 from bookwarden.ledgers.listing import ListedObject
-from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
+from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore
 
 LIMITS = RequestLimits(attempts=2, parallel=4, connect_timeout=2.0, read_timeout=20.0)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
-        yield store
-
-
-@pytest.fixture
-def bucket(server: ObjectStore) -> str:
-    name = f"offload-{secrets.token_hex(4)}"
-    server.client.create_bucket(Bucket=name)
-    return name
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import secrets
 import socket
 import threading
 from collections.abc import Iterator
@@ -24,23 +23,10 @@ from bookwarden.ledgers.offloaded_copies import (
     StoreLocation,
     UnreadableCopy,
 )
-from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
+from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore
 
 OWNER = "t/n/persistent/orders%2Fnew"
 LIMITS = RequestLimits(attempts=3, parallel=4, connect_timeout=2.0, read_timeout=20.0)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
-        yield store
-
-
-@pytest.fixture
-def bucket(server: ObjectStore) -> str:
-    name = f"offload-{secrets.token_hex(4)}"
-    server.client.create_bucket(Bucket=name)
-    return name
 
 
 @pytest.fixture

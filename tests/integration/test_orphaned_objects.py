@@ -13,6 +13,7 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
+from bookwarden.clusters.pulsar.brokers import broker_clock
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.topic_positions import topic_path
 from bookwarden.context import MetadataContext
@@ -214,7 +215,8 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
     eventually(lambda: len(mine - server.keys(BUCKET)) == 4, 180)
     left = server.keys(BUCKET)
     # A broker tells whole seconds, and what is younger than its clock is too young.
-    time.sleep(2.1)
+    made_ms = int(time.time() * 1000)
+    eventually(lambda: broker_clock(doomed.admin) > made_ms)
 
     scan = OrphanScan(spark, site.settings)
     plan = scan.run(scan.begin()).plan
