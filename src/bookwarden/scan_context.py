@@ -25,6 +25,7 @@ from bookwarden.errors import ConfigError, FormatError, StoreAccessError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
+from bookwarden.metastore.zookeeper_snapshot_index import SnapshotIndex
 from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
 from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.apply_copies import ApplyCopies
@@ -104,9 +105,16 @@ class ScanContext(Resources):
     @property
     def snapshot_ms(self) -> int | None:
         """The latest time in the snapshot, in milliseconds since the epoch; None for live stores."""
+        return max((index.latest_ms for index in self._snapshots()), default=None)
+
+    @property
+    def fuzzy(self) -> str | None:
+        """Why the snapshot may not be the state of one moment; None where it is, and for live stores."""
+        return next((f"{index.file}: {index.fuzzy}" for index in self._snapshots() if index.fuzzy), None)
+
+    def _snapshots(self) -> list[SnapshotIndex]:
         stores = (*self.metadata.stores.values(), self.metadata.bookkeeper_store)
-        times = [store.index.latest_ms for store in stores if isinstance(store, SnapshotStore)]
-        return max(times, default=None)
+        return [store.index for store in stores if isinstance(store, SnapshotStore)]
 
     def identity(self) -> ClusterIdentity:
         """Read which cluster it is; a snapshot's is that of the live one."""

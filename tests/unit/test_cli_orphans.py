@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,7 +18,9 @@ from bookwarden.config import load_settings
 from bookwarden.errors import SparkError
 from bookwarden.orphans.applying import ApplyResult, NamedCandidate
 from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
+from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, MissingLedger, summarize
 from bookwarden.pipelines import scan_driver
 from bookwarden.pipelines.orphan_folder import plan_folder, plans_of, scan_folder
@@ -37,6 +40,13 @@ CELLS = [
 Run = Callable[..., Result]
 
 
+def copy(number: int) -> CopyCandidate:
+    return CopyCandidate(
+        number, "S3", "b", "", "http://e", UUID(int=2**127 + number), 90_000 + number, "t/n/persistent/a",
+        "offload failed or replaced", 2, 0, 1_024, 5_000, 9_000,
+    )  # fmt: skip
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "orphans"
@@ -50,7 +60,13 @@ def run(folder: Path) -> Run:
     return invoke
 
 
-def made(folder: Path, plan_id: str = "p1", cells: list[Cell] = CELLS, **findings: Any) -> ScanResult:
+def made(
+    folder: Path,
+    plan_id: str = "p1",
+    cells: list[Cell] = CELLS,
+    copies: Sequence[CopyCandidate] = (),
+    **findings: Any,
+) -> ScanResult:
     """Write a plan as a scan does."""
     summary = summarize(
         cells, Findings(**findings), plan_id=plan_id, scan_id=f"s-{plan_id}", created_ms=9, cutoff_ms=5, cluster="0f1e"
@@ -58,10 +74,13 @@ def made(folder: Path, plan_id: str = "p1", cells: list[Cell] = CELLS, **finding
     counts = PlanCounts(91, 2_948, references=90, candidates=0, candidate_bytes=0, missing=summary.missing_total)
     cluster = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
     emptied = (Emptied("topic", "t/n/persistent/a", 1),)
-    manifest = PlanManifest(plan_id, f"s-{plan_id}", "0.1", 8, 9, 5, cluster, counts, (), emptied=emptied)
+    stores = (StoreCopies("S3 b", 9, len(copies), sum(one.length for one in copies)),)
+    manifest = PlanManifest(
+        plan_id, f"s-{plan_id}", "0.1", 8, 9, 5, cluster, counts, (), emptied=emptied, copies=stores
+    )
     rows = [CANDIDATE] if summary.total(LedgerClass.ORPHAN)[0] else []
     plan = plans_of(load_settings(overrides={"orphans.folder": str(folder)})).write(
-        manifest, rows, {SUMMARY: summary.encode()}
+        manifest, rows, {SUMMARY: summary.encode()}, copies
     )
     return ScanResult(plan, summary)
 
@@ -78,6 +97,42 @@ def test_the_newest_plan_is_shown_with_classes_causes_and_candidates(folder: Pat
     found = json.loads(run("orphans", "plan", "show", "p1", "--output", "json").output)
     assert (found["plan"]["plan_id"], found["candidates"][0]["ledger_id"]) == ("p1", 4711)
     assert found["summary"]["by_cause"][0]["key"] == "topic deleted"
+
+
+def test_the_offloaded_copies_of_a_plan_are_shown_as_many_as_asked_for(folder: Path, run: Run) -> None:
+    made(folder, "p1", copies=[copy(number) for number in range(3)])
+    shown = run("orphans", "plan", "show", "--candidates", "2").output
+    table = shown.partition("the first offloaded copies")[2]
+    for text in (str(copy(0).uuid), str(copy(1).uuid), "90001", "offload failed or replaced", "1.0 KiB", "S3 b http"):
+        assert text in table, text
+    assert str(copy(2).uuid) not in shown
+    assert "3 orphaned offloaded copies, 3.0 KiB" in shown
+    found = json.loads(run("orphans", "plan", "show", "--candidates", "2", "--output", "json").output)
+    assert [one["uuid"] for one in found["copies"]] == [str(copy(0).uuid), str(copy(1).uuid)]
+    assert found["copies"][1]["managed_ledger"] == "t/n/persistent/a"
+    none = json.loads(run("orphans", "plan", "show", "--candidates", "0", "--output", "json").output)
+    assert (none["candidates"], none["copies"]) == ([], [])
+
+
+def test_how_far_ledgers_and_copies_of_a_plan_were_applied_is_shown(folder: Path, run: Run) -> None:
+    plan = made(folder, "p1", copies=[copy(0)]).plan
+    plans = plans_of(load_settings(overrides={"orphans.folder": str(folder)}))
+    assert "applied" not in run("orphans", "plan", "show").output.partition("\n\n")[0]
+    plans.record(plan, ApplyProgress("p1", marked=41, updated_ms=1_000))
+    plans.record_copies(plan, ApplyProgress("p1", marked=7, updated_ms=2_000))
+    shown = [line.split() for line in run("orphans", "plan", "show").output.splitlines()]
+    assert ["applied", "41", "marked,", "last", "1970-01-01", "00:00:01Z"] in shown
+    assert ["copies", "applied", "7", "marked,", "last", "1970-01-01", "00:00:02Z"] in shown
+
+
+def test_a_plan_of_a_snapshot_that_is_not_of_one_moment_says_so(folder: Path, run: Run) -> None:
+    made(folder, "p1", fuzzy="/x/snapshot.1: the logs after its start are not there")
+    shown = run("orphans", "plan", "show").output
+    assert "Not the state of one moment: /x/snapshot.1: the logs after its start are not there. Do not believe" in shown
+    found = json.loads(run("orphans", "plan", "show", "--output", "json").output)
+    assert found["summary"]["fuzzy"] == "/x/snapshot.1: the logs after its start are not there"
+    made(folder, "p2")
+    assert "Not the state" not in run("orphans", "plan", "show").output
 
 
 def test_plans_and_scans_without_one_are_listed(folder: Path, run: Run) -> None:

@@ -170,3 +170,11 @@ def test_a_line_begins_its_scale_at_zero_and_needs_no_two_times() -> None:
 )
 def test_sizes_are_said_in_the_largest_fitting_unit(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_a_snapshot_that_is_not_of_one_moment_is_told_and_escaped() -> None:
+    text = render_page(summary_of(referenced(1, 1), found=Findings(fuzzy="/x/<snapshot.1>: no logs")))
+    assert "Not the state of one moment" in text
+    assert "/x/&lt;snapshot.1&gt;: no logs" in text
+    Page(text)
+    assert "Not the state" not in render_page(summary_of(referenced(1, 1)))

@@ -43,6 +43,17 @@ def test_a_snapshot_is_read_below_the_chroot_with_its_own_time_and_without_a_lim
         assert context.identity().instance_id == "the-cluster"
 
 
+def test_a_snapshot_without_its_logs_is_known_not_to_be_of_one_moment(
+    settings: Settings, url: str, tmp_path: Path
+) -> None:
+    with ScanContext(settings, url) as context:
+        assert context.fuzzy is None
+    renamed = (tmp_path / "zk/snapshot.10").rename(tmp_path / "copied")
+    with ScanContext(settings, f"zk-snapshot:{renamed}?fuzzy=yes") as context:
+        assert context.fuzzy is not None
+        assert context.fuzzy.startswith(f"{renamed}: its name is not that which the server gave it")
+
+
 def test_a_scan_is_not_resumed_on_another_snapshot(settings: Settings, url: str, tmp_path: Path) -> None:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
     scan = OrphanScan(spark, settings)

@@ -104,7 +104,9 @@ def plan() -> None:
 @plan.command("show")
 @click.argument("plan_id", metavar="[PLAN]", required=False)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
-@click.option("--candidates", type=click.IntRange(min=0), default=20, show_default=True, help="Candidates to list.")
+@click.option(
+    "--candidates", type=click.IntRange(min=0), default=20, show_default=True, help="Ledgers, and copies, to list."
+)
 @pass_invocation
 def show(invocation: Invocation, plan_id: str | None, output: str | None, candidates: int) -> None:
     """Show what a plan has in it; the newest one unless it is named."""
@@ -113,7 +115,9 @@ def show(invocation: Invocation, plan_id: str | None, output: str | None, candid
     found = plans.manifest(plan_id or _newest(plans))
     plans.verify(found)
     first = next(plans.candidates(found, candidates), []) if candidates else []
-    invocation.write(describe_plan(found, plans.summary(found), first, plans.progress(found)))
+    copies = next(plans.copies(found, candidates), []) if candidates else []
+    applied = (plans.progress(found), plans.copy_progress(found))
+    invocation.write(describe_plan(found, plans.summary(found), first, copies, applied))
 
 
 @orphans.command("list")

@@ -8,6 +8,7 @@ from typing import Any
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.report import size_text
@@ -23,20 +24,29 @@ def describe_plan(
     plan: PlanManifest,
     summary: Summary,
     candidates: Sequence[Candidate] = (),
-    progress: ApplyProgress | None = None,
+    copies: Sequence[CopyCandidate] = (),
+    applied: tuple[ApplyProgress, ApplyProgress] | None = None,
 ) -> Document:
-    """Tell what a scan found, and what its plan would do."""
-    parts: list[Part] = [_facts(plan, summary, progress), _classes(summary)]
+    """Tell what a scan found, and what its plan would do; how far its ledgers and its copies were ``applied``."""
+    parts: list[Part] = [_facts(plan, summary, applied), *_fuzzy(summary), _classes(summary)]
     parts += [
         _counts("orphans by cause", "cause", summary.by_cause),
         _counts("orphans by namespace", "namespace", _orphans(summary.by_namespace)[:_SHOWN_NAMESPACES]),
         _counts("orphans by age", "age", _orphans(summary.by_age)),
         _objects(summary),
     ]
-    parts += _missing(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan) + _candidates(candidates)
+    parts += _missing(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan)
+    parts += _candidates(candidates) + _copies(copies)
     parts.append(Note(_verdict(plan, summary)))
-    named = [candidate._asdict() for candidate in candidates]
-    data = {"plan": plan, "summary": summary, "candidates": named, "progress": progress}
+    progress, copy_progress = applied or (None, None)
+    data = {
+        "plan": plan,
+        "summary": summary,
+        "candidates": [candidate._asdict() for candidate in candidates],
+        "copies": [{**copy._asdict(), "uuid": str(copy.uuid)} for copy in copies],
+        "progress": progress,
+        "copy_progress": copy_progress,
+    }
     return Document(data, tuple(_shown(parts)))
 
 
@@ -121,7 +131,7 @@ def _applied(what: str, result: ApplyResult) -> list[Part]:
     return parts
 
 
-def _facts(plan: PlanManifest, summary: Summary, progress: ApplyProgress | None) -> Facts:
+def _facts(plan: PlanManifest, summary: Summary, applied: tuple[ApplyProgress, ApplyProgress] | None) -> Facts:
     pairs = [
         ("plan", plan.plan_id),
         ("scan", plan.scan_id),
@@ -132,9 +142,21 @@ def _facts(plan: PlanManifest, summary: Summary, progress: ApplyProgress | None)
         ("ledgers", f"{summary.ledgers:,}, {size_text(summary.logical_bytes)}"),
         ("references", f"{plan.counts.references:,}"),
     ]
-    if progress is not None and progress.updated_ms:
-        pairs.append(("applied", f"{progress.marked:,} marked, last {moment(progress.updated_ms)}"))
+    for what, progress in zip(("applied", "copies applied"), applied or (), strict=False):
+        if progress.updated_ms:
+            pairs.append((what, f"{progress.marked:,} marked, last {moment(progress.updated_ms)}"))
     return Facts(tuple(pairs))
+
+
+def _fuzzy(summary: Summary) -> list[Part]:
+    if summary.fuzzy is None:
+        return []
+    return [
+        Note(
+            f"Not the state of one moment: {summary.fuzzy}. Do not believe a ledger that is called missing before "
+            "`bookwarden ledger explain`; see docs/orphans.md."
+        )
+    ]
 
 
 def _classes(summary: Summary) -> Table:
@@ -218,6 +240,37 @@ def _candidates(candidates: Sequence[Candidate]) -> list[Part]:
         for one in candidates
     )
     return [Table(columns, rows, title="the first candidates")]
+
+
+def _copies(copies: Sequence[CopyCandidate]) -> list[Part]:
+    columns = (
+        Column("copy"),
+        Column("ledger", right=True),
+        Column("cause"),
+        Column("objects", right=True),
+        Column("uploads", right=True),
+        Column("bytes", right=True),
+        Column("last written"),
+        Column("an orphan since"),
+        Column("store", whole=False),
+        Column("managed ledger", whole=False),
+    )
+    rows = tuple(
+        (
+            str(one.uuid),
+            str(one.ledger_id),
+            one.cause,
+            f"{one.objects:,}",
+            f"{one.uploads:,}",
+            size_text(one.length),
+            moment(one.modified_ms),
+            moment(one.first_seen_ms),
+            " ".join(part for part in one.location if part),
+            one.managed_ledger,
+        )
+        for one in copies
+    )
+    return [Table(columns, rows, title="the first offloaded copies")]
 
 
 def _shown(parts: list[Part]) -> list[Part]:

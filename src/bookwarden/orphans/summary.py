@@ -122,7 +122,7 @@ class Summary:
     only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of missing
     ledgers, foreign owners and doubts the first are named, and all are counted. ``objects`` counts objects and
     partial uploads in stores of offloaded copies: class, store, number and bytes. ``growth`` is by time and ends with
-    this plan.
+    this plan. ``fuzzy`` says why the snapshot that was read may not be the state of one moment, None if it is.
     """
 
     __pydantic_config__ = _STRICT
@@ -147,6 +147,7 @@ class Summary:
     doubts_total: int = 0
     objects: tuple[Count, ...] = ()
     growth: tuple[GrowthPoint, ...] = ()
+    fuzzy: str | None = None
 
     def encode(self) -> bytes:
         """Render the summary as JSON."""
@@ -178,6 +179,7 @@ class Findings:
     foreign: Collection[ForeignOwner] = ()
     doubts: Collection[Doubt] = ()
     objects: Collection[Count] = ()
+    fuzzy: str | None = None
 
 
 def age_bucket(age_ms: int) -> str:
@@ -221,6 +223,7 @@ def summarize(
         doubts=tuple(NotedDoubt(one.path, one.root, one.reason) for one in list(findings.doubts)[:SHOWN_DOUBTS]),
         doubts_total=len(findings.doubts),
         objects=tuple(sorted(findings.objects, key=lambda count: (count.ledger_class, count.key))),
+        fuzzy=findings.fuzzy,
     )
     points = {point.plan_id: point for point in (*earlier, summary.growth_point())}
     return replace(summary, growth=tuple(sorted(points.values(), key=lambda point: (point.created_ms, point.plan_id))))
