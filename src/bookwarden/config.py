@@ -79,7 +79,7 @@ class MetadataStoreSettings(_Section):
 
     urls: tuple[str, ...] = Field(default=("zk:127.0.0.1:2181",), min_length=1)
     bookkeeper_url: str | None = None
-    ledgers_root: str = "/ledgers"
+    ledgers_root: str | None = None
     digest_user: str | None = None
     digest_password: SecretStr | None = None
     tls: bool = False

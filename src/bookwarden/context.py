@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
-from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT, BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
 from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
@@ -57,7 +58,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.throttle import throttled
-from bookwarden.metastore.urls import open_store
+from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
@@ -88,7 +89,7 @@ def connection_of(settings: Settings) -> PulsarConnection:
 def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
     """Make the metadata store of this URL; it connects at its first call."""
     store = settings.metadata_store
-    if not url.startswith("zk:"):
+    if scheme_of(url) != "zk":
         return open_store(url)
     options: dict[str, Any] = {
         "session_timeout_s": store.session_timeout_seconds,
@@ -104,6 +105,15 @@ def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
     if store.digest_user and store.digest_password:
         options["digest"] = (store.digest_user, store.digest_password.get_secret_value())
     return open_store(url, **options)
+
+
+def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
+    """Say where BookKeeper's metadata is; ConfigError if the settings name no place that can be."""
+    store = settings.metadata_store
+    if store.bookkeeper_url is None:
+        root = DEFAULT_LEDGERS_ROOT if store.ledgers_root is None else store.ledgers_root.rstrip("/")
+        return BookKeeperPlace(store.urls[0], root)
+    return bookkeeper_place(store.bookkeeper_url, store.ledgers_root)
 
 
 def bookie_options_of(settings: Settings) -> BookieOptions:
@@ -270,9 +280,10 @@ class MetadataContext(Resources):
         urls = settings.metadata_store.urls
         with self._closed_on_error():
             self.stores = {url: self._open(settings, url, max_reads_per_second) for url in dict.fromkeys(urls)}
-            bookkeeper_url = settings.metadata_store.bookkeeper_url or urls[0]
-            bookkeeper = self.stores.get(bookkeeper_url) or self._open(settings, bookkeeper_url, max_reads_per_second)
-            self.catalog = BookKeeperCatalog(bookkeeper, settings.metadata_store.ledgers_root)
+            place = bookkeeper_place_of(settings)
+            shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
+            bookkeeper = self.stores[shared] if shared else self._open(settings, place.url, max_reads_per_second)
+            self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
             self.bookkeeper_store = bookkeeper
             self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
@@ -281,7 +292,7 @@ class MetadataContext(Resources):
                 self.last_entries,
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
             )
-            self._addresses = BookieAddresses(bookkeeper, settings.metadata_store.ledgers_root)
+            self._addresses = BookieAddresses(bookkeeper, place.ledgers_root)
             self._bookie_options = bookie_options_of(settings)
 
     def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:

@@ -19,7 +19,13 @@ from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.reference_check import still_names
 from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, connection_of, offload_stores_of, open_metadata_store
+from bookwarden.context import (
+    MetadataContext,
+    bookkeeper_place_of,
+    connection_of,
+    offload_stores_of,
+    open_metadata_store,
+)
 from bookwarden.deletion.mark import Marker
 from bookwarden.errors import ConfigError, FormatError, StoreAccessError
 from bookwarden.ledgers.listing import ListedReference
@@ -58,15 +64,15 @@ def cluster_identity_of(settings: Settings, bookkeeper: MetadataStore) -> Cluste
     Without an INSTANCEID its part is empty, and no plan of it can be applied. Raises StoreError when the store does
     not answer, FormatError when the INSTANCEID is no text.
     """
-    store = settings.metadata_store
-    root = store.ledgers_root.rstrip("/")
+    place = bookkeeper_place_of(settings)
+    root = place.ledgers_root
     bookkeeper.sync()
     node = bookkeeper.get(f"{root}/INSTANCEID")
     try:
         instance_id = "" if node is None else node.value.decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"{root}/INSTANCEID is no text: it is not BookKeeper's") from error
-    return ClusterIdentity.of(instance_id, store.bookkeeper_url or store.urls[0], root, store.urls)
+    return ClusterIdentity.of(instance_id, place.url, root, settings.metadata_store.urls)
 
 
 class ScanContext(Resources):
@@ -89,7 +95,7 @@ class ScanContext(Resources):
             limit = max_reads_per_second if snapshot is None else None
             self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
             store = self.metadata.bookkeeper_store
-            self.listing = LedgerListing(store, settings.metadata_store.ledgers_root)
+            self.listing = LedgerListing(store, bookkeeper_place_of(source).ledgers_root)
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
 
     @cached_property
@@ -125,18 +131,17 @@ class ScanContext(Resources):
 
         Only those on the ensembles of the settings can be seen. Raises StoreError where one does not answer.
         """
-        source = self._source.metadata_store
-        bookkeeper_url = source.bookkeeper_url or source.urls[0]
+        place = bookkeeper_place_of(self._source)
         configured: dict[str, set[str]] = {}
-        for url in source.urls:
+        for url in self._source.metadata_store.urls:
             ensemble, chroot = split_chroot(url)
             configured.setdefault(ensemble, set()).add(chroot)
-        ledgers_ensemble, ledgers_chroot = split_chroot(bookkeeper_url)
+        ledgers_ensemble, ledgers_chroot = split_chroot(place.url)
         configured.setdefault(ledgers_ensemble, set())
         found = []
         for ensemble, chroots in configured.items():
             here = ensemble == ledgers_ensemble
-            ledgers_root = ledgers_chroot + source.ledgers_root.rstrip("/") if here else None
+            ledgers_root = ledgers_chroot + place.ledgers_root if here else None
             for root in self._roots_on(ensemble, ledgers_root):
                 if root not in chroots:
                     found.append(with_chroot(ensemble, root))
@@ -178,8 +183,8 @@ class ScanContext(Resources):
 def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
     """Replace the stores by a snapshot of the one ensemble that they are all on; each keeps its chroot."""
     store = settings.metadata_store
-    urls = [*store.urls, *([store.bookkeeper_url] if store.bookkeeper_url else [])]
-    ensembles = {split_chroot(url)[0] for url in urls}
+    place = bookkeeper_place_of(settings)
+    ensembles = {split_chroot(url)[0] for url in (*store.urls, place.url)}
     if len(ensembles) > 1:
         raise ConfigError(
             f"a snapshot is of one ensemble, and the settings name {len(ensembles)} metadata stores "
@@ -195,7 +200,8 @@ def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
 
     changed = {
         "urls": tuple(replaced(url) for url in store.urls),
-        "bookkeeper_url": replaced(store.bookkeeper_url) if store.bookkeeper_url else None,
+        "bookkeeper_url": replaced(place.url),
+        "ledgers_root": place.ledgers_root,
     }
     return settings.model_copy(update={"metadata_store": store.model_copy(update=changed)})
 

@@ -1,44 +1,71 @@
-"""Which metadata store a URL means."""
+"""Which metadata store a URL means, written as Pulsar's brokers write it.
+
+Format: impl.MetadataStoreFactoryImpl and impl.ZKMetadataStore of pulsar-metadata 4.0 and 4.2; the hosts and the chroot
+of a ZooKeeper: client.ConnectStringParser, ZooKeeper 3.9.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, FormatError
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.paths import validate_path
+
+_ZOOKEEPER_PORT: Final = 2181
+_HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 
 
 def open_store(url: str, **options: Any) -> MetadataStore:
     """Make the store that the URL names; nothing is connected before its first call.
 
-    ``zk:host1:port,host2:port/chroot`` takes the fields of ZooKeeperConnection as options; ``memory:name`` is
-    one store for each name in this process, and ignores them. ``zk-snapshot:/path/snapshot.4f#/chroot`` reads a
-    snapshot file, and ignores them too; ``?logs=/folder`` before the # names the folder of its transaction logs if it
-    is another one, ``work=/folder`` where a compressed one is unpacked, and ``fuzzy=yes`` reads it without logs.
+    ``zk:host1:port,host2:port/chroot`` takes the fields of ZooKeeperConnection as options; so do hosts without a
+    scheme, which are a ZooKeeper's for Pulsar. ``memory:name`` is one store for each name in this process, and ignores
+    them. ``zk-snapshot:/path/snapshot.4f#/chroot`` reads a snapshot file, and ignores them too; ``?logs=/folder``
+    before the # names the folder of its transaction logs if it is another one, ``work=/folder`` where a compressed one
+    is unpacked, and ``fuzzy=yes`` reads it without logs.
     Raises ConfigError for another scheme or option.
     """
-    scheme, separator, rest = url.partition(":")
-    if not separator or scheme not in _LOADERS:
-        known = ", ".join(f"{name}:" for name in sorted(_LOADERS))
-        raise ConfigError(f"metadata store URL {url!r}: unknown scheme; expected one of {known}")
+    scheme, rest = _parted(url)
     return _LOADERS[scheme](rest, options)
+
+
+def scheme_of(url: str) -> str:
+    """Name the kind of store that the URL means, ``zk`` for hosts without a scheme; ConfigError if it means none."""
+    return _parted(url)[0]
 
 
 def split_chroot(url: str) -> tuple[str, str]:
     """Part a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash.
 
-    The hosts of a ZooKeeper come in one order, so that equal ensembles have equal URLs.
+    The hosts of a ZooKeeper come in one order and with their ports, so that equal ensembles have equal URLs. Other
+    stores have no chroot. Raises ConfigError for a URL that means no store.
     """
-    scheme, _, rest = url.partition(":")
+    scheme, rest = _parted(url)
     if scheme == "zk-snapshot":
         ensemble, _, chroot = url.partition("#")
         return ensemble, chroot.rstrip("/")
     if scheme != "zk":
         return url, ""
     hosts, chroot = _hosts_and_chroot(rest)
-    return f"zk:{','.join(sorted(hosts.split(',')))}", chroot
+    return f"zk:{','.join(sorted(hosts))}", chroot
+
+
+def _parted(url: str) -> tuple[str, str]:
+    scheme, separator, rest = url.partition(":")
+    if separator and scheme in _LOADERS:
+        return scheme, rest
+    hosts = url.partition("/")[0].split(",")
+    if url not in _LOADERS and all(_HOST.fullmatch(host.strip()) for host in hosts):
+        return "zk", url
+    known = ", ".join(f"{name}:" for name in sorted(_LOADERS))
+    what = "unknown scheme"
+    if "+" in scheme or scheme == "metadata-store":
+        what = "this is a metadataServiceUri of BookKeeper, which is for metadata_store.bookkeeper_url alone"
+    raise ConfigError(f"metadata store URL {url!r}: {what}; expected one of {known}")
 
 
 def with_chroot(ensemble: str, chroot: str) -> str:
@@ -46,9 +73,24 @@ def with_chroot(ensemble: str, chroot: str) -> str:
     return f"{ensemble}#{chroot}" if ensemble.startswith("zk-snapshot:") and chroot else ensemble + chroot
 
 
-def _hosts_and_chroot(rest: str) -> tuple[str, str]:
+def _hosts_and_chroot(rest: str) -> tuple[list[str], str]:
+    """Read a ZooKeeper's hosts, each with its port, and the chroot behind them."""
     hosts, slash, chroot = rest.removeprefix("//").partition("/")
-    return hosts, (slash + chroot).rstrip("/")
+    chroot = (slash + chroot).rstrip("/")
+    try:
+        if chroot:
+            validate_path(chroot)
+    except FormatError as error:
+        raise ConfigError(f"metadata store URL zk:{rest}: {error}") from error
+    return [_with_port(host.strip(), rest) for host in hosts.split(",")], chroot
+
+
+def _with_port(host: str, rest: str) -> str:
+    match = _HOST.fullmatch(host)
+    port = int(match.group(2) or _ZOOKEEPER_PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise ConfigError(f"metadata store URL zk:{rest}: {host!r} is no host; expected zk:host:port,host:port/chroot")
+    return f"{match.group(1)}:{port}"
 
 
 def _open_zookeeper(rest: str, options: Mapping[str, Any]) -> MetadataStore:
@@ -57,7 +99,7 @@ def _open_zookeeper(rest: str, options: Mapping[str, Any]) -> MetadataStore:
 
     hosts, chroot = _hosts_and_chroot(rest)
     try:
-        connection = ZooKeeperConnection(hosts=hosts, chroot=chroot, **options)
+        connection = ZooKeeperConnection(hosts=",".join(hosts), chroot=chroot, **options)
     except TypeError as error:
         raise ConfigError(f"metadata store URL zk:{rest}: {error}") from error
     return ZooKeeperStore(connection)
