@@ -1,4 +1,4 @@
-"""The folder that keeps what was fetched: each entry appears whole or not at all, made by one of several processes."""
+"""The folder that keeps what was fetched or built: each entry whole or not at all, made by one of several processes."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another process that fetches Pulsar")
+            progress("waiting for another process that fetches or builds servers")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class Java:
     ) -> list[str]:
         """Return the command that runs a main class of a Pulsar release, whose jars are in its folder ``lib``.
 
+        Its temporary files are where this process has its own, unless the property ``java.io.tmpdir`` says otherwise.
         Without the full compiler (C2) a server starts with a third of the processor time, and serves more slowly
         once it is warm.
         """
@@ -73,7 +75,8 @@ class Java:
         options += ["--enable-native-access=ALL-UNNAMED"]
         for package in _OPENED:
             options += ["--add-opens", f"{package}=ALL-UNNAMED"]
-        given = {**_PROPERTIES, "log4j2.configurationFile": _LOG_CONFIGURATION.as_uri(), **dict(properties)}
+        own = {"log4j2.configurationFile": _LOG_CONFIGURATION.as_uri(), "java.io.tmpdir": tempfile.gettempdir()}
+        given = {**_PROPERTIES, **own, **dict(properties)}
         options += [f"-D{name}={value}" for name, value in given.items()]
         return [self.executable, *options, "-cp", f"{release / 'lib'}/*", main_class, *arguments]
 

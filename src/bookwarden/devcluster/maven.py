@@ -1,20 +1,16 @@
-"""Run Maven: found, tied to this process, shown while it takes long, its first complaint in the error."""
+"""Run Maven: found, its checks of checksums on, its first complaint in the error."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from bookwarden.devcluster.cache import Progress
+from bookwarden.devcluster.program import run_to_its_end
 from bookwarden.errors import ServerError
 
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
-_SHOWN_EVERY_SECONDS = 10.0
 
 
 def run_dependency_goal(
@@ -29,12 +25,8 @@ def run_dependency_goal(
     if maven is None:
         raise ServerError("Pulsar is fetched through Maven, and there is no mvn on PATH: install it (package maven)")
     progress(f"{label} through Maven")
-    guard = str(Path(__file__).with_name("guard.py"))
-    command = [sys.executable, "-I", "-S", guard, "tied", str(os.getpid()), "-1", maven, "-q", "-B"]
-    command += ["--strict-checksums", f"{_PLUGIN}:{goal}", *arguments]
-    log = folder / "maven.log"
-    with log.open("wb") as output:
-        code = _wait_for(command, output.fileno(), label, progress, folder)
+    command = [maven, "-q", "-B", "--strict-checksums", f"{_PLUGIN}:{goal}", *arguments]
+    code = run_to_its_end(command, folder, folder / "maven.log", progress, label=label)
     if code != 0:
         raise failure(artifact, folder)
 
@@ -45,18 +37,3 @@ def failure(artifact: str, folder: Path) -> ServerError:
     errors = [line for line in lines if line.startswith("[ERROR]")] or lines or ["it printed nothing"]
     said = errors[0].removeprefix("[ERROR]").strip()
     return ServerError(f"Maven could not fetch {artifact}: {said}; check the network, then retry")
-
-
-def _wait_for(command: list[str], output: int, label: str, progress: Progress, folder: Path) -> int:
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder)
-    try:
-        while True:
-            try:
-                return process.wait(timeout=_SHOWN_EVERY_SECONDS)
-            except subprocess.TimeoutExpired:
-                progress(f"{label}: {time.monotonic() - started:.0f} s")
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ class ServerSpec:
 
     ``command`` is asked at each start, and writes the files that the command needs. ``is_ready`` gets the time
     (seconds since the epoch) at which the process was started. A ``detached`` server outlives this process; any
-    other is killed when this process ends, however it ends.
+    other is killed when this process ends, however it ends. Its TMPDIR is ``temporary_folder``; a Java must be
+    told.
     """
 
     name: str
@@ -39,6 +41,16 @@ class ServerSpec:
     detached: bool = False
     ready_seconds: float = 180.0
     stop_seconds: float = 20.0
+
+    @property
+    def temporary_folder(self) -> Path:
+        """Where the process leaves what it does not need after its end; emptied at each start."""
+        return temporary_folder(self.working_folder, self.name)
+
+
+def temporary_folder(home: Path, name: str) -> Path:
+    """Return the folder for temporary files of a server with this name and working folder."""
+    return home / "tmp" / name
 
 
 class ServerProcess:
@@ -96,6 +108,9 @@ class ServerProcess:
         """Start the process, and wait until it is ready unless told not to; raise ServerError if it fails."""
         if self.is_running():
             raise ServerError(f"{self.name} already runs as process {self.pid}: stop it first")
+        # What a killed process could not remove, such as a Java's native libraries, would pile up.
+        shutil.rmtree(self.spec.temporary_folder, ignore_errors=True)
+        self.spec.temporary_folder.mkdir(parents=True, exist_ok=True)
         command = self.spec.command()
         self._started_at = time.time()
         self.spec.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +136,7 @@ class ServerProcess:
                     stdout=stdout,
                     stderr=stderr,
                     cwd=self.spec.working_folder,
-                    env={**os.environ, **self.spec.environment},
+                    env={**os.environ, "TMPDIR": str(self.spec.temporary_folder), **self.spec.environment},
                     pass_fds=[write],
                     start_new_session=True,
                 )

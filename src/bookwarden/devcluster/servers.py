@@ -14,7 +14,7 @@ from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, ensure_distribu
 from bookwarden.devcluster.jars import PULSAR_4_2_4, ensure_jars
 from bookwarden.devcluster.java import Java, find_java
 from bookwarden.devcluster.ports import LOOPBACK
-from bookwarden.devcluster.process import ServerSpec
+from bookwarden.devcluster.process import ServerSpec, temporary_folder
 from bookwarden.devcluster.settings import CLUSTER_NAME, PULSAR_VERSIONS, ClusterOptions, ClusterPorts
 
 # Heap and direct memory in MB. Small, because tests run beside Spark.
@@ -71,7 +71,7 @@ class ServerFactory:
                 properties += [("zookeeper.authProvider.1", sasl), *_login_by(login)]
             main = "org.apache.zookeeper.server.ZooKeeperServerMain"
             memory = _THROUGHPUT_ZOOKEEPER_MEMORY if self.options.throughput else _ZOOKEEPER_MEMORY
-            return self._java(main, [str(path)], memory, properties)
+            return self._java("zookeeper", main, [str(path)], memory, properties)
 
         return self._spec("zookeeper", command, lambda _start: readiness.zookeeper_serves(self.ports.zookeeper))
 
@@ -83,9 +83,8 @@ class ServerFactory:
             data = self._folder("bookie")
             released = self.runtime().released_settings("bookkeeper.conf")
             path = self._write("bookie", settings.bookie_settings(released, self.ports, data, self.options))
-            return self._java(
-                "org.apache.bookkeeper.server.Main", ["--conf", str(path)], self._memory(_BOOKIE_MEMORY), self._login()
-            )
+            main = "org.apache.bookkeeper.server.Main"
+            return self._java("bookie", main, ["--conf", str(path)], self._memory(_BOOKIE_MEMORY), self._login())
 
         def is_ready(started_at: float) -> bool:
             return readiness.bookie_is_registered(self.ports.zookeeper, self.ports.bookie, started_at)
@@ -102,7 +101,8 @@ class ServerFactory:
             offload = self._offload() if self.options.offload else {}
             path = self._write("broker", {**general, **access, **offload, **self.options.broker_settings})
             main = "org.apache.pulsar.PulsarBrokerStarter"
-            return self._java(main, ["--broker-conf", str(path)], self._memory(_BROKER_MEMORY), self._login())
+            arguments = ["--broker-conf", str(path)]
+            return self._java("broker", main, arguments, self._memory(_BROKER_MEMORY), self._login())
 
         spec = self._spec("broker", command, lambda _start: is_ready())
         return dataclasses.replace(spec, environment=self.options.broker_environment)
@@ -116,9 +116,8 @@ class ServerFactory:
             arguments += ["--web-service-url", web_url, "--broker-service-url", broker_url]
             if self.options.auth != "none":
                 arguments += ["--web-service-url-tls", web_url, "--broker-service-url-tls", broker_url]
-            return self._java(
-                "org.apache.pulsar.PulsarClusterMetadataSetup", arguments, _ZOOKEEPER_MEMORY, self._login()
-            )
+            main = "org.apache.pulsar.PulsarClusterMetadataSetup"
+            return self._java("metadata-setup", main, arguments, _ZOOKEEPER_MEMORY, self._login())
 
         return dataclasses.replace(self._spec("metadata-setup", command, lambda _start: False), detached=False)
 
@@ -150,19 +149,22 @@ class ServerFactory:
 
     def _java(
         self,
+        name: str,
         main_class: str,
         arguments: Sequence[str],
         memory: tuple[int, int],
         properties: Sequence[tuple[str, str]] = (),
     ) -> list[str]:
         runtime = self.runtime()
+        # Java knows no TMPDIR; the native libraries of RocksDB, netty and the compressors are unpacked here.
+        temporary = ("java.io.tmpdir", str(temporary_folder(self.home, name)))
         return runtime.java.command(
             runtime.release,
             main_class,
             arguments,
             heap_mb=memory[0],
             direct_mb=memory[1],
-            properties=[*properties, ("bookwarden.log.level", self.options.log_level)],
+            properties=[*properties, temporary, ("bookwarden.log.level", self.options.log_level)],
             full_compiler=self.options.throughput,
         )
 
