@@ -47,7 +47,7 @@ def test_keys_of_several_shards_outlive_a_kill_and_lie_in_its_home(server: OxiaS
     assert f"value of {keys[0]}" in client(server, "get", keys[0])
     # One folder a shard, and none where it was started.
     assert len(list((tmp_path / "oxia/db/default").iterdir())) == SHARDS
-    assert {path.name for path in tmp_path.iterdir()} == {"oxia", "logs"}
+    assert {path.name for path in tmp_path.iterdir()} == {"oxia", "logs", "tmp"}
 
 
 def test_a_server_that_is_stopped_ends_by_itself(server: OxiaServer) -> None:
