@@ -21,6 +21,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.context import connection_of, deletion_topics_of
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.interruption import sigterm_unwinds
+from bookwarden.devcluster.temporary import temporary_files_in
 
 # Ledgers that were made a moment ago must not wait for the grace of ledgers that were made a moment ago.
 _SECTIONS: dict[str, dict[str, Any]] = {"deletion": {"unlisted_grace_seconds": 0.0}, "spark": {"master": "local[2]"}}
@@ -68,6 +69,7 @@ def _merged(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any
 def _temporary_home() -> Iterator[Path]:
     home = Path(tempfile.mkdtemp(prefix="bookwarden-bench-"))
     try:
-        yield home
+        with temporary_files_in(home / "tmp"):
+            yield home
     finally:
         shutil.rmtree(home, ignore_errors=True)

@@ -140,7 +140,8 @@ def _server(folder: Path, count: int) -> Iterator[tuple[str, Path]]:
             command=lambda: [sys.executable, "-m", "benchmarks.object_store", str(port), str(count), _HOLDER.name],
             log_file=log,
             is_ready=lambda _start: _answers(endpoint),
-            working_folder=Path.cwd(),
+            working_folder=folder,
+            environment={"PYTHONPATH": str(Path(__file__).parents[1])},
             ready_seconds=_STARTING_SECONDS,
         )
     )

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bookwarden.processes import descendants
+
 _SAMPLE_SECONDS = 0.5
 _STOP_SECONDS = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -157,19 +159,6 @@ class _Watcher(threading.Thread):
         if pid == self._pid:
             return "driver"
         return "JVM" if _name(pid) == "java" else "workers"
-
-
-def descendants(pid: int) -> list[int]:
-    """Name the process and all that descend from it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            fields = entry.read_text().rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
-    found = [pid]
-    for known in found:
-        found.extend(children.get(known, ()))
-    return found
 
 
 def _cpu_of(pids: list[int]) -> dict[int, float]:

@@ -22,7 +22,7 @@ from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
 from bookwarden.context import connection_of
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
-from bookwarden.pipelines.sweep_driver import session
+from bookwarden.pipelines.sweep_driver import running_session
 
 COUNT = 400_000
 PARTITIONS = 4
@@ -64,12 +64,9 @@ def run(options: Options) -> None:
 @contextmanager
 def _spark(site: Site) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = session(site.settings, local=True)
-    try:
+    with running_session(site.settings, local=True) as spark:
         spark.dataSource.register(PulsarDataSource)
         yield spark
-    finally:
-        spark.stop()
 
 
 def _publish(site: Site, count: int) -> None:

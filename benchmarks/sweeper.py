@@ -15,16 +15,15 @@ import threading
 import time
 
 from bookwarden.config import load_settings
-from bookwarden.pipelines.sweep_driver import run_sweep, session
+from bookwarden.pipelines.sweep_driver import run_sweep, running_session
 
 
 def main(settings_file: str) -> None:
     """Carry out orders until the input ends."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     settings = load_settings(settings_file)
-    spark = session(settings, local=True)
-    _report({"ready": True})
-    try:
+    with running_session(settings, local=True) as spark:
+        _report({"ready": True})
         for order in sys.stdin:
             if order.strip() == "stream":
                 threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
@@ -33,8 +32,6 @@ def main(settings_file: str) -> None:
             started = time.monotonic()
             run_sweep(spark, settings, once=True)
             _report({"seconds": time.monotonic() - started})
-    finally:
-        spark.stop()
 
 
 def _report(fields: dict[str, object]) -> None:

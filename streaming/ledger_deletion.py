@@ -11,7 +11,7 @@ import sys
 
 from bookwarden.config import load_settings
 from bookwarden.errors import BookwardenError
-from bookwarden.pipelines.sweep_driver import end_session, run_sweep, session
+from bookwarden.pipelines.sweep_driver import run_sweep, running_session
 
 
 def main() -> int:
@@ -24,11 +24,8 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         settings = load_settings(given.config, dict(item.partition("=")[::2] for item in given.set))
-        spark = session(settings)
-        try:
+        with running_session(settings) as spark:
             run_sweep(spark, settings, once=given.once)
-        finally:
-            end_session(spark)
     except BookwardenError as error:
         logging.error("%s", error)
         return error.exit_code

@@ -16,6 +16,7 @@ import urllib3
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster.temporary import temporary_files_in
 from servers.lone_zookeeper import LoneZooKeeper
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "unit" not in item.path.parent.parts:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the temporary files of all that tests start where pytest removes them."""
+    with temporary_files_in(tmp_path_factory.getbasetemp() / "tmp"):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -106,27 +114,33 @@ def spark() -> Iterator[SparkSession]:
     # Unit tests must not pay for these imports.
     from pyspark.sql import SparkSession
 
+    from bookwarden.pipelines.own_jvm import own_jvm
     from bookwarden.pipelines.pulsar_source import register
+    from bookwarden.pipelines.sweep_driver import end_session
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("bookwarden tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "768m")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.stopTimeout", "60s")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    register(session)
-    yield session
-    session.stop()
+    with own_jvm() as jvm:
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("bookwarden tests")
+            .config(map=jvm.properties)
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.memory", "768m")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.streaming.stopTimeout", "60s")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
+        try:
+            session.sparkContext.setLogLevel("ERROR")
+            register(session)
+            yield session
+        finally:
+            end_session(session)
 
 
 def _create_namespace(cluster: DevCluster) -> str:

@@ -1,7 +1,8 @@
-"""Which process a process id means: an id is reused, an id with its start time is not."""
+"""Which process a process id means, for an id is reused and an id with its start time is not; who started whom."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -37,6 +38,19 @@ def identify(pid: int) -> ProcessIdentity | None:
     """Return the identity of a running process, None if there is none with this id."""
     started = start_of(pid)
     return None if started is None else ProcessIdentity(pid, started)
+
+
+def descendants(pid: int) -> list[int]:
+    """Name the process and all that descend from it now; the process alone where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = entry.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found = [pid]
+    for known in found:
+        found.extend(children.get(known, ()))
+    return found
 
 
 def process_ids_of() -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
+from bookwarden.processes import descendants
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 from servers.spark_cluster import SPARK_HOME
@@ -56,6 +58,8 @@ def sweeping(site: DeletionSite) -> Iterator[ServerProcess]:
 def submitted(site: DeletionSite) -> Iterator[ServerProcess]:
     """The sweep as spark-submit runs it: a JVM, and the script below it."""
     submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"]
+    # The JVM's own files, too, belong to the test.
+    submit += ["--driver-java-options", f"-Djava.io.tmpdir={tempfile.gettempdir()} -XX:-UsePerfData"]
     submit += ["--conf", "spark.ui.enabled=false", "--conf", f"spark.pyspark.python={sys.executable}"]
     process = start(site, [*submit, str(SCRIPT)], [])
     yield process
@@ -154,20 +158,13 @@ def test_the_hook_of_the_kubernetes_examples_finds_the_script_below_the_jvm_and_
     assert len(examples) == 2
     (pattern,) = patterns
     # What pgrep -f would look at; only what this test started is signalled.
-    below = [pid for pid in [submitted.pid, *descendants(submitted.pid)] if re.search(pattern, command_line(pid))]
+    below = [pid for pid in descendants(submitted.pid) if re.search(pattern, command_line(pid))]
     (script,) = below
     assert script != submitted.pid
     os.kill(script, signal.SIGTERM)
     eventually(lambda: not submitted.is_running(), 90)
     assert submitted.exit_code == 0
     assert "SIGTERM: finishing the running batch" in submitted.spec.log_file.read_text()
-
-
-def descendants(pid: int) -> Iterator[int]:
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, tasks.read_text().split()):
-            yield child
-            yield from descendants(child)
 
 
 def command_line(pid: int) -> str:

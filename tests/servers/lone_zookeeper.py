@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bookwarden.devcluster.distribution import ensure_distribution
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.process import ServerProcess, ServerSpec
+from bookwarden.devcluster.process import ServerProcess, ServerSpec, temporary_folder
 from bookwarden.devcluster.readiness import zookeeper_serves
 from servers.waiting import eventually
 
@@ -26,7 +26,8 @@ class LoneZooKeeper(ServerProcess):
             encoding="utf-8",
         )
         jars = ensure_distribution() / "lib"
-        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *java_options, "-cp", f"{jars}/*"]
+        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
+        command += [f"-Djava.io.tmpdir={temporary_folder(home, 'zookeeper')}", *java_options, "-cp", f"{jars}/*"]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
         super().__init__(
             ServerSpec("zookeeper", lambda: command, home / "log", lambda _start: zookeeper_serves(self.port), home)

@@ -15,6 +15,7 @@ import urllib3
 
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
+from bookwarden.devcluster.process import temporary_folder
 
 _SUBMIT_SECONDS = 240.0
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -42,6 +43,10 @@ def bare_python_says(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [BARE_PYTHON, "-c", code], env=environment, cwd="/", capture_output=True, text=True, check=False
     )
+
+
+def _temporary_files_in(folder: Path) -> str:
+    return f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
 
 
 class SparkCluster:
@@ -75,7 +80,9 @@ class SparkCluster:
     def submit(self, script: Path, arguments: Sequence[str], conf: Mapping[str, str], python_path: Path) -> None:
         """Run a script by spark-submit in client mode to its end, with this PYTHONPATH; ServerError if it fails."""
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master_url]
-        for name, value in conf.items():
+        java = _temporary_files_in(temporary_folder(self.home / "submit", "submit"))
+        own = {"spark.driver.defaultJavaOptions": java, "spark.executor.defaultJavaOptions": java}
+        for name, value in {**own, **conf}.items():
             command += ["--conf", f"{name}={value}"]
         environment = bare_environment(PYTHONPATH=str(python_path))
         spec = self._spec("submit", [*command, str(script), *arguments], lambda _: True, environment)
@@ -99,6 +106,7 @@ class SparkCluster:
     ) -> ServerSpec:
         folder = self.home / name
         folder.mkdir(parents=True, exist_ok=True)
+        environment = {**environment, "SPARK_DAEMON_JAVA_OPTS": _temporary_files_in(temporary_folder(folder, name))}
         return ServerSpec(name, lambda: command, self.home / f"{name}.log", is_ready, folder, environment)
 
     def _alive_workers(self) -> int | None:

@@ -22,6 +22,7 @@ from bookwarden.demo.finale import Finale
 from bookwarden.demo.stage import Stage, running_stage
 from bookwarden.demo.story import Story
 from bookwarden.devcluster.interruption import sigterm_unwinds
+from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.errors import BookwardenError
 
 
@@ -70,7 +71,8 @@ def demo(invocation: Invocation, keep: bool) -> None:
 def _home(keep: bool) -> Iterator[Path]:
     home = Path(tempfile.mkdtemp(prefix="bookwarden-demo-"))
     try:
-        yield home
+        with temporary_files_in(home / "tmp"):
+            yield home
     finally:
         if keep:
             click.echo(f"kept: {home}", err=True)

@@ -53,12 +53,9 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
 
 def _sweep(settings: Settings, once: bool) -> Counter[str]:
     with spark_extra("the sweep"):
-        from bookwarden.pipelines.sweep_driver import end_session, run_sweep, session
-    spark = session(settings, local=True)
-    try:
+        from bookwarden.pipelines.sweep_driver import run_sweep, running_session
+    with running_session(settings, local=True) as spark:
         return run_sweep(spark, settings, once=once)
-    finally:
-        end_session(spark)
 
 
 def _preview(settings: Settings) -> Iterator[OutcomeRow]:

@@ -15,7 +15,7 @@ from bookwarden.config import Settings
 from bookwarden.pipelines.orphan_scan import OrphanScan
 from bookwarden.pipelines.scan_planning import ScanResult
 from bookwarden.pipelines.scan_stage import Progress
-from bookwarden.pipelines.sweep_driver import end_session, session
+from bookwarden.pipelines.sweep_driver import running_session
 
 # Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
@@ -39,15 +39,12 @@ def run_scan(
 
     ``say`` is told the scan's id. Raises ScanPaused at SIGINT and SIGTERM, and what OrphanScan raises.
     """
-    spark = session(settings, local=local, application="bookwarden-orphan-scan", defaults=_DEFAULTS)
-    try:
+    with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=_DEFAULTS) as spark:
         scan = OrphanScan(spark, settings, progress)
         scan_id = resume or scan.begin(snapshot)
         say(f"scan {scan_id}; if it is stopped, go on with: bookwarden orphans scan --resume {scan_id}")
         with _paused_by_signals(spark, scan_id):
             return scan.run(scan_id)
-    finally:
-        end_session(spark)
 
 
 @contextmanager

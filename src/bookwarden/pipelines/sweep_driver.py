@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -22,6 +22,7 @@ from bookwarden.errors import PulsarError, SparkError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.pipelines.ledger_deletion import LedgerDeletion
 from bookwarden.pipelines.metrics import SweepMetrics
+from bookwarden.pipelines.own_jvm import OwnJvm, own_jvm
 from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
 from bookwarden.pipelines.sweep_lock import SweepLock
 
@@ -68,20 +69,31 @@ def spark_properties(settings: Settings, *, local: bool) -> dict[str, str]:
     return {**properties, **settings.spark.conf}
 
 
-def session(
+@contextmanager
+def running_session(
     settings: Settings,
     *,
     local: bool = False,
     application: str = "bookwarden-ledger-deletion",
     defaults: Mapping[str, str] | None = None,
-) -> SparkSession:
-    """Return the Spark session: spark-submit's own, or with `local` one that is started here.
+) -> Iterator[SparkSession]:
+    """Run a Spark session for the block: spark-submit's own, or with `local` one that is started here.
 
-    ``defaults`` are properties that the application wants otherwise than the sweep. Raises SparkError when Spark cannot
-    be started.
+    ``defaults`` are properties that the application wants otherwise than the sweep. A Spark that is started here leaves
+    no process and no temporary file. Raises SparkError when Spark cannot be started.
     """
+    with own_jvm() if local else nullcontext(OwnJvm(None)) as jvm:
+        spark = _session(settings, local, application, {**jvm.properties, **(defaults or {})})
+        try:
+            jvm.started(spark)
+            yield spark
+        finally:
+            end_session(spark)
+
+
+def _session(settings: Settings, local: bool, application: str, defaults: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.appName(application)
-    properties = {**spark_properties(settings, local=local), **(defaults or {}), **settings.spark.conf}
+    properties = {**spark_properties(settings, local=local), **defaults, **settings.spark.conf}
     for name, value in properties.items():
         builder = builder.config(name, value)
     if local:

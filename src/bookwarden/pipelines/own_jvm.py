@@ -1,0 +1,97 @@
+"""The JVM of a Spark that this process starts itself: its temporary files, and its end with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from bookwarden.processes import ProcessIdentity, descendants, identify
+
+logger = logging.getLogger(__name__)
+_JVM_SECONDS = 30.0
+_WORKERS_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class OwnJvm:
+    """A folder for all temporary files of a JVM; None where the JVM is not ours."""
+
+    folder: str | None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The Spark properties to start it with."""
+        if self.folder is None:
+            return {}
+        # Java's own figures are in /tmp/hsperfdata_* whatever its properties say.
+        java = f'"-Djava.io.tmpdir={self.folder}" -XX:-UsePerfData'
+        return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": java}
+
+    def started(self, spark: SparkSession) -> None:
+        """Let the JVM remove the folder if this process is killed: it then ends in order, and as the last."""
+        if self.folder is not None:
+            jvm: Any = spark.sparkContext._jvm
+            jvm.java.io.File(self.folder).deleteOnExit()
+
+
+@contextmanager
+def own_jvm() -> Iterator[OwnJvm]:
+    """Own the JVM of a Spark that is started in the block, and stopped before its end.
+
+    After the block the JVM and the workers that it started have ended, and its temporary files are removed. A JVM that
+    this process has already is left alone, as is that of spark-submit.
+    """
+    if SparkContext._gateway is not None:
+        yield OwnJvm(None)
+        return
+    folder = tempfile.mkdtemp(prefix="bookwarden-spark-")
+    try:
+        yield OwnJvm(folder)
+    finally:
+        _end_jvm()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_jvm() -> None:
+    gateway: Any = SparkContext._gateway
+    jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if jvm is None:
+        return
+    # The next Spark of this process starts another.
+    SparkContext._gateway = SparkContext._jvm = None
+    started = [found for pid in descendants(jvm.pid) if pid != jvm.pid and (found := identify(pid))]
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    if jvm.stdin is not None:
+        # It ends at the end of its input.
+        with contextlib.suppress(OSError):
+            jvm.stdin.close()
+    try:
+        jvm.wait(_JVM_SECONDS)
+    except subprocess.TimeoutExpired:
+        logger.warning("Spark's JVM (process %d) does not end by itself and is killed", jvm.pid)
+        jvm.kill()
+        jvm.wait()
+    _end_workers(started)
+
+
+def _end_workers(workers: Sequence[ProcessIdentity]) -> None:
+    """Give workers, who see the end of their JVM only when they next ask it, some time, then kill them."""
+    deadline = time.monotonic() + _WORKERS_SECONDS
+    while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    for worker in workers:
+        worker.signal(signal.SIGKILL)
