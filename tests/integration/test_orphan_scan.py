@@ -107,7 +107,7 @@ def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, si
         103: "schema deleted",
         2**40: "trimmed, never deleted",
     }
-    assert told == ["ledgers", "objects", "references", "late_references", "changes", "join", "plan"]
+    assert told == ["ledgers", "objects", "references", "late_references", "changes", "join", "classes", "plan"]
     summary = result.summary
     assert [(one.ledger_id, len(one.places)) for one in summary.missing] == [(300, 1)]
     assert {one.ledger_ids for one in summary.foreign} == {(200,)}

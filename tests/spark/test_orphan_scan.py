@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,23 @@ from bookwarden.orphans.plan import Emptied
 from bookwarden.orphans.summary import ForeignOwner
 from bookwarden.pipelines import scan_lock
 from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece, absent_references
 from bookwarden.pipelines.orphan_join import LedgerJoin
-from bookwarden.pipelines.scan_files import ScanFolder
+from bookwarden.pipelines.scan_files import ScanFolder, Seal
+from bookwarden.pipelines.scan_ids import compare_ids
 from bookwarden.pipelines.scan_lock import alone
+from bookwarden.pipelines.scan_reading import HOLDER_TABLES
 from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.scan_tables import CHANGES, LEDGERS, REFERENCES, ChangedLedger, doubt_of, stored_doubt
+from bookwarden.pipelines.scan_tables import (
+    CHANGES,
+    HOLDERS,
+    LEDGERS,
+    REFERENCES,
+    ChangedLedger,
+    HolderName,
+    doubt_of,
+    stored_doubt,
+)
 
 # Spark's workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -163,16 +178,45 @@ def fill(
     references: list[ListedReference],
     changes: list[ChangedLedger] | None = None,
     late: list[ListedReference] | None = None,
-) -> None:
-    """Write tables of two pieces each, as a scan would."""
-    for table, columns, rows in (
-        ("ledgers", LEDGERS, ledgers),
-        ("references", REFERENCES, references),
-        ("late_references", REFERENCES, late or []),
-        ("changes", CHANGES, changes or []),
-    ):
-        for number in range(2):
-            folder.write(table, number, columns.table(rows[number::2]), names=len(rows), digest="d")
+) -> dict[str, list[Seal]]:
+    """Write tables of two pieces each, as a scan would; give their seals."""
+    for table in (*HOLDER_TABLES, "ledgers", "references", "late_references", "changes"):
+        folder.folder.make(table)
+    return {
+        table: [
+            folder.write(table, number, columns.table(rows[number::2]), names=len(rows), digest="d", others=others)
+            for number, others in enumerate(more)
+        ]
+        for table, columns, rows, more in (
+            ("ledgers", LEDGERS, ledgers, [{}, {}]),
+            ("references", REFERENCES, references, holders_in(HOLDER_TABLES[0], references)),
+            ("late_references", REFERENCES, late or [], holders_in(HOLDER_TABLES[1], late or [])),
+            ("changes", CHANGES, changes or [], [{}, {}]),
+        )
+    }
+
+
+def holders_in(table: str, references: list[ListedReference]) -> list[dict[str, pa.Table]]:
+    return [{table: HOLDERS.table([HolderName(row.holder) for row in references[number::2]])} for number in range(2)]
+
+
+@dataclass
+class Joined:
+    """A scan whose ledgers and references were joined."""
+
+    spark: SparkSession
+    folder: ScanFolder
+    seals: dict[str, list[Seal]]
+
+    def __post_init__(self) -> None:
+        self.stages = Stages(self.spark, self.folder)
+        self.ids = compare_ids(self.folder, self.seals)
+        cutoff_ms = NOW_MS - 3 * DAY_MS
+        self.join = LedgerJoin(self.stages, self.folder, self.ids, now_ms=NOW_MS, cutoff_ms=cutoff_ms)
+
+    def classify(self, known: Knowledge) -> Classification:
+        task = ClassifyPiece(self.spark.sparkContext.broadcast(known), NOW_MS)
+        return Classification(self.spark, self.stages, self.folder, self.join.left_over, task)
 
 
 def knowledge(**fields: Any) -> Knowledge:
@@ -195,12 +239,12 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
         data(10),
     ]
     references = [named(1), named(1, "t/n/persistent/shadow"), named(7, place=PlaceKind.LOG_SEGMENT), named(20)]
-    fill(folder, ledgers, [*references, named(21)._replace(gone=True)], [ChangedLedger(9, True)], [named(10)])
-    join = LedgerJoin(spark, folder, NOW_MS)
-    known = knowledge(existing=join.existing())
+    references.append(named(21)._replace(gone=True))
+    joined = Joined(spark, folder, fill(folder, ledgers, references, [ChangedLedger(9, True)], [named(10)]))
+    known = knowledge(existing=joined.join.existing())
     assert known.existing == {TOPIC}
-    found = join.classify(known)
-    classes = {row["ledger_id"]: row["ledger_class"] for row in found.others.collect()}
+    found = joined.classify(known)
+    classes = {row["ledger_id"]: row["ledger_class"] for row in found.others().collect()}
     assert classes == {
         2: "orphan",
         3: "too young",
@@ -210,10 +254,9 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
         7: "foreign",
         8: "unparsable",
     }
-    assert [row["ledger_id"] for row in found.referenced.orderBy("ledger_id").collect()] == [1, 10]
-    assert [row["cause"] for row in found.orphans().collect()] == ["trimmed, never deleted"]
-    assert [row["ledger_id"] for row in join.unnamed().collect()] == [20]
-    cells = {(cell.ledger_class, cell.kind, cell.namespace, cell.age): cell.ledgers for cell in found.cells()}
+    assert [(one.ledger_id, one.cause) for one in found.orphans(5)] == [(2, "trimmed, never deleted")]
+    assert [row["ledger_id"] for row in absent_references(spark, folder).collect()] == [20]
+    cells = {(cell.ledger_class, cell.kind, cell.namespace, cell.age): cell.ledgers for cell in found.cells}
     assert cells == {
         ("referenced", "MANAGED_LEDGER", "t/n", "<1y"): 2,
         ("orphan", "MANAGED_LEDGER", "t/n", "<1y"): 1,
@@ -225,7 +268,6 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
     }
     assert ForeignOwner("no configured metadata root has the tenant other", 1, 10, (4,)) in found.foreign()
     assert len(found.foreign()) == 3
-    join.close()
 
 
 def test_what_would_be_left_without_a_ledger_is_named(spark: SparkSession, folder: ScanFolder) -> None:
@@ -244,22 +286,69 @@ def test_what_would_be_left_without_a_ledger_is_named(spark: SparkSession, folde
         data(7, lost),
         data(8, offloaded),
     ]
-    fill(folder, ledgers, references)
-    join = LedgerJoin(spark, folder, NOW_MS)
-    known = knowledge(existing=join.existing(), namespaces={"t/n", "t/bare"})
-    found = join.classify(known)
+    joined = Joined(spark, folder, fill(folder, ledgers, references))
+    found = joined.classify(knowledge(existing=joined.join.existing(), namespaces={"t/n", "t/bare"}))
     assert found.emptied_topics() == [Emptied("topic", bare, 2), Emptied("topic", lost, 1)]
     assert found.orphans_of(["t/bare", "t/none"]) == [Emptied("namespace", "t/bare", 2)]
-    join.close()
 
 
 def test_a_topic_that_no_root_knows_and_that_still_gets_ledgers_is_noticed(
     spark: SparkSession, folder: ScanFolder
 ) -> None:
-    fill(folder, [data(1, "t/n/persistent/busy", ctime_ms=NOW_MS), data(2, ctime_ms=NOW_MS)], [named(None)])
-    join = LedgerJoin(spark, folder, NOW_MS)
-    assert join.alive(knowledge(existing=join.existing())) == {"t/n/persistent/busy"}
-    join.close()
+    busy, quiet = "t/n/persistent/busy", "t/n/persistent/quiet"
+    ledgers = [data(1, busy, ctime_ms=NOW_MS), data(2, ctime_ms=NOW_MS), data(3, quiet), data(4, busy)]
+    join = Joined(spark, folder, fill(folder, ledgers, [named(None)])).join
+    assert join.alive(knowledge(existing=join.existing())) == {busy}
+
+
+def test_orphans_come_by_growing_id_from_pieces_that_overlap(spark: SparkSession, folder: ScanFolder) -> None:
+    ledgers = [data(ledger_id) for ledger_id in range(1, 40)]
+    joined = Joined(spark, folder, fill(folder, ledgers, [named(8), named(9)]))
+    found = joined.classify(knowledge(existing=joined.join.existing()))
+    assert [one.ledger_id for one in found.orphans(5)] == [*range(1, 8), *range(10, 40)]
+    assert {one.first_seen_ms for one in found.orphans(5)} == {5}
+
+
+def test_a_join_that_was_broken_off_is_made_anew(spark: SparkSession, folder: ScanFolder) -> None:
+    seals = fill(folder, [data(1), data(2)], [])
+    before = Joined(spark, folder, seals)
+    assert len(list(before.classify(knowledge()).orphans(5))) == 2
+    seals = fill(folder, [data(1), data(2)], [named(2)])
+    assert [one.ledger_id for one in Joined(spark, folder, seals).classify(knowledge()).orphans(5)] == [1]
+
+
+HOLDERS_OF_EACH_KIND = [
+    ("MANAGED_LEDGER", "t/n/persistent/a", "t/n"),
+    ("MANAGED_LEDGER", "t/c/n/persistent/a", "t/c/n"),
+    ("MANAGED_CURSOR", "t/n/persistent/a/c", "t/n"),
+    ("COMPACTED_LEDGER", "compacted:t/n/persistent/a", "t/n"),
+    ("DELAYED_INDEX_BUCKET", "buckets:t/n/persistent/a/c", "t/n"),
+    ("SCHEMA_STORAGE", "schema:t/n/a", "t/n"),
+]
+
+
+def test_referenced_ledgers_are_counted_under_the_same_headings_as_others(
+    spark: SparkSession, folder: ScanFolder
+) -> None:
+    rows = [
+        ledger(number, kind=kind, holder=holder, length=3, ctime_ms=NOW_MS - age)
+        for number, ((kind, holder, _), age) in enumerate(
+            product(HOLDERS_OF_EACH_KIND, (-5, 0, 3 * DAY_MS - 1, 3 * DAY_MS, 90 * DAY_MS, 366 * DAY_MS))
+        )
+    ]
+    rows = [row._replace(created_ms=0) for row in rows]
+    cells = []
+    for name, references in (("named", [named(row.ledger_id) for row in rows]), ("unnamed", [])):
+        of_one = ScanFolder(f"{folder.folder.location}/{name}")
+        joined = Joined(spark, of_one, fill(of_one, rows, references))
+        found = joined.classify(knowledge()).cells
+        counted = Counter[tuple[str, str, str]]()
+        for cell in found:
+            counted[cell.kind, cell.namespace, cell.age] += cell.ledgers
+            assert cell.logical_bytes == 3 * cell.ledgers
+        cells.append(counted)
+        assert {cell.namespace for cell in found} == {namespace for *_, namespace in HOLDERS_OF_EACH_KIND}
+    assert cells[0] == cells[1]
 
 
 def test_a_doubt_comes_back_from_its_row_as_it_was() -> None:

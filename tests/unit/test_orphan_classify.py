@@ -247,15 +247,10 @@ def test_a_ledger_that_is_named_is_referenced_unless_it_is_unreadable_or_of_a_lo
 
 def test_a_topic_that_no_root_knows_and_that_got_a_ledger_lately_may_be_another_clusters() -> None:
     strange, elsewhere = "t/n/persistent/strange", "t/gone/persistent/x"
-    young = [
-        row(ManagedLedgerHolder(strange), ctime_ms=CUTOFF_MS + 1),
-        row(CursorHolder(elsewhere, "c"), created_ms=CUTOFF_MS + 1),
-        row(created_ms=CUTOFF_MS + 1),
-        row(ManagedLedgerHolder(strange)),
-        row(None),
-    ]
-    signs = [sign_of_life(listed, knowledge()) for listed in young]
-    assert signs == [strange, "t/gone", None, None, None]
+    young = [ManagedLedgerHolder(strange), CursorHolder(elsewhere, "c"), ManagedLedgerHolder(TOPIC)]
+    owners = [owner_of(KINDS[type(holder)], str(holder)) for holder in young]
+    signs = [sign_of_life(owner, knowledge()) for owner in [*owners, None]]
+    assert signs == [strange, "t/gone", None, None]
     known = knowledge(alive=frozenset(sign for sign in signs if sign))
     assert classify(row(ManagedLedgerHolder(strange)), known).ledger_class is LedgerClass.TOO_YOUNG
     assert classify(row(ManagedLedgerHolder(elsewhere)), known).ledger_class is LedgerClass.FOREIGN

@@ -45,6 +45,7 @@ _STAGES = {
     "late_references": "references, again",
     "changes": "ledgers, again",
     "join": "comparing",
+    "classes": "looking at what is left",
     "plan": "writing the plan",
 }
 

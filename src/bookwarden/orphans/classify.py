@@ -138,15 +138,12 @@ def classify_named(row: ListedLedger, places: Collection[str]) -> Classified:
     return Classified(LedgerClass.REFERENCED)
 
 
-def sign_of_life(row: ListedLedger, knowledge: Knowledge) -> str | None:
-    """Name the topic, or namespace, that no root knows and that this ledger, which no place names, was made for lately.
+def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
+    """Name the topic, or namespace, that no root knows, of an owner for whom a ledger was made after the cutoff.
 
-    Two clusters over one BookKeeper may have namespaces of the same names; what this one does not know and what still
-    gets ledgers may well be the other's.
+    That is a ledger that no place names. Two clusters over one BookKeeper may have namespaces of the same names; what
+    this one does not know and what still gets ledgers may well be the other's.
     """
-    if row.problem is not None or row.kind is None or row.holder is None or born_ms(row) <= knowledge.cutoff_ms:
-        return None
-    owner = owner_of(row.kind, row.holder)
     if owner is None or owner.topic is None or owner.topic in knowledge.existing:
         return None
     return owner.topic if owner.namespace in knowledge.namespaces else owner.namespace

@@ -27,7 +27,7 @@ from bookwarden.orphans.copies import (
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.summary import Count
 from bookwarden.pipelines.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
-from bookwarden.pipelines.orphan_join import read_table, read_tables
+from bookwarden.pipelines.orphan_classes import read_table, read_tables
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE
 from bookwarden.pipelines.scan_tables import COPIES, LEDGERS, OBJECTS, REFERENCES

@@ -30,9 +30,11 @@ from bookwarden.pipelines.scan_reading import (
     CHANGES_STAGE,
     COPY_TABLES,
     DOUBT_TABLES,
+    HOLDER_TABLES,
     LATE_STAGE,
     LEDGERS_STAGE,
     NEWEST,
+    ODD_NAMES_TABLE,
     REFERENCES_STAGE,
     CompareListings,
     PieceT,
@@ -100,7 +102,7 @@ class OrphanScan:
             LEDGERS_STAGE,
             lambda: [as_json(piece) for piece in context.listing.pieces()],
             ReadLedgers(source),
-            ["odd_names"],
+            [ODD_NAMES_TABLE],
         )
         # Before the references, as the ledgers are: a copy is named before its first byte is written.
         objects = stages.run(
@@ -113,7 +115,7 @@ class OrphanScan:
             REFERENCES_STAGE,
             lambda: [as_json(piece) for piece in context.references.pieces()],
             ReadReferences(source),
-            [COPY_TABLES[0], DOUBT_TABLES[0]],
+            [COPY_TABLES[0], DOUBT_TABLES[0], HOLDER_TABLES[0]],
         )
         # A clock that is behind ours makes what is new look older than it is.
         begun_ms = header.begun_ms - self._limits.max_clock_skew_ms
@@ -121,7 +123,7 @@ class OrphanScan:
             LATE_STAGE,
             lambda: _again(folder, REFERENCES_STAGE, ReferencePiece, context.references.pieces),
             ReadLateReferences(source, begun_ms),
-            [COPY_TABLES[1], DOUBT_TABLES[1]],
+            [COPY_TABLES[1], DOUBT_TABLES[1], HOLDER_TABLES[1]],
         )
         changes = stages.run(
             CHANGES_STAGE,

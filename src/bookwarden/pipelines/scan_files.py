@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -75,6 +75,14 @@ class ScanFolder:
             self.folder.make(table)
         self.folder.write_json(f"stages/{stage}.json", list(pieces))
 
+    def begin_stage_anew(self, stage: str, pieces: Sequence[Any], others: Iterable[str] = ()) -> None:
+        """Remove what there is of a stage, then begin it."""
+        self.folder.remove(f"stages/{stage}.json")
+        for table in (stage, *others):
+            for name in self.folder.files(table):
+                self.folder.remove(f"{table}/{name}")
+        self.begin_stage(stage, pieces, others)
+
     def pieces(self, stage: str) -> list[Any] | None:
         """Give the pieces of a stage; None if it was not begun."""
         try:
@@ -133,6 +141,11 @@ class ScanFolder:
         """Read the rows of a piece in a table; FileNotFoundError if the piece has none there."""
         with self.folder.open(f"{table}/{_file(number)}") as source:
             return pq.ParquetFile(source).read(columns=None if columns is None else list(columns))
+
+    def read_all(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Read columns of all pieces of a table, one piece after another."""
+        for number in sorted(self.finished(table)):
+            yield self.read(table, number, columns)
 
     def _write_table(self, name: str, rows: pa.Table) -> None:
         self.folder.write(name, lambda sink: pq.write_table(rows, sink, compression="zstd"))

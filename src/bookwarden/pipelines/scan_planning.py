@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
@@ -19,7 +18,7 @@ from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge
 from bookwarden.orphans.copy_plan import numbered
-from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, carry_over, new_id
+from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, carry_over, new_id
 from bookwarden.orphans.summary import (
     AGE_BUCKETS,
     NO_NAMESPACE,
@@ -33,31 +32,40 @@ from bookwarden.orphans.summary import (
     summarize,
 )
 from bookwarden.pipelines.object_planning import ObjectPlanning, PlannedCopies
+from bookwarden.pipelines.orphan_classes import (
+    Classification,
+    ClassifyPiece,
+    absent_references,
+    read_table,
+    read_tables,
+)
 from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_join import Classification, LedgerJoin, read_table, read_tables
+from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_header import ScanHeader
+from bookwarden.pipelines.scan_ids import ScanIds, compare_ids
 from bookwarden.pipelines.scan_reading import (
+    BARE_TOPICS,
     DOUBT_TABLES,
     LATE_STAGE,
     LEDGERS_STAGE,
     MISSING_COLUMNS,
     NAMED,
+    ODD_NAMES_TABLE,
     REFERENCES_STAGE,
     LookUpMissing,
     ScanInput,
     digest_of_seals,
     from_json,
 )
-from bookwarden.pipelines.scan_stage import Progress, reported, spark_errors
+from bookwarden.pipelines.scan_stage import Progress, Stages, reported, spark_errors
 from bookwarden.pipelines.scan_tables import DOUBTS, ODD_NAMES, StoredDoubt, doubt_of
 from bookwarden.scan_context import ScanContext
 
 # Beyond the exit codes of errors.
 ORPHANS_FOUND = 20
 MISSING_FOUND = 21
-_JOIN_STAGE = "join"
 _PLAN_STAGE = "plan"
 _REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
 # Each task of the classification has them all.
@@ -110,51 +118,47 @@ class Planning:
 
     def make(self, context: ScanContext, source: ScanInput, cutoff_ms: int) -> ScanResult:
         """Join, classify, and write the plan."""
-        steps = _Steps(self._progress, _JOIN_STAGE, 5)
-        with spark_errors("joining ledgers and references"), closing(self._join()) as join:
-            steps.done()
-            doubts, namespaces = self._doubts(), context.namespaces()
-            known = Knowledge(
-                cutoff_ms=cutoff_ms,
-                tenants=context.tenants(),
-                namespaces=namespaces | self._namespaces_read(lambda seal: seal.rows),
-                existing=join.existing(),
-                doubts=tuple(doubts),
-            )
-            steps.done()
-            known = replace(known, alive=join.alive(known))
-            steps.done()
-            found = join.classify(known)
-            cells = [*found.cells(), *self._odd_cells()]
-            steps.done()
-            missing = self._missing(join, source)
+        stages = Stages(self._spark, self._folder, self._progress)
+        with spark_errors("joining ledgers and references"):
+            ids = compare_ids(self._folder, self._seals)
+            join = LedgerJoin(stages, self._folder, ids, now_ms=self._header.begun_ms, cutoff_ms=cutoff_ms)
+            known = self._knowledge(context, join, cutoff_ms)
+            task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms)
+            found = Classification(self._spark, stages, self._folder, join.left_over, task)
+            missing = self._missing(ids, source)
             try:
                 copies = ObjectPlanning(self._spark, self._folder, context).make(known)
-                told = [*doubts, *self._odd_names(), *copies.not_scanned]
-                findings = Findings(_Missing(missing), found.foreign(), told, copies.objects)
-                steps.done()
-                return self._write(found, cells, findings, copies, cutoff_ms, namespaces)
+                told = [*known.doubts, *self._odd_names(), *copies.not_scanned]
+                lost = () if missing is None else _Missing(missing)
+                findings = Findings(lost, found.foreign(), told, copies.objects)
+                return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))
             finally:
-                missing.unpersist()
+                if missing is not None:
+                    missing.unpersist()
 
-    def _join(self) -> LedgerJoin:
-        return LedgerJoin(self._spark, self._folder, self._header.begun_ms)
+    def _knowledge(self, context: ScanContext, join: LedgerJoin, cutoff_ms: int) -> Knowledge:
+        known = Knowledge(
+            cutoff_ms=cutoff_ms,
+            tenants=context.tenants(),
+            namespaces=context.namespaces() | self._namespaces_read(lambda seal: seal.rows),
+            existing=join.existing(),
+            doubts=tuple(self._doubts()),
+        )
+        return replace(known, alive=join.alive(known))
 
     def _write(
         self,
         found: Classification,
-        cells: list[Cell],
         findings: Findings,
         copies: PlannedCopies,
         cutoff_ms: int,
-        namespaces: frozenset[str],
+        emptied: tuple[Emptied, ...],
     ) -> ScanResult:
         header, plans = self._header, plans_of(self._settings)
-        with_ledgers = self._namespaces_read(lambda seal: seal.notes[NAMED])
         created_ms = int(time.time() * 1000)
         before = plans.newest(header.identity)
         summary = summarize(
-            cells,
+            [*found.cells, *self._odd_cells()],
             findings,
             plan_id=new_id(created_ms),
             scan_id=header.scan_id,
@@ -174,14 +178,14 @@ class Planning:
             counts=PlanCounts(
                 ledgers=summary.ledgers,
                 logical_bytes=summary.logical_bytes,
-                references=sum(seal.notes[NAMED] for stage in _REFERENCE_STAGES for seal in self._seals[stage]),
+                references=self._noted(NAMED),
                 candidates=0,
                 candidate_bytes=0,
                 missing=summary.missing_total,
                 doubts=summary.doubts_total,
             ),
             candidates=(),
-            emptied=(*found.emptied_topics(), *found.orphans_of(namespaces - with_ledgers)),
+            emptied=emptied,
             copies=copies.stores,
             inputs={stage: digest_of_seals(seals) for stage, seals in self._seals.items()},
             settings=self._settings.orphans.model_dump(mode="json"),
@@ -190,11 +194,21 @@ class Planning:
         earlier = iter(()) if before is None else plans.all_candidates(before)
         written = _Steps(self._progress, _PLAN_STAGE, total)
         with reported(written.tell):
-            candidates = carry_over(written.counted(_candidates(found.orphans(), created_ms)), earlier, created_ms)
+            candidates = carry_over(written.counted(found.orphans(created_ms)), earlier, created_ms)
             known_copies = () if before is None else plans.all_copies(before)
             orphaned = list(numbered(copies.candidates, known_copies, created_ms))
             plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()}, orphaned)
         return ScanResult(plan, summary)
+
+    def _emptied(self, found: Classification, ids: ScanIds, context: ScanContext) -> tuple[Emptied, ...]:
+        """Name what exists and would be left without a ledger."""
+        without = context.namespaces() - self._namespaces_read(lambda seal: seal.notes[NAMED])
+        # A topic is left with what it names, unless that is nothing or not there.
+        topics = found.emptied_topics() if len(ids.absent) or self._noted(BARE_TOPICS) else []
+        return (*topics, *found.orphans_of(without))
+
+    def _noted(self, note: str) -> int:
+        return sum(seal.notes[note] for stage in _REFERENCE_STAGES for seal in self._seals[stage])
 
     def _namespaces_read(self, count: Callable[[Seal], int]) -> frozenset[str]:
         """Name the namespaces in whose pieces of references something is counted."""
@@ -207,8 +221,14 @@ class Planning:
         return frozenset(found)
 
     def _doubts(self) -> list[Doubt]:
+        number = sum(
+            seal.others[table]
+            for stage, table in zip(_REFERENCE_STAGES, DOUBT_TABLES, strict=True)
+            for seal in self._seals[stage]
+        )
+        if not number:
+            return []
         rows = read_tables(self._spark, self._folder, DOUBT_TABLES, DOUBTS)
-        number = rows.count()
         if number > _MOST_DOUBTS:
             raise StoreError(
                 f"{number:,} places in the metadata could not be read or parsed, such as {rows.head()!r}: so many leave"
@@ -217,17 +237,25 @@ class Planning:
         return sorted((doubt_of(StoredDoubt(*row)) for row in rows.toLocalIterator()), key=lambda doubt: doubt[:3])
 
     def _odd_names(self) -> list[Doubt]:
-        rows = read_table(self._spark, self._folder, "odd_names", ODD_NAMES).orderBy("path").limit(SHOWN_MISSING)
+        if not self._odd_count():
+            return []
+        rows = read_table(self._spark, self._folder, ODD_NAMES_TABLE, ODD_NAMES).orderBy("path").limit(SHOWN_MISSING)
         root = self._header.identity.bookkeeper_url
         return [Doubt(row["path"], root, "its name fits no layout of ledgers") for row in rows.toLocalIterator()]
 
     def _odd_cells(self) -> Iterator[Cell]:
-        number = sum(seal.others.get("odd_names", 0) for seal in self._seals[LEDGERS_STAGE])
+        number = self._odd_count()
         if number:
             yield Cell(LedgerClass.UNPARSABLE.value, OTHER_KIND, NO_NAMESPACE, "", AGE_BUCKETS[0], number, 0)
 
-    def _missing(self, join: LedgerJoin, source: ScanInput) -> DataFrame:
-        places = join.unnamed().mapInArrow(LookUpMissing(source), MISSING_COLUMNS)
+    def _odd_count(self) -> int:
+        return sum(seal.others[ODD_NAMES_TABLE] for seal in self._seals[LEDGERS_STAGE])
+
+    def _missing(self, ids: ScanIds, source: ScanInput) -> DataFrame | None:
+        """Look for what is named and was not listed; None if that is nothing."""
+        if not len(ids.absent):
+            return None
+        places = absent_references(self._spark, self._folder).mapInArrow(LookUpMissing(source), MISSING_COLUMNS)
         missing = places.groupBy("ledger_id").agg(F.slice(F.array_sort(F.collect_set("place")), 1, 10).alias("places"))
         return missing.persist(StorageLevel.DISK_ONLY)
 
@@ -257,20 +285,10 @@ class _Steps:
     def tell(self) -> None:
         self._progress(self._stage, self._done, self._total)
 
-    def done(self) -> None:
-        self._done += 1
-        self.tell()
-
     def counted(self, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
         for candidate in candidates:
             self._done += 1
             yield candidate
-
-
-def _candidates(orphans: DataFrame, created_ms: int) -> Iterator[Candidate]:
-    names = [name for name in Candidate._fields if name != "first_seen_ms"]
-    for row in orphans.select(*names).toLocalIterator():
-        yield Candidate(**row.asDict(), first_seen_ms=created_ms)
 
 
 def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint, ...]:

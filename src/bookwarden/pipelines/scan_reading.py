@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -18,16 +18,19 @@ from bookwarden.config import Settings
 from bookwarden.errors import FormatError, TruncatedListingError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import AbsentLedger
+from bookwarden.ledgers.references import PlaceKind
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_tables import (
     CHANGES,
     COPIES,
     DOUBTS,
+    HOLDERS,
     LEDGERS,
     ODD_NAMES,
     REFERENCES,
     ChangedLedger,
+    HolderName,
     OddName,
     stored_doubt,
 )
@@ -37,10 +40,14 @@ LEDGERS_STAGE = "ledgers"
 REFERENCES_STAGE = "references"
 LATE_STAGE = "late_references"
 CHANGES_STAGE = "changes"
+ODD_NAMES_TABLE = "odd_names"
 DOUBT_TABLES = ("doubts", "late_doubts")
 COPY_TABLES = ("copies", "late_copies")
+HOLDER_TABLES = ("holders", "late_holders")
 NEWEST = "newest_ahead_ms"
 NAMED = "named"
+BARE_TOPICS = "bare_topics"
+TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 
 MISSING_COLUMNS = "ledger_id BIGINT, place STRING"
 _MISSING_SCHEMA = pa.schema([("ledger_id", pa.int64()), ("place", pa.string())])
@@ -95,7 +102,7 @@ class ReadLedgers:
             LEDGERS.table(found.rows),
             names=found.names,
             digest=found.digest,
-            others={"odd_names": ODD_NAMES.table([OddName(path) for path in found.unparsable])},
+            others={ODD_NAMES_TABLE: ODD_NAMES.table([OddName(path) for path in found.unparsable])},
             # How far the clock of the store is ahead shows in the ledgers that were made just now.
             notes={NEWEST: newest - int(time.time() * 1000)},
         )
@@ -131,6 +138,7 @@ class ReadLateReferences:
 
 
 def _write_references(folder: ScanFolder, stage: str, number: int, found: PieceOfReferences, turn: int) -> None:
+    none_named = [row for row in found.rows if row.ledger_id is None]
     folder.write(
         stage,
         number,
@@ -140,9 +148,19 @@ def _write_references(folder: ScanFolder, stage: str, number: int, found: PieceO
         others={
             COPY_TABLES[turn]: COPIES.table(found.copies),
             DOUBT_TABLES[turn]: DOUBTS.table([stored_doubt(doubt) for doubt in found.doubts]),
+            HOLDER_TABLES[turn]: HOLDERS.table([HolderName(name) for name in _holders_in(found.rows)]),
         },
-        notes={NAMED: sum(row.ledger_id is not None for row in found.rows)},
+        notes={
+            NAMED: len(found.rows) - len(none_named),
+            BARE_TOPICS: sum(row.place in TOPIC_PLACES for row in none_named),
+        },
     )
+
+
+def _holders_in(references: Sequence[ListedReference]) -> set[str]:
+    """Name the holders that exist, and their managed ledgers."""
+    names = {reference.holder for reference in references}
+    return names.union(one.managed_ledger for one in references if one.managed_ledger is not None)
 
 
 def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:

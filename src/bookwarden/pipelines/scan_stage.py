@@ -80,16 +80,23 @@ class Stages:
         self._progress = progress
 
     def run(
-        self, stage: str, plan: Callable[[], Sequence[Any]], read: ReadPiece, others: Sequence[str] = ()
+        self,
+        stage: str,
+        plan: Callable[[], Sequence[Any]],
+        read: ReadPiece,
+        others: Sequence[str] = (),
+        *,
+        anew: bool = False,
     ) -> list[Seal]:
         """Read all pieces of a stage, which `plan` names unless the stage was begun before; return their seals.
 
-        ``others`` are the further tables that it writes. Raises the error of a piece that could not be read.
+        ``others`` are the further tables that it writes; with ``anew``, what there is of it is thrown away first.
+        Raises the error of a piece that could not be read.
         """
-        pieces = self._folder.pieces(stage)
+        pieces = None if anew else self._folder.pieces(stage)
         if pieces is None:
             pieces = list(plan())
-            self._folder.begin_stage(stage, pieces, others)
+            (self._folder.begin_stage_anew if anew else self._folder.begin_stage)(stage, pieces, others)
         seals = self._folder.seals(stage)
         waiting = [(number, json.dumps(piece)) for number, piece in enumerate(pieces) if number not in seals]
         self._progress(stage, len(pieces) - len(waiting), len(pieces))

@@ -22,6 +22,7 @@ from bookwarden.ledgers.holders import (
 )
 from bookwarden.ledgers.listing import ListedCopy, ListedLedger, ListedObject, ListedReference
 from bookwarden.ledgers.references import Doubt, HoldersBelow
+from bookwarden.orphans.summary import Cell
 
 _ARROW_TYPES = {int: pa.int64(), str: pa.string(), bool: pa.bool_(), UUID: pa.string()}
 _SPARK_TYPES = {int: "BIGINT", str: "STRING", bool: "BOOLEAN", UUID: "STRING"}
@@ -40,6 +41,37 @@ class OddName(NamedTuple):
     path: str
 
 
+class HolderName(NamedTuple):
+    """The text of a holder that exists, or the name of its managed ledger."""
+
+    name: str
+
+
+class UnnamedOwner(NamedTuple):
+    """Whom ledgers that no place names were made for, by the listing's kind and text; ``lately``: after the cutoff."""
+
+    kind: str
+    holder: str
+    lately: bool
+
+
+class NamedByLogs(NamedTuple):
+    """Whether all places that name a ledger are logs of DistributedLog; None where no place names it."""
+
+    only_logs: bool | None
+
+
+class Description(NamedTuple):
+    """What a ledger was found to be: the headings of a Cell, for people, and the topic that it was made for."""
+
+    ledger_class: str
+    cause: str
+    detail: str
+    namespace: str
+    topic: str | None
+    age: str
+
+
 class StoredDoubt(NamedTuple):
     """A doubt; ``about`` is a list in JSON of what it concerns."""
 
@@ -50,10 +82,11 @@ class StoredDoubt(NamedTuple):
 
 
 class Columns:
-    """The columns of a table whose rows are tuples of `row_type`; a UUID is kept as text."""
+    """The columns of a table whose rows are tuples of `row_types`, one after another; a UUID is kept as text."""
 
-    def __init__(self, row_type: type[Any]) -> None:
-        fields = [(name, *_plain(hint)) for name, hint in get_type_hints(row_type).items()]
+    def __init__(self, *row_types: type[Any]) -> None:
+        hints = [hint for row_type in row_types for hint in get_type_hints(row_type).items()]
+        fields = [(name, *_plain(hint)) for name, hint in hints]
         self._uuids = [index for index, (_, kind, _) in enumerate(fields) if kind is UUID]
         self.arrow = pa.schema([pa.field(name, _ARROW_TYPES[kind], optional) for name, kind, optional in fields])
         self.spark = ", ".join(
@@ -86,6 +119,11 @@ OBJECTS = Columns(ListedObject)
 CHANGES = Columns(ChangedLedger)
 ODD_NAMES = Columns(OddName)
 DOUBTS = Columns(StoredDoubt)
+HOLDERS = Columns(HolderName)
+OTHERS = Columns(ListedLedger, NamedByLogs)
+OWNERS = Columns(UnnamedOwner)
+CLASSIFIED = Columns(ListedLedger, Description)
+CELLS = Columns(Cell)
 
 _HOLDERS: dict[str, type[Holder]] = {
     kind.__name__: kind for kind in (ManagedLedgerHolder, CursorHolder, SchemaHolder, CompactedHolder, BucketHolder)
