@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 from uuid import uuid4
+from xml.sax.saxutils import escape
 
 import pytest
 from gcp_storage_emulator.server import create_server
@@ -35,6 +36,7 @@ from bookwarden.ledgers.offloaded_copies import (
 )
 
 OWNER = "t/n/persistent/orders"
+BLOB_DATE, BLOB_DATE_MS = "Fri, 02 Jan 2026 03:04:05 GMT", 1_767_323_045_000
 LIMITS = RequestLimits(attempts=2, parallel=4, connect_timeout=2.0, read_timeout=5.0)
 
 
@@ -126,7 +128,7 @@ def test_google_lists_every_object_once_and_a_bucket_that_is_not_there_is_an_err
 
 
 class AzureStub:
-    """As much of Blob Storage's REST interface as is used: HEAD, and batches of DELETE."""
+    """As much of Blob Storage's REST interface as is used: HEAD, batches of DELETE, and List Blobs, two a page."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, dict[str, str]] = {}
@@ -141,6 +143,12 @@ class AzureStub:
             def do_HEAD(self) -> None:
                 status, headers = outer.look(unquote(self.path.partition("?")[0]))
                 self._answer(status, headers, b"")
+
+            def do_GET(self) -> None:
+                path, _, query = self.path.partition("?")
+                status, body = outer.listed(unquote(path), {name: one[0] for name, one in parse_qs(query).items()})
+                code = {"x-ms-error-code": "ContainerNotFound"} if status == 404 else {}
+                self._answer(status, {"Content-Type": "application/xml", **code}, body.encode())
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -183,6 +191,26 @@ class AzureStub:
             return 403, {"x-ms-error-code": "AuthenticationFailed"}
         code = self._missing(path)
         return (404, {"x-ms-error-code": code}) if code else (200, self.blobs[path])
+
+    def listed(self, path: str, query: dict[str, str]) -> tuple[int, str]:
+        if path.rpartition("/")[2] not in self.containers:
+            return 404, "<Error><Code>ContainerNotFound</Code><Message>No.</Message></Error>"
+        assert (query["restype"], query["comp"]) == ("container", "list")
+        begin = int(query.get("marker", "0"))
+        names = [name.removeprefix(f"{path}/") for name in sorted(self.blobs) if name.startswith(f"{path}/")]
+        found = [name for name in names if name.startswith(query.get("prefix", ""))]
+        blobs = "".join(
+            f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{BLOB_DATE}</Last-Modified>"
+            f"<Content-Length>{len(name)}</Content-Length><BlobType>BlockBlob</BlobType></Properties></Blob>"
+            for name in found[begin : begin + 2]
+        )
+        more = f"<NextMarker>{begin + 2}</NextMarker>" if len(found) > begin + 2 else "<NextMarker />"
+        url = self.url.rpartition("/")[0]
+        return 200, (
+            '<?xml version="1.0" encoding="utf-8"?>'
+            f'<EnumerationResults ServiceEndpoint="{url}/" ContainerName="offload">'
+            f"<Blobs>{blobs}</Blobs>{more}</EnumerationResults>"
+        )
 
     def delete(self, path: str) -> str:
         code = self._missing(path)
@@ -247,12 +275,31 @@ def test_azure_without_the_container_or_the_right_key_is_a_failure(azure: AzureS
         store.close()
 
 
+def test_azure_lists_every_blob_of_all_pages_and_a_container_that_is_not_there_is_an_error(azure: AzureStub) -> None:
+    copies = copies_at(StoreLocation("azureblob", "offload", "", ""))
+    names = {name for copy in copies for name in object_names(copy)} | {"a <note> é"}
+    azure.blobs = {f"/account/offload/{name}": {} for name in names}
+    store, missing = azure_store(azure), azure_store(azure, "other")
+    try:
+        pages = list(store.pages(EVERYTHING))
+        assert [len(page) for page in pages] == [2, 2, 2, 1]
+        found = {one.key: (one.length, one.modified_ms, one.upload_id) for page in pages for one in page}
+        assert found == {name: (len(name), BLOB_DATE_MS, None) for name in names}
+        with pytest.raises(StoreError, match="ContainerNotFound"):
+            list(missing.pages(EVERYTHING))
+    finally:
+        store.close()
+        missing.close()
+
+
 def test_an_azure_that_does_not_answer_is_a_silence() -> None:
     access = AzureAccess("http://127.0.0.1:9/account", "account", "a2V5")
     store = AzureStore(StoreLocation("azureblob", "offload", "", ""), access, RequestLimits(attempts=1))
     for ask in (store.read_many, store.delete_many):
         with pytest.raises(StoreSilentError, match="refused"):
             ask(copies_at(StoreLocation("azureblob", "offload", "", ""), 200))
+    with pytest.raises(StoreSilentError, match="refused"):
+        list(store.pages(EVERYTHING))
     store.close()
 
 
