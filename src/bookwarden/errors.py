@@ -11,6 +11,7 @@
     │   ├── OutcomeUnknownError      the connection broke under a write: read back before trying again
     │   ├── LostRaceError            the version or existence changed since it was read: read again
     │   ├── StoreAccessError         the store refuses our credentials
+    │   ├── StoreWedgedError         the store's server takes no write until it is restarted
     │   └── TruncatedListingError    a part of a listing was given for the whole
     ├── PulsarError              a broker or its admin REST did not do what it was asked
     │   ├── PulsarUnavailableError   no answer, or an answer that asks to try later
@@ -100,6 +101,10 @@ class StoreAccessError(StoreError):
     """The metadata store refuses our credentials."""
 
     exit_code = 9
+
+
+class StoreWedgedError(StoreError):
+    """A server of the metadata store takes no more writes, from nobody, until it is restarted."""
 
 
 class TruncatedListingError(StoreError):

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.devcluster.oxia import OxiaServer
+from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.zookeeper import ZooKeeperStore
 from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import ObjectStore, running_object_store
 
 StoreMaker = Callable[..., ZooKeeperStore]
+OxiaStoreMaker = Callable[..., OxiaStore]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +39,32 @@ def connect(lone_zookeeper: LoneZooKeeper) -> Iterator[StoreMaker]:
     def make(**options: object) -> ZooKeeperStore:
         connection = ZooKeeperConnection(**{"hosts": lone_zookeeper.hosts, **options})  # type: ignore[arg-type]  # free-form test options
         made.append(ZooKeeperStore(connection))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def oxia_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OxiaServer]:
+    """An Oxia with three shards that the tests of one module may kill and pause."""
+    server = OxiaServer(tmp_path_factory.mktemp("oxia"), shards=3)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def connect_oxia(oxia_server: OxiaServer) -> Iterator[OxiaStoreMaker]:
+    """Make stores on the module's Oxia, closed after the test."""
+    made: list[OxiaStore] = []
+
+    def make(**options: object) -> OxiaStore:
+        connection = OxiaConnection(**{"address": oxia_server.address, **options})  # type: ignore[arg-type]  # free-form test options
+        made.append(OxiaStore(connection))
         return made[-1]
 
     yield make

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -31,12 +31,17 @@ def zookeeper(request: pytest.FixtureRequest) -> Pair:
     return make(), make()
 
 
+def oxia(request: pytest.FixtureRequest) -> Pair:
+    make = request.getfixturevalue("connect_oxia")
+    return make(), make(batch_size=7, in_flight=2)
+
+
 def zookeeper_single_reads(request: pytest.FixtureRequest) -> Pair:
     make = request.getfixturevalue("connect")
     return make(multi_read=False), make(batch_size=7, in_flight=2)
 
 
-FACTORIES: list[Callable[[pytest.FixtureRequest], Pair]] = [memory, zookeeper, zookeeper_single_reads]
+FACTORIES: list[Callable[[pytest.FixtureRequest], Pair]] = [memory, zookeeper, zookeeper_single_reads, oxia]
 
 
 @pytest.fixture(params=FACTORIES, ids=lambda factory: factory.__name__)
@@ -64,6 +69,17 @@ def fill(store: MetadataStore, root: str, count: int) -> list[str]:
     return paths
 
 
+def expected_of(store: MetadataStore, paths: Sequence[str]) -> list[tuple[str, int]]:
+    """Pair each path with its version, as delete_many wants them."""
+    return [(path, node.version if node else 0) for path, node in zip(paths, store.get_many(paths), strict=True)]
+
+
+def version_of(store: MetadataStore, path: str) -> int:
+    node = store.get(path)
+    assert node is not None
+    return node.version
+
+
 def test_reads_come_in_the_order_asked_over_many_requests(store: MetadataStore, root: str) -> None:
     paths = fill(store, root, 1050)
     asked = [*reversed(paths), f"{root}/none", paths[3], paths[3]]
@@ -81,22 +97,24 @@ def test_a_node_has_its_version_and_creation_time(store: MetadataStore, root: st
     path = f"{root}/a"
     store.create(path, b"one")
     first = store.get(path)
-    assert store.put(path, b"two", 0) == 1
-    second = store.get(path)
     assert first is not None
+    changed = store.put(path, b"two", first.version)
+    second = store.get(path)
     assert second is not None
-    assert (first.value, first.version, second.value, second.version) == (b"one", 0, b"two", 1)
+    assert (first.value, second.value, second.version) == (b"one", b"two", changed)
+    assert changed > first.version
     assert first.created_ms == second.created_ms > 1_500_000_000_000
     assert second.modified_ms >= second.created_ms
 
 
 def test_each_node_of_a_batch_with_stale_versions_has_its_own_result(store: MetadataStore, root: str) -> None:
     paths = fill(store, root, 450)
-    for stale in (paths[0], paths[150], paths[199], paths[449]):
-        store.put(stale, b"changed", 0)
+    asked = expected_of(store, paths)
+    for path, version in (asked[0], asked[150], asked[199], asked[449]):
+        store.put(path, b"changed", version)
     store.create(f"{paths[77]}/child", b"")
-    store.delete_many([(paths[155], 0), (paths[156], 0)])
-    results = store.delete_many([(path, 0) for path in paths])
+    store.delete_many([asked[155], asked[156]])
+    results = store.delete_many(asked)
     expected = {0: LOST_RACE, 77: LOST_RACE, 150: LOST_RACE, 155: ABSENT, 156: ABSENT, 199: LOST_RACE, 449: LOST_RACE}
     assert results == [expected.get(index, DELETED) for index in range(450)]
     left = [index for index, node in enumerate(store.get_many(paths)) if node is not None]
@@ -104,9 +122,9 @@ def test_each_node_of_a_batch_with_stale_versions_has_its_own_result(store: Meta
 
 
 def test_a_pair_that_occurs_twice_is_deleted_once(store: MetadataStore, root: str) -> None:
-    first, second, changed = fill(store, root, 3)
-    store.put(changed, b"", 0)
-    asked = [(first, 0), (second, 0), (first, 0), (changed, 0), (changed, 1), (f"{root}/none", 4)]
+    first, second, changed = expected_of(store, fill(store, root, 3))
+    now = store.put(changed[0], b"", changed[1])
+    asked = [first, second, first, changed, (changed[0], now), (f"{root}/none", 4)]
     assert store.delete_many(asked) == [DELETED, DELETED, DELETED, LOST_RACE, DELETED, ABSENT]
 
 
@@ -114,8 +132,8 @@ def test_a_node_that_was_created_again_keeps_its_results_apart(store: MetadataSt
     (path,) = fill(store, root, 1)
     node = store.get(path)
     assert node is not None
-    assert store.delete_many([(path, 0)], created_ms=[node.created_ms]) == [DELETED]
-    assert store.delete_many([(path, 0)], created_ms=[node.created_ms]) == [ABSENT]
+    assert store.delete_many([(path, node.version)], created_ms=[node.created_ms]) == [DELETED]
+    assert store.delete_many([(path, node.version)], created_ms=[node.created_ms]) == [ABSENT]
 
 
 def test_paths_may_hold_any_text(store: MetadataStore, root: str) -> None:
@@ -125,7 +143,7 @@ def test_paths_may_hold_any_text(store: MetadataStore, root: str) -> None:
     assert store.list_children(root) == sorted(names)
     values = [node and node.value for node in store.get_many([f"{root}/{name}" for name in names])]
     assert values == [name.encode() for name in names]
-    assert store.delete_many([(f"{root}/{name}", 0) for name in names]) == [DELETED] * len(names)
+    assert store.delete_many(expected_of(store, [f"{root}/{name}" for name in names])) == [DELETED] * len(names)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +171,7 @@ def test_long_paths_share_no_request_that_is_too_large(store: MetadataStore, roo
     store.create(parent, b"")
     paths = fill(store, parent, 120)
     assert all(store.get_many(paths))
-    assert store.delete_many([(path, 0) for path in paths]) == [DELETED] * 120
+    assert store.delete_many(expected_of(store, paths)) == [DELETED] * 120
 
 
 def test_children_are_listed_even_if_their_names_are_larger_than_a_request_may_be(
@@ -167,12 +185,13 @@ def test_children_are_listed_even_if_their_names_are_larger_than_a_request_may_b
 
 def test_a_put_loses_the_race_to_a_change_and_to_a_delete(store: MetadataStore, root: str) -> None:
     (path,) = fill(store, root, 1)
-    store.put(path, b"theirs", 0)
-    with pytest.raises(LostRaceError, match=r"version .*\b0\b"):
-        store.put(path, b"ours", 0)
-    assert store.delete_many([(path, 1)]) == [DELETED]
+    first = version_of(store, path)
+    second = store.put(path, b"theirs", first)
+    with pytest.raises(LostRaceError, match=rf"version .*\b{first}\b"):
+        store.put(path, b"ours", first)
+    assert store.delete_many([(path, second)]) == [DELETED]
     with pytest.raises(LostRaceError, match="deleted"):
-        store.put(path, b"ours", 1)
+        store.put(path, b"ours", second)
 
 
 def test_a_node_is_created_once_and_below_its_parent(store: MetadataStore, root: str) -> None:
@@ -214,9 +233,9 @@ def test_a_watch_reports_creation_change_and_deletion_until_it_ends(stores: Pair
     end = ours.watch(path, changed)
     theirs.create(path, b"made")
     assert changed_to["made"].wait(20)
-    theirs.put(path, b"changed", 0)
+    now = theirs.put(path, b"changed", version_of(theirs, path))
     assert changed_to["changed"].wait(20)
-    theirs.delete_many([(path, 1)])
+    theirs.delete_many([(path, now)])
     assert changed_to["gone"].wait(20)
     end()
     calls = len(seen)
@@ -251,7 +270,7 @@ def test_a_closed_store_is_unavailable(store: MetadataStore, root: str) -> None:
 
 def test_four_threads_share_a_store(store: MetadataStore, root: str) -> None:
     paths = fill(store, root, 800)
-    asked = [(path, 0) for path in paths]
+    asked = expected_of(store, paths)
 
     def work(_: int) -> list[DeleteResult]:
         assert len(store.get_many(paths)) == 800

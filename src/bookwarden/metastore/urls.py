@@ -26,7 +26,8 @@ def open_store(url: str, **options: Any) -> MetadataStore:
     scheme, which are a ZooKeeper's for Pulsar. ``memory:name`` is one store for each name in this process, and ignores
     them. ``zk-snapshot:/path/snapshot.4f#/chroot`` reads a snapshot file, and ignores them too; ``?logs=/folder``
     before the # names the folder of its transaction logs if it is another one, ``work=/folder`` where a compressed one
-    is unpacked, and ``fuzzy=yes`` reads it without logs.
+    is unpacked, and ``fuzzy=yes`` reads it without logs. ``oxia://host:port/namespace`` takes the fields of
+    OxiaConnection as options; the namespace is ``default`` if there is none.
     Raises ConfigError for another scheme or option.
     """
     scheme, rest = _parted(url)
@@ -127,8 +128,24 @@ def _open_snapshot(rest: str, options: Mapping[str, Any]) -> MetadataStore:
     return SnapshotStore(SnapshotFile(file, chroot, logs=logs, work_folder=work, allow_fuzzy=fuzzy == "yes"))
 
 
+def _open_oxia(rest: str, options: Mapping[str, Any]) -> MetadataStore:
+    try:
+        from bookwarden.metastore.oxia import OxiaStore
+        from bookwarden.metastore.oxia_connection import OxiaConnection
+    except ImportError as error:
+        raise ConfigError(f"metadata store URL oxia:{rest} needs libraries: pip install 'bookwarden[oxia]'") from error
+
+    address, _, namespace = rest.removeprefix("//").partition("/")
+    try:
+        connection = OxiaConnection(address=address, namespace=namespace or "default", **options)
+    except TypeError as error:
+        raise ConfigError(f"metadata store URL oxia:{rest}: {error}") from error
+    return OxiaStore(connection)
+
+
 _LOADERS: dict[str, Callable[[str, Mapping[str, Any]], MetadataStore]] = {
     "memory": _open_memory,
+    "oxia": _open_oxia,
     "zk": _open_zookeeper,
     "zk-snapshot": _open_snapshot,
 }

@@ -1,0 +1,56 @@
+"""How to reach an Oxia."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookwarden.errors import ConfigError
+
+# What servers take: common/constant of Oxia 0.14.
+_MIN_SESSION_S: Final = 2.0
+_MAX_SESSION_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class OxiaConnection:
+    """How to reach Oxia; picklable, so that it can travel to executors. Times are in seconds.
+
+    ``address`` is the host:port of any of its servers. ``operation_timeout_s`` bounds how long a call goes on without
+    any progress, an outage included. ``max_request_bytes`` bounds a request, and so a value: brokers' clients take no
+    answer above gRPC's 4 MiB. ``certfile`` and ``keyfile`` are our own certificate, if the servers ask for one.
+    """
+
+    address: str
+    namespace: str = "default"
+    session_timeout_s: float = 30.0
+    connect_timeout_s: float = 15.0
+    operation_timeout_s: float = 30.0
+    token: str | None = field(default=None, repr=False)
+    use_ssl: bool = False
+    ca: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    batch_size: int = 250
+    in_flight: int = 8
+    max_request_bytes: int = 4 * 1024 * 1024 - 16 * 1024
+
+    def validate(self) -> None:
+        """Raise ConfigError for what cannot work, before anything is connected."""
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit() or not self.namespace or "/" in self.namespace:
+            raise ConfigError(
+                f"metadata store URL oxia://{self.address}/{self.namespace}: expected oxia://host:port/namespace"
+            )
+        if not _MIN_SESSION_S <= self.session_timeout_s <= _MAX_SESSION_S:
+            raise ConfigError(
+                f"the metadata store's session timeout is {self.session_timeout_s:g} s; "
+                f"Oxia takes {_MIN_SESSION_S:g} to {_MAX_SESSION_S:g} s"
+            )
+        for name in ("ca", "certfile", "keyfile"):
+            file = getattr(self, name)
+            if file is not None and not os.path.isfile(file):
+                raise ConfigError(f"the metadata store's TLS file {name} is {file!r}: there is no such file")
+        if bool(self.certfile) != bool(self.keyfile):
+            raise ConfigError("the metadata store's TLS certfile and keyfile go together; only one of them is set")

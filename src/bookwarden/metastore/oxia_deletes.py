@@ -1,0 +1,167 @@
+"""Versioned deletes on the write streams of an Oxia namespace, with a result for each key whatever happens."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bookwarden.errors import StoreError, StoreUnavailableError
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.oxia_channels import ServerLost
+from bookwarden.metastore.oxia_children import Parents
+from bookwarden.metastore.oxia_reads import OxiaReader
+from bookwarden.metastore.oxia_shards import OxiaCluster, ShardMap
+from bookwarden.metastore.oxia_writes import PendingWrite, ShardWriters
+from bookwarden.metastore.zookeeper_session import Deadline
+from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A key to delete; ``in_doubt`` once a delete was sent whose answer never came."""
+
+    path: str
+    version: int
+    created_ms: int | None = None
+    in_doubt: bool = False
+
+
+class _Delete(NamedTuple):
+    targets: list[Target]
+    pending: PendingWrite
+
+
+@dataclass
+class BatchDelete:
+    """One run of versioned deletes; ``results`` grows, by path, as keys are settled.
+
+    Each delete of a request succeeds or fails alone. Oxia says of an absent key what it says of another version, so
+    what was refused is read; and it deletes a key that has children, so those are asked for before anything is sent,
+    as Pulsar does. When an answer is lost its keys are read back: an absent one counts as deleted (by us, or by
+    someone who wanted the same), one that is as before is sent once more, behind what may still be under way.
+    """
+
+    cluster: OxiaCluster
+    reader: OxiaReader
+    writers: ShardWriters
+    results: dict[str, DeleteResult] = field(default_factory=dict)
+    _sent: bool = False
+    _failure: StoreError | None = None
+
+    def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
+        """Delete the keys, whose paths differ; raise only if none of them can have been deleted."""
+        deadline = self.cluster.deadline()
+        try:
+            parents = Parents(self.cluster, self.reader).among([target.path for target in targets], deadline)
+            self._record([target for target in targets if target.path in parents], DeleteResult.LOST_RACE)
+            self._work_off([target for target in targets if target.path not in parents], deadline)
+        except StoreUnavailableError as error:
+            if not self._sent:
+                raise
+            _LOG.warning("a batch of deletes ends with outcomes unknown: %s", error)
+        except StoreError as error:
+            self._failure = self._failure or error
+        if self._failure is not None:
+            if DeleteResult.DELETED not in self.results.values():
+                raise self._failure
+            _LOG.error("a batch of deletes ends early, with outcomes unknown: %s", self._failure)
+        return {target.path: self.results.get(target.path, DeleteResult.UNKNOWN) for target in targets}
+
+    def _work_off(self, targets: Sequence[Target], deadline: Deadline) -> None:
+        left = {target.path: target for target in targets}
+        while left and self._failure is None:
+            shards = self.cluster.shards(deadline)
+            again, lost = self._send_all(shards, left, deadline)
+            left = {target.path: target for target in again}
+            if left and lost is not None and self._failure is None:
+                self.cluster.wait_for_news(shards, lost, deadline)
+
+    def _send_all(
+        self, shards: ShardMap, left: dict[str, Target], deadline: Deadline
+    ) -> tuple[list[Target], ServerLost | None]:
+        """Send each key once; return those to send again, and why."""
+        most = self.cluster.connection.in_flight * len(shards.shards)
+        window: deque[_Delete] = deque()
+        again: list[Target] = []
+        lost: ServerLost | None = None
+        for shard, paths in self.reader.batches(shards, left):
+            if lost is not None or self._failure is not None:
+                again += [left[path] for path in paths]
+                continue
+            batch = [left[path] for path in paths]
+            window.append(_Delete(batch, self.writers.send(shard, _request_of(batch))))
+            if len(window) >= most:
+                lost = self._settle(window.popleft(), again, deadline)
+        while window:
+            lost = self._settle(window.popleft(), again, deadline) or lost
+        return again, lost
+
+    def _settle(self, delete: _Delete, again: list[Target], deadline: Deadline) -> ServerLost | None:
+        """Wait for one request; settle its keys or put them among those to send again."""
+        lost: ServerLost | None = None
+        try:
+            answers = delete.pending.get(deadline).deletes
+        except ServerLost as error:
+            lost = error
+        except StoreError as error:
+            self._failure = self._failure or error
+        else:
+            self._sent = True
+            self._settle_answers(delete.targets, [answer.status for answer in answers], deadline)
+            deadline.progress()
+            return None
+        if not delete.pending.may_be_done:
+            again += delete.targets
+            return lost
+        self._sent = True
+        again += self._still_to_delete([replace(target, in_doubt=True) for target in delete.targets], deadline)
+        return lost
+
+    def _settle_answers(self, targets: list[Target], statuses: list[pb.Status], deadline: Deadline) -> None:
+        refused: list[Target] = []
+        for target, status in zip(targets, statuses, strict=True):
+            if status == pb.OK:
+                self.results[target.path] = DeleteResult.DELETED
+            else:
+                refused.append(target)
+        if refused:
+            # A key that has the same version after all was made again with it since.
+            self._record(self._still_to_delete(refused, deadline), DeleteResult.LOST_RACE)
+
+    def _still_to_delete(self, targets: list[Target], deadline: Deadline) -> list[Target]:
+        """Read the keys again, settle those that are gone or changed, return the others."""
+        again = []
+        rows = self.reader.get_many([target.path for target in targets], deadline)
+        for target, row in zip(targets, rows, strict=True):
+            result = _result_of_row(target, row)
+            if result is None:
+                again.append(target)
+            else:
+                self._record([target], result)
+        return again
+
+    def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
+        self.results.update((target.path, result) for target in targets)
+
+
+def _request_of(targets: Iterable[Target]) -> pb.WriteRequest:
+    return pb.WriteRequest(
+        deletes=[pb.DeleteRequest(key=target.path, expected_version_id=target.version) for target in targets]
+    )
+
+
+def _result_of_row(target: Target, row: Versioned | None) -> DeleteResult | None:
+    if row is None:
+        return DeleteResult.DELETED if target.in_doubt else DeleteResult.ABSENT
+    if row.version != target.version:
+        return DeleteResult.LOST_RACE
+    # Versions that Pulsar's copy from ZooKeeper set may come once more: another creation time is another key.
+    if target.created_ms is not None and row.created_ms != target.created_ms:
+        return DeleteResult.LOST_RACE
+    return None

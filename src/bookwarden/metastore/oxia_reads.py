@@ -1,0 +1,181 @@
+"""Reads of many keys of an Oxia namespace, batched by shard, several requests in flight.
+
+Order of keys: common/compare of Oxia 0.14. A key with fewer slashes comes before one with more, part by part; so
+the keys from ``p/`` up to ``p//`` are the direct children of p.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from bookwarden.errors import StoreError
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.oxia_channels import ServerLost
+from bookwarden.metastore.oxia_shards import OxiaCluster, Shard, ShardMap
+from bookwarden.metastore.zookeeper_batches import split
+from bookwarden.metastore.zookeeper_session import Deadline
+from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+T = TypeVar("T")
+
+
+class SentReads(NamedTuple):
+    shard: Shard
+    keys: list[str]
+    call: Any
+
+
+class OxiaReader:
+    """Reads that are repeated until they are answered, or the deadline is over."""
+
+    def __init__(self, cluster: OxiaCluster) -> None:
+        self._cluster = cluster
+        self._ordered: set[int] = set()
+
+    def get_many(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
+        """Read each path, in the order asked; None where there is no key."""
+        rows = self._get(paths, deadline, _whole, _versioned)
+        return [rows[path] for path in paths]
+
+    def list_range(self, start: str, end: str, deadline: Deadline) -> list[str]:
+        """List the keys from start up to end, of all shards."""
+        while True:
+            shards = self._cluster.shards(deadline)
+            calls = [(shard, self.send_list(shard, start, end)) for shard in shards.shards]
+            try:
+                keys = [key for shard, call in calls for key in self.keys_of(shard, call)]
+            except ServerLost as lost:
+                self._cluster.wait_for_news(shards, lost, deadline)
+            else:
+                deadline.progress()
+                return keys
+            finally:
+                for _, call in calls:
+                    call.cancel()
+
+    def require_hierarchical(self, deadline: Deadline) -> None:
+        """Raise StoreError when the namespace sorts its keys "natural": no listing of children is right there."""
+        shards = self._cluster.shards(deadline)
+        for shard in shards.shards:
+            if shard.id in self._ordered:
+                continue
+            below = pb.GetRequest(key="0", comparison_type=pb.LOWER)
+            above = pb.GetRequest(key="/", comparison_type=pb.CEILING)
+            # All paths begin with a slash, which comes before 0 as a character, but after all keys without one here.
+            first, second = self._ask(shard, [below, above], deadline)
+            if first.status == pb.OK and first.key.startswith("/"):
+                raise StoreError(
+                    f"the Oxia namespace {self._cluster.connection.namespace} sorts its keys in natural order: Pulsar "
+                    "needs the hierarchical one, and children cannot be listed; check that this is Pulsar's namespace"
+                )
+            if second.status == pb.OK and second.key.startswith("/"):
+                self._ordered.add(shard.id)
+
+    def _get(
+        self,
+        keys: Iterable[str],
+        deadline: Deadline,
+        request_of: Callable[[str], pb.GetRequest],
+        row_of: Callable[[pb.GetResponse], T],
+    ) -> dict[str, T]:
+        rows: dict[str, T] = {}
+        left = list(dict.fromkeys(keys))
+        while left:
+            shards = self._cluster.shards(deadline)
+            again: list[str] = []
+            lost = ServerLost("")
+            for sent in self.in_flight(self.batches(shards, left), request_of):
+                try:
+                    answers = self.answers_of(sent)
+                except ServerLost as error:
+                    lost = error
+                    again += sent.keys
+                else:
+                    rows.update(zip(sent.keys, map(row_of, answers), strict=True))
+                    deadline.progress()
+            left = again
+            if left:
+                self._cluster.wait_for_news(shards, lost, deadline)
+        return rows
+
+    def batches(self, shards: ShardMap, keys: Iterable[str]) -> Iterator[tuple[Shard, list[str]]]:
+        """Part keys into requests for one shard each, the shards in turn."""
+        parts = [
+            [(shards.shards[index], batch) for batch in self.cut(part)] for index, part in shards.parted(keys).items()
+        ]
+        for row in zip_longest(*parts):
+            yield from (one for one in row if one is not None)
+
+    def cut(self, keys: Sequence[str]) -> Iterator[list[str]]:
+        """Cut keys into what one request may have."""
+        settings = self._cluster.connection
+        return split(keys, settings.batch_size, settings.max_request_bytes, str)
+
+    def in_flight(
+        self, batches: Iterator[tuple[Shard, list[str]]], request_of: Callable[[str], pb.GetRequest]
+    ) -> Iterator[SentReads]:
+        window: deque[SentReads] = deque()
+        try:
+            for shard, keys in batches:
+                window.append(self._send(shard, keys, request_of))
+                if len(window) >= self._cluster.connection.in_flight:
+                    yield window[0]
+                    window.popleft()
+            while window:
+                yield window[0]
+                window.popleft()
+        finally:
+            for sent in window:
+                sent.call.cancel()
+
+    def _send(self, shard: Shard, keys: list[str], request_of: Callable[[str], pb.GetRequest]) -> SentReads:
+        request = pb.ReadRequest(shard=shard.id, gets=map(request_of, keys))
+        timeout = self._cluster.connection.operation_timeout_s
+        return SentReads(shard, keys, self._cluster.server(shard).read(request, timeout))
+
+    def answers_of(self, sent: SentReads) -> list[pb.GetResponse]:
+        try:
+            answers = [get for part in sent.call for get in part.gets]
+        except grpc.RpcError as error:
+            raise self._cluster.lost(error, sent.shard) from error
+        if len(answers) != len(sent.keys):
+            raise ServerLost(f"{sent.shard.leader} answered {len(answers)} of {len(sent.keys)} reads")
+        return answers
+
+    def _ask(self, shard: Shard, gets: list[pb.GetRequest], deadline: Deadline) -> list[pb.GetResponse]:
+        while True:
+            shards = self._cluster.shards(deadline)
+            now = next((one for one in shards.shards if one.id == shard.id), shard)
+            request = pb.ReadRequest(shard=now.id, gets=gets)
+            call = self._cluster.server(now).read(request, self._cluster.connection.operation_timeout_s)
+            try:
+                return self.answers_of(SentReads(now, [get.key for get in gets], call))
+            except ServerLost as lost:
+                self._cluster.wait_for_news(shards, lost, deadline)
+
+    def send_list(self, shard: Shard, start: str, end: str) -> Any:
+        request = pb.ListRequest(shard=shard.id, start_inclusive=start, end_exclusive=end)
+        return self._cluster.server(shard).list_range(request, self._cluster.connection.operation_timeout_s)
+
+    def keys_of(self, shard: Shard, call: Any) -> Iterator[str]:
+        try:
+            for part in call:
+                yield from part.keys
+        except grpc.RpcError as error:
+            raise self._cluster.lost(error, shard) from error
+
+
+def _whole(path: str) -> pb.GetRequest:
+    return pb.GetRequest(key=path, include_value=True)
+
+
+def _versioned(answer: pb.GetResponse) -> Versioned | None:
+    if answer.status == pb.KEY_NOT_FOUND:
+        return None
+    version = answer.version
+    return Versioned(answer.value, version.version_id, version.created_timestamp, version.modified_timestamp)
