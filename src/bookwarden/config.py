@@ -91,6 +91,8 @@ class MetadataStoreSettings(_Section):
     batch_size: int = Field(default=100, ge=1, le=1000)
     batches_in_flight: int = Field(default=8, ge=1, le=64)
     jute_maxbuffer: int = Field(default=1_048_575, ge=4096)
+    max_requests_per_second: float | None = Field(default=None, gt=0)
+    max_store_latency_ms: float | None = Field(default=1000.0, gt=0)
 
     @model_validator(mode="after")
     def _digest_is_whole(self) -> MetadataStoreSettings:

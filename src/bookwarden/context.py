@@ -101,6 +101,8 @@ def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
         "batch_size": store.batch_size,
         "in_flight": store.batches_in_flight,
         "max_request_bytes": store.jute_maxbuffer,
+        "max_requests_per_second": store.max_requests_per_second,
+        "max_latency_s": None if store.max_store_latency_ms is None else store.max_store_latency_ms / 1000,
     }
     if store.digest_user and store.digest_password:
         options["digest"] = (store.digest_user, store.digest_password.get_secret_value())

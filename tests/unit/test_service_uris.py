@@ -53,7 +53,7 @@ def test_each_form_names_a_store_and_a_ledgers_root(text: str, url: str, root: s
         ("metadata-store:zk:a b", "'a b' is no host"),
         ("metadata-store:zk:a:1/pulsar?retries=3", "'retries' is no parameter"),
         ("metadata-store:etcd:http://a:2379", "unknown scheme"),
-        ("etcd+hierarchical:http://a:2379", "unknown scheme|metadataServiceUri"),
+        ("etcd+hierarchical:http://a:2379", "there is no store for etcd"),
         ("", "unknown scheme"),
     ],
 )

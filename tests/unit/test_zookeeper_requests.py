@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.pacing import Pace
 from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
 from bookwarden.metastore.zookeeper_requests import (
     NO_NODE,
@@ -69,8 +70,9 @@ def test_children_are_named_in_the_order_of_the_answer() -> None:
 class Answering:
     """A session that has the same node at every path, and notes how many are asked for at once."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, max_requests_per_second: float | None = None) -> None:
         self.connection = ZooKeeperConnection(hosts="none", batch_size=10, in_flight=2)
+        self.pace = Pace(2, max_requests_per_second)
         self.asked: list[int] = []
         self._node = encoded_node(b"v" * size)
 
@@ -100,6 +102,14 @@ def test_more_nodes_are_asked_for_at_once_while_they_are_small(size: int, asked:
     paths = [f"/n{number}" for number in range(125)]
     rows = BatchReader(session).read(paths, Deadline(30))
     assert [row and len(row.value) for row in rows] == [size] * 125
+    assert session.asked == asked
+
+
+@pytest.mark.parametrize(("limit", "asked"), [(30, [3] * 41 + [2]), (200, [10, 10, 20, 20, 20, 20, 20, 5])])
+def test_a_limit_a_second_makes_batches_small(limit: float, asked: list[int]) -> None:
+    session: Any = Answering(300, limit)
+    paths = [f"/n{number}" for number in range(125)]
+    assert all(BatchReader(session).read(paths, Deadline(30)))
     assert session.asked == asked
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
 
-from bookwarden.errors import ConfigError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
-
-# A batch is cut into so many a second, lest a slow scan be one burst of reads after the other.
-_BATCHES_PER_SECOND: Final = 10
+from bookwarden.metastore.pacing import Rate
 
 
 def throttled(store: MetadataStore, max_reads_per_second: float | None) -> MetadataStore:
@@ -38,17 +33,12 @@ class ThrottledStore(MetadataStore):
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        if not max_reads_per_second > 0:
-            raise ConfigError(f"max_reads_per_second is {max_reads_per_second}; it must be above 0, or not be set")
         self._store = store
-        self._rate = max_reads_per_second
-        self._now = now
+        self._rate = Rate(max_reads_per_second, "max_reads_per_second", now=now)
         self._sleep = sleep
-        self._lock = threading.Lock()
-        self._next = now()
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        size = max(1, int(self._rate / _BATCHES_PER_SECOND))
+        size = self._rate.most_at_once
         found: list[Versioned | None] = []
         for begin in range(0, len(paths), size):
             batch = paths[begin : begin + size]
@@ -84,9 +74,6 @@ class ThrottledStore(MetadataStore):
         self._store.close()
 
     def _wait_for(self, reads: int) -> None:
-        with self._lock:
-            now = self._now()
-            begin = max(now, self._next)
-            self._next = begin + reads / self._rate
-        if begin > now:
-            self._sleep(begin - now)
+        seconds = self._rate.reserve(reads)
+        if seconds > 0:
+            self._sleep(seconds)

@@ -93,7 +93,8 @@ class BatchReader:
     def _read_once(self, paths: Sequence[str], deadline: Deadline) -> dict[str, Row]:
         settings = self._session.connection
         left = list(dict.fromkeys(paths))
-        size, begin = settings.batch_size, 0
+        most_nodes = self._session.pace.most_nodes
+        size, begin = most_nodes(settings.batch_size), 0
         again: deque[list[str]] = deque()
         window: deque[_Read] = deque()
         rows: dict[str, Row] = {}
@@ -111,7 +112,7 @@ class BatchReader:
                 again.extend(halves(sent.paths))
             else:
                 rows.update(zip(sent.paths, found, strict=True))
-                size = settings.batch_size * (_BATCHES_OF_SMALL_NODES if sent.is_small else 1)
+                size = most_nodes(settings.batch_size * (_BATCHES_OF_SMALL_NODES if sent.is_small else 1))
                 deadline.progress()
         return rows
 

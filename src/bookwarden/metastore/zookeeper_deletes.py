@@ -68,7 +68,8 @@ class BatchDelete:
     def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
         """Delete the nodes, whose paths differ; raise only if none of them can have been deleted."""
         settings = self.session.connection
-        batches = split(targets, settings.batch_size, settings.max_request_bytes, lambda target: target.path)
+        size = self.session.pace.most_nodes(settings.batch_size)
+        batches = split(targets, size, settings.max_request_bytes, lambda target: target.path)
         try:
             self._work_off(deque(batches), self.session.deadline())
         except StoreUnavailableError as error:
@@ -96,7 +97,7 @@ class BatchDelete:
                 self._withdraw(delete)
 
     def _send(self, targets: list[Target], deadline: Deadline) -> _Delete:
-        request = wire.Multi(wire.delete_operation(target.path, target.version) for target in targets)
+        request = wire.Multi([wire.delete_operation(target.path, target.version) for target in targets])
         return _Delete(targets, request, self.session.send(request, deadline))
 
     def _withdraw(self, delete: _Delete) -> bool:

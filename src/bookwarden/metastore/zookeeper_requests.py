@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -60,12 +60,13 @@ class AccessRule(NamedTuple):
 class MultiRead:
     """Read many nodes at once; each row is a node or the error code of that path alone (opcode 22, from 3.6 on).
 
-    ``reply_bytes`` is the size of the answer once it is there.
+    ``reply_bytes`` is the size of the answer once it is there, ``nodes`` how many are read.
     """
 
     type = MULTI_READ
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.nodes = len(paths)
         self._body = b"".join(_reads(paths)) + _END
         self.reply_bytes = 0
 
@@ -146,7 +147,8 @@ class Multi:
 
     type = MULTI
 
-    def __init__(self, operations: Iterable[bytes]) -> None:
+    def __init__(self, operations: Sequence[bytes]) -> None:
+        self.nodes = len(operations)
         self._body = b"".join(operations) + _END
         self._lock = threading.Lock()
         self._sent = False

@@ -34,6 +34,7 @@ from kazoo.protocol.serialization import Auth, Exists, Sync
 from kazoo.protocol.states import KazooState, KeeperState
 
 from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUnavailableError
+from bookwarden.metastore.pacing import Pace, Turn
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -68,7 +69,7 @@ T = TypeVar("T")
 
 
 class Request(Protocol):
-    """What kazoo's connection sends."""
+    """What kazoo's connection sends; one for several nodes says so by ``nodes``."""
 
     type: int
 
@@ -95,7 +96,8 @@ class ZooKeeperConnection:
     names who may use the nodes that we create: ``open`` (default: Pulsar's own nodes are, and its brokers and
     bookies must reach ours), ``creator`` (only our credentials) or ``creator-read-open`` (all may read).
     ``operation_timeout_s`` bounds how long a call goes on without any progress, an outage included.
-    ``max_request_bytes`` is the servers' jute.maxbuffer.
+    ``max_request_bytes`` is the servers' jute.maxbuffer. ``max_requests_per_second`` counts each node of a request, and
+    with ``max_latency_s`` fewer requests are in flight while the servers take longer; for both see pacing.Pace.
     """
 
     hosts: str
@@ -116,6 +118,8 @@ class ZooKeeperConnection:
     in_flight: int = 8
     max_request_bytes: int = 1_048_575
     multi_read: bool = True
+    max_requests_per_second: float | None = None
+    max_latency_s: float | None = None
 
     def validate(self) -> None:
         """Raise ConfigError for what cannot work, before anything is connected."""
@@ -142,6 +146,10 @@ class Deadline:
 
     def progress(self) -> None:
         self._end = time.monotonic() + self._seconds
+
+    def extend(self, seconds: float) -> None:
+        """Leave out time in which we ourselves kept the call back."""
+        self._end += seconds
 
     def left(self) -> float:
         return max(0.0, self._end - time.monotonic())
@@ -197,6 +205,7 @@ class ZooKeeperSession:
     def __init__(self, connection: ZooKeeperConnection) -> None:
         connection.validate()
         self.connection = connection
+        self.pace = Pace(connection.in_flight, connection.max_requests_per_second, connection.max_latency_s)
         self._lock = threading.Lock()
         self._log = _SessionLog(_LOG, {})
         self._client: Any = None
@@ -213,9 +222,19 @@ class ZooKeeperSession:
     def send(self, request: Request, deadline: Deadline) -> PendingReply:
         """Put the request on its way; raise StoreUnavailableError when there is no connection in time."""
         client = self._connected(deadline)
+        turn = self._turn(request, deadline) if self.pace.is_limited else None
         result = client.handler.async_result()
+        if turn is not None:
+            result.rawlink(lambda reply: self.pace.done(turn, answered=not isinstance(reply.exception, _REPLY_LOST)))
         client._call(request, result)
         return PendingReply(result, deadline)
+
+    def _turn(self, request: Request, deadline: Deadline) -> Turn:
+        turn = self.pace.turn(getattr(request, "nodes", 1), deadline.left())
+        if turn is None:
+            raise self._unavailable(f"left earlier requests without an answer for {self._timeout}")
+        deadline.extend(turn.held_s)
+        return turn
 
     def read(self, request: Request, deadline: Deadline) -> Any:
         """Send a request that changes nothing until a reply comes; raise StoreUnavailableError at the deadline."""
@@ -265,7 +284,7 @@ class ZooKeeperSession:
     def require_time(self, deadline: Deadline, lost: ReplyLost) -> None:
         """Raise StoreUnavailableError when the deadline is over."""
         if deadline.left() <= 0:
-            raise self._unavailable(f"gave no answer within {self.connection.operation_timeout_s:g} s") from lost
+            raise self._unavailable(f"gave no answer within {self._timeout}") from lost
 
     @property
     def is_closed(self) -> bool:
@@ -277,8 +296,13 @@ class ZooKeeperSession:
             self._closed = True
             client, self._client = self._client, None
         self._up.set()
+        self.pace.forget()
         if client is not None:
             _stop(client)
+
+    @property
+    def _timeout(self) -> str:
+        return f"{self.connection.operation_timeout_s:g} s"
 
     def _connected(self, deadline: Deadline) -> Any:
         client = self._started(deadline)
@@ -302,6 +326,8 @@ class ZooKeeperSession:
     def _open(self, deadline: Deadline) -> Any:
         self._dead = False
         self._up.clear()
+        # Nobody tells the answers to an earlier client's requests any more.
+        self.pace.forget()
         client = self._new_client()
         client.add_listener(self._state_changed)
         live = client.start_async()

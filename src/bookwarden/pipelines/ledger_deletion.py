@@ -77,6 +77,17 @@ def _context(settings: Settings) -> SweepContext:
     return _contexts[key]
 
 
+def _share_of_task(settings: Settings, cores: int) -> Settings:
+    """Divide what the sweep may ask of a metadata store among the tasks that run at once."""
+    store = settings.metadata_store
+    if store.max_requests_per_second is None:
+        return settings
+    # A task has a partition of the deletion topic or of its retry topic.
+    tasks = min(cores, 2 * settings.deletion.two_phase_deletion_ledger_deletion_parallelism)
+    share = store.model_copy(update={"max_requests_per_second": store.max_requests_per_second / tasks})
+    return settings.model_copy(update={"metadata_store": share})
+
+
 def outcomes_location(settings: Settings) -> str:
     """Say where the outcome table is; a dry run has one of its own."""
     return settings.sweep.outcomes + ("-dry-run" if settings.sweep.dry_run else "")
@@ -103,7 +114,8 @@ class LedgerDeletion:
         """Start the query; with `once` it ends when everything that was due at its start is done."""
         sweep = self._settings.sweep
         # The task is part of the query, so that it is not made and sent to the JVM anew for each batch.
-        outcomes = self._pending_deletions().mapInArrow(SweepTask(self._settings), SPARK_SCHEMA)
+        task = SweepTask(_share_of_task(self._settings, self._spark.sparkContext.defaultParallelism))
+        outcomes = self._pending_deletions().mapInArrow(task, SPARK_SCHEMA)
         writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:
             # A dry run has none that lasts: the next real run must not take its batches for finished.

@@ -56,6 +56,9 @@ def bookkeeper_place(text: str, ledgers_root: str | None = None) -> BookKeeperPl
     elif text.lower().startswith(("zk://", "zk+")):
         place = _place_of_zookeeper(text)
     else:
+        scheme = text.partition(":")[0]
+        if "+" in scheme:
+            raise ConfigError(f"bookkeeper_url {text}: there is no store for {scheme.partition('+')[0]}")
         # Raises for what is no store's.
         split_chroot(text)
         return BookKeeperPlace(text, DEFAULT_LEDGERS_ROOT if ledgers_root is None else ledgers_root.rstrip("/"))

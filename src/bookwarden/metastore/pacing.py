@@ -1,0 +1,175 @@
+"""How fast a store is asked: so many nodes a second at most, and fewer requests at once while its answers are slow."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from bookwarden.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+
+# A batch is cut into so many a second, lest a low rate be one burst after the other.
+_BATCHES_PER_SECOND: Final = 10
+
+# What one answer weighs in the average latency; about the last eight count.
+_WEIGHT: Final = 0.25
+# Below one request at once there are pauses: at the least, a pause is seven times the latency that is allowed.
+_LEAST: Final = 0.125
+_MAX_PAUSE_S: Final = 5.0
+
+
+class Rate:
+    """Gives every node that is asked for its time, in the order of the calls over all threads.
+
+    Time in which nothing is asked is not made up for later. Raises ConfigError for a limit that is not above 0,
+    ``setting`` being what it is called.
+    """
+
+    def __init__(self, per_second: float, setting: str, *, now: Callable[[], float] = time.monotonic) -> None:
+        if not per_second > 0:
+            raise ConfigError(f"{setting} is {per_second}; it must be above 0, or not be set")
+        self.most_at_once = max(1, int(per_second / _BATCHES_PER_SECOND))
+        self._per_second = per_second
+        self._now = now
+        self._lock = threading.Lock()
+        self._next = now()
+
+    def reserve(self, nodes: int) -> float:
+        """Take the next place for so many nodes; return the seconds until then."""
+        with self._lock:
+            now = self._now()
+            begin = max(now, self._next)
+            self._next = begin + nodes / self._per_second
+        return begin - now
+
+
+class LatencyWindow:
+    """How many requests may be under way, by how long the last ones took: halved when slow, one more when not.
+
+    ``size`` begins at ``most`` and never exceeds it. Below 1 there is one request at a time and a ``pause`` after each.
+    Times are in seconds by any one clock. It does no I/O and starts nothing.
+    """
+
+    def __init__(self, max_latency_s: float, most: int) -> None:
+        if not max_latency_s > 0:
+            raise ConfigError(f"the store's highest latency is {max_latency_s} s; it must be above 0, or not be set")
+        self.size = float(most)
+        self._most = most
+        self._max_latency_s = max_latency_s
+        self._average: float | None = None
+        self._cut_at = float("-inf")
+
+    @property
+    def pause(self) -> float:
+        """How long nothing is asked after an answer, in seconds."""
+        return min(_MAX_PAUSE_S, self._max_latency_s * (1 / self.size - 1)) if self.size < 1 else 0.0
+
+    def answered(self, sent_at: float, now: float) -> None:
+        """Take an answer into account; one to a request from before the last cut tells nothing of the time after."""
+        if sent_at < self._cut_at:
+            return
+        latency = now - sent_at
+        self._average = latency if self._average is None else self._average + _WEIGHT * (latency - self._average)
+        if self._average > self._max_latency_s:
+            self._cut(now, f"answers take {self._average:.3g} s, more than {self._max_latency_s:g} s")
+        else:
+            self.size = min(self._most, self.size + (1 / self.size if self.size >= 1 else _LEAST))
+
+    def lost(self, sent_at: float, now: float) -> None:
+        """Take into account that an answer will never come."""
+        if sent_at >= self._cut_at:
+            self._cut(now, "an answer was lost")
+
+    def _cut(self, now: float, why: str) -> None:
+        self.size = max(_LEAST, self.size / 2)
+        self._cut_at = now
+        self._average = None
+        _LOG.info("the metadata store is asked less, at most %.3g requests at once: %s", self.size, why)
+
+
+class Turn(NamedTuple):
+    """A request that may be sent now; ``held_s`` is how long we kept it back though the store was free."""
+
+    number: int
+    sent_at: float
+    held_s: float
+
+
+class Pace:
+    """Lets the requests of one process to one store pass, each counted by its nodes; safe for threads.
+
+    A request waits for its `turn`, and is `done` when its answer is there or will not come. ``in_flight`` is how many
+    may be under way while the store answers within ``max_latency_s``. With neither limit everything passes at once.
+    """
+
+    def __init__(
+        self,
+        in_flight: int,
+        max_requests_per_second: float | None = None,
+        max_latency_s: float | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        limit = max_requests_per_second
+        self._rate = None if limit is None else Rate(limit, "max_requests_per_second", now=now)
+        self._window = None if max_latency_s is None else LatencyWindow(max_latency_s, in_flight)
+        self._now = now
+        self._sleep = sleep
+        self._changed = threading.Condition()
+        self._under_way: set[int] = set()
+        self._numbers = itertools.count()
+        self._not_before = float("-inf")
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit: if not, nobody needs to ask for a turn."""
+        return self._rate is not None or self._window is not None
+
+    def most_nodes(self, wanted: int) -> int:
+        """How many nodes go into one request where ``wanted`` would."""
+        return wanted if self._rate is None else min(wanted, self._rate.most_at_once)
+
+    def turn(self, nodes: int, timeout: float) -> Turn | None:
+        """Wait until the request may be sent; None if the others' answers do not come within ``timeout`` seconds."""
+        held = self._rate.reserve(nodes) if self._rate else 0.0
+        if held > 0:
+            self._sleep(held)
+        while True:
+            with self._changed:
+                if not self._changed.wait_for(self._has_room, timeout):
+                    return None
+                now = self._now()
+                pause = self._not_before - now
+                if pause <= 0:
+                    number = next(self._numbers)
+                    self._under_way.add(number)
+                    return Turn(number, now, held)
+            self._sleep(pause)
+            held += pause
+
+    def done(self, turn: Turn, *, answered: bool = True) -> None:
+        """Let the next one pass; what is told again, or after `forget`, counts no more."""
+        with self._changed:
+            if turn.number not in self._under_way:
+                return
+            self._under_way.remove(turn.number)
+            if self._window is not None:
+                now = self._now()
+                (self._window.answered if answered else self._window.lost)(turn.sent_at, now)
+                self._not_before = now + self._window.pause
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Begin anew with nothing under way, where answers will not be told any more."""
+        with self._changed:
+            self._under_way.clear()
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        return self._window is None or len(self._under_way) < max(1, int(self._window.size))
