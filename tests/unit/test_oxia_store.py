@@ -1,0 +1,342 @@
+"""The Oxia store against servers that follow a script."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bookwarden.errors import (
+    ConfigError,
+    LostRaceError,
+    OutcomeUnknownError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+    StoreWedgedError,
+)
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
+from bookwarden.wire.pb import oxia_client_pb2 as pb
+from servers.scripted_oxia import Refusal, ScriptedOxia
+from servers.waiting import eventually
+
+DELETED, ABSENT, LOST_RACE, UNKNOWN = (
+    DeleteResult.DELETED,
+    DeleteResult.ABSENT,
+    DeleteResult.LOST_RACE,
+    DeleteResult.UNKNOWN,
+)
+WEDGED = "oxia: failed to append to wal: 2806 can not immediately follow 2788: invalid next offset"
+
+Maker = Callable[..., ScriptedOxia]
+Opener = Callable[..., OxiaStore]
+
+
+@pytest.fixture
+def scripted() -> Iterator[Maker]:
+    made: list[ScriptedOxia] = []
+
+    def make(**options: Any) -> ScriptedOxia:
+        made.append(ScriptedOxia(**options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def opened(scripted: Maker) -> Iterator[Opener]:
+    made: list[OxiaStore] = []
+
+    def make(server: ScriptedOxia, **options: Any) -> OxiaStore:
+        store = open_store(server.url, **options)
+        assert isinstance(store, OxiaStore)
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def ledgers(server: ScriptedOxia, count: int, parent: str = "/ledgers/00/0000") -> list[tuple[str, int]]:
+    return [(path, server.set(path, b"ledger")) for path in (f"{parent}/L{n:04d}" for n in range(count))]
+
+
+def test_reads_and_deletes_follow_a_leader_that_moved(scripted: Maker, opened: Opener) -> None:
+    server = scripted(servers=2, shards=3)
+    store = opened(server)
+    asked = ledgers(server, 60)
+    assert all(store.get_many([path for path, _ in asked]))
+    server.move(1, 1)
+    with ThreadPoolExecutor(1) as pool:
+        # Asked of the former leader, and again when the move is told.
+        work = pool.submit(store.delete_many, asked)
+        server.tell()
+        assert work.result(timeout=30) == [DELETED] * 60
+    assert store.get_many([path for path, _ in asked]) == [None] * 60
+
+
+def test_a_write_that_the_former_leader_refused_is_not_in_doubt(scripted: Maker, opened: Opener) -> None:
+    server = scripted(servers=2)
+    store = opened(server)
+    version = server.set("/a")
+    store.sync()
+    server.move(0, 1)
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(store.put, "/a", b"new", version)
+        server.tell()
+        assert work.result(timeout=30) == server.records["/a"].version
+
+
+def test_a_shard_that_takes_no_more_writes_stops_the_writer_and_says_what_to_do(
+    scripted: Maker, opened: Opener
+) -> None:
+    server = scripted()
+    store = opened(server, batch_size=10, in_flight=2)
+    asked = ledgers(server, 100)
+
+    def refuse(request: pb.WriteRequest) -> pb.WriteResponse:
+        raise Refusal(WEDGED)
+
+    server.write = refuse
+    with pytest.raises(StoreWedgedError, match=r"2806 can not immediately follow 2788.*restart that server"):
+        store.delete_many(asked)
+    assert server.calls["write"] == 1
+    with pytest.raises(StoreWedgedError, match="restart that server"):
+        store.put("/ledgers/00/0000/L0000", b"", asked[0][1])
+    assert len(server.records) == 100
+
+
+def test_what_was_deleted_before_a_shard_stopped_is_told_and_the_rest_is_unknown(
+    scripted: Maker, opened: Opener
+) -> None:
+    server = scripted()
+    store = opened(server, batch_size=10, in_flight=2)
+    asked = ledgers(server, 100)
+
+    def apply_three(request: pb.WriteRequest) -> pb.WriteResponse:
+        if server.calls["write"] > 3:
+            raise Refusal(WEDGED)
+        return server.apply(request)
+
+    server.write = apply_three
+    results = store.delete_many(asked)
+    assert results == [DELETED] * 30 + [UNKNOWN] * 70
+    assert sorted(server.records) == [path for path, _ in asked[30:]]
+    assert server.calls["write"] == 4
+
+
+def test_a_delete_in_doubt_is_told_from_a_key_made_again_with_its_version(scripted: Maker, opened: Opener) -> None:
+    server = scripted()
+    store = opened(server)
+    asked = [(path, server.set(path, version=0, created_ms=5)) for path in ("/a", "/b", "/c", "/d")]
+
+    def lose_the_answer(request: pb.WriteRequest) -> pb.WriteResponse:
+        server.write = server.apply
+        del server.records["/a"]
+        # A key that Pulsar copied from ZooKeeper: the version is the one that the lost key had.
+        server.set("/b", version=0, created_ms=6)
+        server.set("/c", version=7, created_ms=5)
+        raise Refusal("going away", grpc.StatusCode.UNAVAILABLE)
+
+    server.write = lose_the_answer
+    assert store.delete_many(asked, created_ms=[5] * 4) == [DELETED, LOST_RACE, LOST_RACE, DELETED]
+    assert sorted(server.records) == ["/b", "/c"]
+
+
+def test_a_put_in_doubt_is_not_repeated(scripted: Maker, opened: Opener) -> None:
+    server = scripted()
+    store = opened(server)
+    version = server.set("/a")
+
+    def lose_the_answer(request: pb.WriteRequest) -> pb.WriteResponse:
+        server.apply(request)
+        raise Refusal("going away", grpc.StatusCode.UNAVAILABLE)
+
+    server.write = lose_the_answer
+    with pytest.raises(OutcomeUnknownError, match=r"/a was written: read it before retrying"):
+        store.put("/a", b"new", version)
+    assert server.calls["write"] == 1
+    server.write = server.apply
+    with pytest.raises(LostRaceError, match="no longer has version"):
+        store.put("/a", b"new", version)
+
+
+def test_children_of_many_siblings_cost_one_list_for_each_shard(scripted: Maker, opened: Opener) -> None:
+    server = scripted(shards=2)
+    store = opened(server)
+    asked = ledgers(server, 500, "/ledgers/00/0000") + ledgers(server, 500, "/ledgers/00/0001")
+    assert store.delete_many(asked) == [DELETED] * 1000
+    assert server.calls["list"] == 2 * 2
+    # Two for the order of keys; nothing was refused, so nothing was read again.
+    assert server.calls["read"] == 2
+
+
+@pytest.mark.parametrize("siblings", [3, 40])
+def test_a_key_with_a_child_on_any_shard_is_kept_and_its_neighbours_are_not(
+    scripted: Maker, opened: Opener, siblings: int
+) -> None:
+    server = scripted(shards=3)
+    store = opened(server)
+    asked = ledgers(server, siblings)
+    for name in ("a", "b", "c"):
+        server.set(f"{asked[1][0]}/{name}")
+    # Below a neighbour that is not asked for, and whose name begins like one that is.
+    server.set(f"{asked[1][0]}x")
+    server.set(f"{asked[1][0]}x/child")
+    expected = [LOST_RACE if index == 1 else DELETED for index in range(siblings)]
+    assert store.delete_many(asked) == expected
+
+
+def test_keys_sorted_in_natural_order_are_refused(scripted: Maker, opened: Opener) -> None:
+    server = scripted(natural=True, shards=2)
+    store = opened(server)
+    asked = ledgers(server, 20)
+    server.set("/ledgers")
+    with pytest.raises(StoreError, match="natural order"):
+        store.list_children("/ledgers")
+    with pytest.raises(StoreError, match="natural order"):
+        store.delete_many(asked)
+    assert len(server.records) == 21
+
+
+def test_all_writes_of_four_threads_go_through_one_stream_a_shard(scripted: Maker, opened: Opener) -> None:
+    server = scripted(shards=2)
+    store = opened(server, batch_size=5)
+    parts = [ledgers(server, 50, f"/ledgers/00/000{part}") for part in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(store.delete_many, parts)) == [[DELETED] * 50] * 4
+    assert dict(server.most_streams) == {0: 1, 1: 1}
+
+
+def test_a_session_begins_only_when_no_write_is_under_way(scripted: Maker, opened: Opener) -> None:
+    server = scripted()
+    store = opened(server)
+    version = server.set("/a")
+    may_answer = threading.Event()
+
+    def wait(request: pb.WriteRequest) -> pb.WriteResponse:
+        assert may_answer.wait(30)
+        return server.apply(request)
+
+    server.write = wait
+    (shard,) = store._cluster.shards(store._cluster.deadline()).shards
+    with ThreadPoolExecutor(2) as pool:
+        write = pool.submit(store.put, "/a", b"", version)
+        eventually(lambda: server.calls["write"] == 1)
+        session = pool.submit(store._sessions.session_of, shard, store._cluster.deadline())
+        with pytest.raises(TimeoutError):
+            session.result(timeout=0.3)
+        assert server.calls["session"] == 0
+        may_answer.set()
+        assert write.result(timeout=30) > version
+        assert session.result(timeout=30) == 1
+    # The script knows no heartbeats.
+    store._sessions.forget(shard, 1)
+
+
+def test_a_token_is_sent_and_one_that_is_refused_is_no_matter_of_waiting(scripted: Maker, opened: Opener) -> None:
+    server = scripted(token="secret")
+    server.set("/a", b"value")
+    node = opened(server, token="secret").get("/a")
+    assert node is not None
+    assert node.value == b"value"
+    with pytest.raises(StoreAccessError, match="check the metadata store's token") as caught:
+        opened(server, token="wrong-token").get("/a")
+    assert "wrong-token" not in str(caught.value)
+    assert "wrong-token" not in repr(opened(server, token="wrong-token")._cluster.connection)
+
+
+@pytest.mark.parametrize("days_left", [1, -1], ids=["valid", "expired"])
+def test_a_certificate_that_has_expired_is_named(
+    scripted: Maker, opened: Opener, tmp_path: Path, days_left: int
+) -> None:
+    key, certificate = self_signed(days_left)
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(certificate)
+    server = scripted(credentials=grpc.ssl_server_credentials([(key, certificate)]))
+    server.set("/a", b"value")
+    store = opened(server, use_ssl=True, ca=str(ca), connect_timeout_s=5.0 if days_left > 0 else 1.0)
+    if days_left > 0:
+        assert store.get("/a") is not None
+    else:
+        with pytest.raises(StoreUnavailableError, match=r"(?i)cannot be reached .*certificate"):
+            store.get("/a")
+
+
+def self_signed(days_left: int) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.timezone.utc)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=9))
+        .not_valid_after(now + datetime.timedelta(days=days_left))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return pem, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def test_no_server_is_one_line_that_names_it() -> None:
+    store = open_store("oxia://127.0.0.1:1", connect_timeout_s=0.5)
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 cannot be reached .*refused") as caught:
+        store.get("/a")
+    assert "\n" not in str(caught.value)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "namespace"),
+    [
+        ("oxia://oxia:6648", "oxia:6648", "default"),
+        ("oxia://oxia:6648/", "oxia:6648", "default"),
+        ("oxia://oxia.pulsar.svc:6648/broker", "oxia.pulsar.svc:6648", "broker"),
+    ],
+)
+def test_the_address_and_the_namespace_of_a_url(url: str, address: str, namespace: str) -> None:
+    store = open_store(url)
+    assert isinstance(store, OxiaStore)
+    connection = store._cluster.connection
+    assert (connection.address, connection.namespace) == (address, namespace)
+    assert scheme_of(url) == "oxia"
+    assert split_chroot(url) == (url, "")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "says"),
+    [
+        ("oxia://", {}, "expected oxia://host:port/namespace"),
+        ("oxia://oxia/broker", {}, "expected oxia://host:port/namespace"),
+        ("oxia://oxia:6648/a/b", {}, "expected oxia://host:port/namespace"),
+        ("oxia://oxia:6648", {"session_timeout_s": 1.0}, "Oxia takes 2 to 300 s"),
+        ("oxia://oxia:6648", {"ca": "/no/such/file"}, "there is no such file"),
+        ("oxia://oxia:6648", {"certfile": __file__}, "go together"),
+        ("oxia://oxia:6648", {"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(url: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        open_store(url, **options)
