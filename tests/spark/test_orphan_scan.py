@@ -29,7 +29,7 @@ from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_ids import compare_ids
 from bookwarden.pipelines.scan_lock import alone
-from bookwarden.pipelines.scan_reading import HOLDER_TABLES
+from bookwarden.pipelines.scan_reading import HOLDER_TABLES, OF_LOGS
 from bookwarden.pipelines.scan_stage import Stages
 from bookwarden.pipelines.scan_tables import (
     CHANGES,
@@ -184,20 +184,28 @@ def fill(
         folder.folder.make(table)
     return {
         table: [
-            folder.write(table, number, columns.table(rows[number::2]), names=len(rows), digest="d", others=others)
-            for number, others in enumerate(more)
+            folder.write(
+                table,
+                number,
+                columns.table(rows[number::2]),
+                names=len(rows),
+                digest="d",
+                others=holders_in(holders, rows[number::2]) if holders else {},
+                notes={OF_LOGS: sum("log" in row.place for row in rows[number::2])} if holders else {},
+            )
+            for number in range(2)
         ]
-        for table, columns, rows, more in (
-            ("ledgers", LEDGERS, ledgers, [{}, {}]),
-            ("references", REFERENCES, references, holders_in(HOLDER_TABLES[0], references)),
-            ("late_references", REFERENCES, late or [], holders_in(HOLDER_TABLES[1], late or [])),
-            ("changes", CHANGES, changes or [], [{}, {}]),
+        for table, columns, rows, holders in (
+            ("ledgers", LEDGERS, ledgers, None),
+            ("references", REFERENCES, references, HOLDER_TABLES[0]),
+            ("late_references", REFERENCES, late or [], HOLDER_TABLES[1]),
+            ("changes", CHANGES, changes or [], None),
         )
     }
 
 
-def holders_in(table: str, references: list[ListedReference]) -> list[dict[str, pa.Table]]:
-    return [{table: HOLDERS.table([HolderName(row.holder) for row in references[number::2]])} for number in range(2)]
+def holders_in(table: str, references: list[ListedReference]) -> dict[str, pa.Table]:
+    return {table: HOLDERS.table([HolderName(row.holder) for row in references])}
 
 
 @dataclass

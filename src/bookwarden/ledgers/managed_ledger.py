@@ -81,8 +81,7 @@ class OffloadInfo:
         return frozenset(uuid for uuid in found if uuid.int != 0)
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerInfo:
+class LedgerInfo(NamedTuple):
     """One ledger of a managed ledger; entries, size in bytes and the time of closing are 0 while it is open."""
 
     ledger_id: int

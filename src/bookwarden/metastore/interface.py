@@ -34,7 +34,12 @@ class Versioned(NamedTuple):
 
 
 class MetadataStore(ABC):
-    """A hierarchical store of small versioned values, such as ZooKeeper."""
+    """A hierarchical store of small versioned values, such as ZooKeeper.
+
+    ``answers_at_once`` says that no call waits for a server, so that there is no use in several at the same time.
+    """
+
+    answers_at_once = False
 
     @abstractmethod
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:

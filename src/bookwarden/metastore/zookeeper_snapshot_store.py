@@ -55,6 +55,8 @@ class SnapshotStore(MetadataStore):
         with self._lock:
             return self._snapshot().get_many(paths)
 
+    answers_at_once = True
+
     def list_children(self, path: str) -> list[str]:
         with self._lock:
             return self._snapshot().children_of(path)

@@ -17,10 +17,11 @@ from bookwarden.errors import ConfigError, FormatError
 _HIDDEN = "_"
 # Hadoop's names for what pyarrow opens under another one.
 _HADOOP_SCHEMES = {"s3": "s3a"}
+_ARROW_SCHEMES = {hadoop: arrow for arrow, hadoop in _HADOOP_SCHEMES.items()}
 
 
 class Folder:
-    """The files below `location`, a path or a URI that pyarrow opens (file, s3, gs, hdfs); picklable.
+    """The files below `location`, a path or a URI that pyarrow opens (file, s3, gs, hdfs), or s3a; picklable.
 
     A file is written under a hidden name and then moved, so readers see all of it or nothing. Its name is relative to
     the folder and may have folders in it. A file system's own errors (OSError) are not translated.
@@ -30,7 +31,7 @@ class Folder:
         self.location = location.rstrip("/")
         try:
             if "://" in location:
-                self._fs, self._root = fs.FileSystem.from_uri(self.location)
+                self._fs, self._root = fs.FileSystem.from_uri(_for_arrow(self.location))
             else:
                 self._fs, self._root = fs.LocalFileSystem(), str(Path(self.location).absolute())
         except (ValueError, pa.ArrowException) as error:
@@ -131,3 +132,11 @@ class Folder:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
+
+
+def _for_arrow(location: str) -> str:
+    scheme, _, rest = location.partition("://")
+    if "?" in rest:
+        # Names in the folder are put behind it.
+        raise ValueError("options behind a ? are not taken; an S3 server's address is in AWS_ENDPOINT_URL")
+    return f"{_ARROW_SCHEMES.get(scheme, scheme)}://{rest}"

@@ -77,7 +77,7 @@ def _context(settings: Settings) -> SweepContext:
     return _contexts[key]
 
 
-def _share_of_task(settings: Settings, cores: int) -> Settings:
+def share_of_task(settings: Settings, cores: int) -> Settings:
     """Divide what the sweep may ask of a metadata store among the tasks that run at once."""
     store = settings.metadata_store
     if store.max_requests_per_second is None:
@@ -114,7 +114,7 @@ class LedgerDeletion:
         """Start the query; with `once` it ends when everything that was due at its start is done."""
         sweep = self._settings.sweep
         # The task is part of the query, so that it is not made and sent to the JVM anew for each batch.
-        task = SweepTask(_share_of_task(self._settings, self._spark.sparkContext.defaultParallelism))
+        task = SweepTask(share_of_task(self._settings, self._spark.sparkContext.defaultParallelism))
         outcomes = self._pending_deletions().mapInArrow(task, SPARK_SCHEMA)
         writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:

@@ -23,8 +23,8 @@ from bookwarden.orphans.plan import Candidate, Emptied
 from bookwarden.orphans.summary import NO_NAMESPACE, OTHER_KIND, SHOWN_IDS, SHOWN_OWNERS, Cell, ForeignOwner, age_bucket
 from bookwarden.pipelines.orphan_join import JOIN_STAGE, REFERENCED_CELLS
 from bookwarden.pipelines.scan_files import ScanFolder
-from bookwarden.pipelines.scan_ids import ABSENT_TABLE, LOG_PLACES
-from bookwarden.pipelines.scan_reading import LATE_STAGE, REFERENCES_STAGE, TOPIC_PLACES
+from bookwarden.pipelines.scan_ids import ABSENT_TABLE
+from bookwarden.pipelines.scan_reading import LATE_STAGE, LOG_PLACES, REFERENCES_STAGE, TOPIC_PLACES
 from bookwarden.pipelines.scan_stage import Stages
 from bookwarden.pipelines.scan_tables import CELLS, CLASSIFIED, LEDGERS, REFERENCES, Columns, Description
 

@@ -21,7 +21,7 @@ from bookwarden.processes import ProcessIdentity, descendants, identify
 
 logger = logging.getLogger(__name__)
 _JVM_SECONDS = 30.0
-_WORKERS_SECONDS = 5.0
+_WORKERS_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 
 

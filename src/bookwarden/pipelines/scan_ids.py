@@ -20,16 +20,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bookwarden.ledgers.references import PlaceKind
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
-from bookwarden.pipelines.scan_reading import CHANGES_STAGE, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE
+from bookwarden.pipelines.scan_reading import (
+    CHANGES_STAGE,
+    LATE_STAGE,
+    LEDGERS_STAGE,
+    LOG_PLACES,
+    OF_LOGS,
+    REFERENCES_STAGE,
+)
 
 Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 T = TypeVar("T")
 
-LOG_PLACES = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 ABSENT_TABLE = "absent"
 _NAMED_FILE = "named.parquet"
 _ABSENT_FILE = f"{ABSENT_TABLE}/piece-00000.parquet"
@@ -110,25 +115,27 @@ def _named(folder: ScanFolder, seals: dict[str, list[Seal]]) -> tuple[Ids, Flags
 
 
 def _gathered(
-    folder: ScanFolder, seals: dict[str, list[Seal]], stage: str, read: Callable[[ScanFolder, str, int], T]
+    folder: ScanFolder, seals: dict[str, list[Seal]], stage: str, read: Callable[[ScanFolder, str, Seal], T]
 ) -> list[T]:
     """Read all pieces of a stage that have rows."""
-    numbers = [seal.number for seal in seals[stage] if seal.rows]
+    with_rows = [seal for seal in seals[stage] if seal.rows]
     with ThreadPoolExecutor(_READERS, thread_name_prefix="ids") as pool:
-        return list(pool.map(partial(read, folder, stage), numbers))
+        return list(pool.map(partial(read, folder, stage), with_rows))
 
 
-def _listed_ids(folder: ScanFolder, stage: str, number: int) -> Ids:
-    return _as_ids(folder.read(stage, number, ["ledger_id"]))
+def _listed_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
+    return _as_ids(folder.read(stage, seal.number, ["ledger_id"]))
 
 
-def _vanished_ids(folder: ScanFolder, stage: str, number: int) -> Ids:
-    return _as_ids(folder.read(stage, number, ["ledger_id", "gone"]).filter(pc.field("gone")))
+def _vanished_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
+    return _as_ids(folder.read(stage, seal.number, ["ledger_id", "gone"]).filter(pc.field("gone")))
 
 
-def _ids_by_place(folder: ScanFolder, stage: str, number: int) -> tuple[Ids, Ids]:
+def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids]:
     """Give the ids that places outside and inside logs name."""
-    rows = folder.read(stage, number, ["ledger_id", "place"]).filter(pc.field("ledger_id").is_valid())
+    if not seal.notes[OF_LOGS]:
+        return _as_ids(folder.read(stage, seal.number, ["ledger_id"]).drop_null()), _NONE
+    rows = folder.read(stage, seal.number, ["ledger_id", "place"]).filter(pc.field("ledger_id").is_valid())
     of_logs = pc.is_in(rows.column("place"), value_set=pa.array(LOG_PLACES))
     return _as_ids(rows.filter(pc.invert(of_logs))), _as_ids(rows.filter(of_logs))
 

@@ -130,7 +130,7 @@ class Planning:
                 copies = ObjectPlanning(self._spark, self._folder, context).make(known)
                 told = [*known.doubts, *self._odd_names(), *copies.not_scanned]
                 lost = () if missing is None else _Missing(missing)
-                findings = Findings(lost, found.foreign(), told, copies.objects)
+                findings = Findings(lost, found.foreign(), told, copies.objects, context.fuzzy)
                 return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))
             finally:
                 if missing is not None:

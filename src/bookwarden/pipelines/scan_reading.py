@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bookwarden.clusters.bookkeeper.listing import ListingPiece, digest_of
 from bookwarden.clusters.pulsar.reference_pieces import PieceOfReferences, ReferencePiece
@@ -30,7 +31,6 @@ from bookwarden.pipelines.scan_tables import (
     ODD_NAMES,
     REFERENCES,
     ChangedLedger,
-    HolderName,
     OddName,
     stored_doubt,
 )
@@ -47,6 +47,8 @@ HOLDER_TABLES = ("holders", "late_holders")
 NEWEST = "newest_ahead_ms"
 NAMED = "named"
 BARE_TOPICS = "bare_topics"
+OF_LOGS = "of_logs"
+LOG_PLACES = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 
 MISSING_COLUMNS = "ledger_id BIGINT, place STRING"
@@ -138,29 +140,38 @@ class ReadLateReferences:
 
 
 def _write_references(folder: ScanFolder, stage: str, number: int, found: PieceOfReferences, turn: int) -> None:
-    none_named = [row for row in found.rows if row.ledger_id is None]
+    rows = REFERENCES.table(found.rows)
     folder.write(
         stage,
         number,
-        REFERENCES.table(found.rows),
+        rows,
         names=found.names,
         digest=found.digest,
         others={
             COPY_TABLES[turn]: COPIES.table(found.copies),
             DOUBT_TABLES[turn]: DOUBTS.table([stored_doubt(doubt) for doubt in found.doubts]),
-            HOLDER_TABLES[turn]: HOLDERS.table([HolderName(name) for name in _holders_in(found.rows)]),
+            HOLDER_TABLES[turn]: _holders_in(rows),
         },
         notes={
-            NAMED: len(found.rows) - len(none_named),
-            BARE_TOPICS: sum(row.place in TOPIC_PLACES for row in none_named),
+            NAMED: rows.num_rows - rows.column("ledger_id").null_count,
+            BARE_TOPICS: len(rows.filter(_of_places(rows, TOPIC_PLACES)).filter(pc.field("ledger_id").is_null())),
+            OF_LOGS: len(rows.filter(_of_places(rows, LOG_PLACES))),
         },
     )
 
 
-def _holders_in(references: Sequence[ListedReference]) -> set[str]:
+def _of_places(references: pa.Table, places: Sequence[str]) -> pa.ChunkedArray:
+    return pc.is_in(references.column("place"), value_set=pa.array(places))
+
+
+def _holders_in(references: pa.Table) -> pa.Table:
     """Name the holders that exist, and their managed ledgers."""
-    names = {reference.holder for reference in references}
-    return names.union(one.managed_ledger for one in references if one.managed_ledger is not None)
+    names = pc.unique(
+        pa.chunked_array(
+            [*references.column("holder").chunks, *references.column("managed_ledger").chunks], pa.string()
+        )
+    )
+    return pa.table([names.drop_null()], schema=HOLDERS.arrow)
 
 
 def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:

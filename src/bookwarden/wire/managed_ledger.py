@@ -51,10 +51,12 @@ def _parse(raw: bytes) -> tuple[pb.ManagedLedgerInfo, Compression | None]:
 
 
 def _ledger_id(ledger: pb.ManagedLedgerInfo.LedgerInfo) -> int:
-    require(ledger, "ledgerId", _WHAT)
-    if ledger.ledgerId < 0:
-        raise FormatError(f"{_WHAT}: it lists a ledger with the impossible id {ledger.ledgerId}")
-    return ledger.ledgerId
+    ledger_id = ledger.ledgerId
+    if ledger_id <= 0:
+        require(ledger, "ledgerId", _WHAT)
+        if ledger_id < 0:
+            raise FormatError(f"{_WHAT}: it lists a ledger with the impossible id {ledger_id}")
+    return ledger_id
 
 
 def _ledger(ledger: pb.ManagedLedgerInfo.LedgerInfo) -> LedgerInfo:

@@ -255,8 +255,12 @@ def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
 
 
 def _cursors(store: MetadataStore, topics: Sequence[ManagedLedgerNode]) -> list[CursorNode]:
-    with ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="cursors") as pool:
-        listed = list(pool.map(lambda topic: children_of(store, topic.path), topics))
+    paths = [topic.path for topic in topics]
+    if store.answers_at_once:
+        listed = [children_of(store, path) for path in paths]
+    else:
+        with ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="cursors") as pool:
+            listed = list(pool.map(lambda path: children_of(store, path), paths))
     return [cursor_node(topic.name, name) for topic, names in zip(topics, listed, strict=True) for name in names]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bookwarden.clusters.pulsar.reference_nodes import (
     CursorNode,
@@ -17,12 +17,15 @@ from bookwarden.ledgers.offloaded_copies import store_location
 from bookwarden.ledgers.references import NodeReferences, Place, PlaceKind
 
 
-def rows_of(node: ReferenceNode, references: NodeReferences, info: Info | None) -> Iterator[ListedReference]:
+def rows_of(node: ReferenceNode, references: NodeReferences, info: Info | None) -> Iterable[ListedReference]:
     """Make a row of each ledger that the node names; one without a ledger where it exists and names none."""
     if isinstance(node, ManagedLedgerNode) and isinstance(info, ManagedLedgerInfo):
         ((place, _),) = references.named
-        yield from _rows_of_topic(place, info)
-        return
+        return _rows_of_topic(place, info)
+    return _rows_of_others(node, references, info)
+
+
+def _rows_of_others(node: ReferenceNode, references: NodeReferences, info: Info | None) -> Iterator[ListedReference]:
     managed_ledger = node.managed_ledger if isinstance(node, CursorNode) else None
     for place, ledger_ids in references.named:
         gone = place.kind is PlaceKind.COMPACTED and isinstance(info, CursorInfo) and info.cursors_ledger_id is not None
@@ -33,13 +36,16 @@ def rows_of(node: ReferenceNode, references: NodeReferences, info: Info | None) 
         yield _row(None, Place(PlaceKind.CURSOR, holder, node.path, references.root), managed_ledger)
 
 
-def _rows_of_topic(place: Place, info: ManagedLedgerInfo) -> Iterator[ListedReference]:
-    kind, holder = place.kind.value, place.holder
-    for ledger in info.ledgers:
-        gone = ledger.offload is not None and ledger.offload.bookkeeper_deleted
-        yield ListedReference(ledger.ledger_id, kind, holder, holder, place.path, place.root, ledger.size, gone)
+def _rows_of_topic(place: Place, info: ManagedLedgerInfo) -> Iterable[ListedReference]:
     if not info.ledgers:
-        yield _row(None, place, holder)
+        return (_row(None, place, place.holder),)
+    kind, holder, path, root = place.kind.value, place.holder, place.path, place.root
+    return [
+        ListedReference(
+            ledger_id, kind, holder, holder, path, root, size, offload is not None and offload.bookkeeper_deleted
+        )
+        for ledger_id, _, size, _, offload in info.ledgers
+    ]
 
 
 def _row(ledger_id: int | None, place: Place, managed_ledger: str | None) -> ListedReference:
