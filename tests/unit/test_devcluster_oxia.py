@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.devcluster import ClusterOptions, ClusterPorts, DevCluster
 from bookwarden.devcluster.golang import Go, find_go, parse_version
 from bookwarden.devcluster.oxia import OXIA_0_14_0, OxiaServer, ensure_oxia
+from bookwarden.devcluster.oxia_client import OxiaClient
+from bookwarden.devcluster.settings import bookie_settings, broker_settings
 from bookwarden.errors import ConfigError, ServerError
 
 # Ends as `go build -o FILE PACKAGE` does, and tells what it was given.
@@ -106,3 +109,62 @@ def test_the_version_of_go(text: str, version: Sequence[int] | None) -> None:
 def test_a_server_without_shards_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least one shard, not 0"):
         OxiaServer(tmp_path, shards=0)
+
+
+def test_the_broker_and_the_bookie_of_a_cluster_on_oxia_know_no_other_store(tmp_path: Path) -> None:
+    ports, options = ClusterPorts(1, 2, 3, 4, 5, 6), ClusterOptions(metadata="oxia")
+    broker, bookie = broker_settings({}, ports, options), bookie_settings({}, ports, tmp_path, options)
+    assert broker["metadataStoreUrl"] == broker["configurationMetadataStoreUrl"] == "oxia://127.0.0.1:5/default"
+    assert bookie["metadataServiceUri"] == "metadata-store:oxia://127.0.0.1:5/default"
+    assert not any("zk:" in value for value in (*broker.values(), *bookie.values()))
+
+
+def test_a_cluster_beside_an_oxia_keeps_to_its_zookeeper(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path, ClusterOptions(oxia=True))
+    assert [server.name for server in cluster.servers] == ["zookeeper", "oxia", "bookie", "broker"]
+    assert cluster.store is cluster.zookeeper
+    assert cluster.store_url == f"zk:127.0.0.1:{cluster.ports.zookeeper}"
+    assert cluster.beside == (cluster.oxia,)
+    assert cluster.oxia_url == f"oxia://127.0.0.1:{cluster.ports.oxia}/default"
+
+
+def test_servers_that_a_cluster_has_not_are_named_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no zookeeper, only oxia, bookie, broker"):
+        _ = DevCluster(tmp_path, ClusterOptions(metadata="oxia")).zookeeper
+    with pytest.raises(ConfigError, match="no oxia, only zookeeper, bookie, broker"):
+        _ = DevCluster(tmp_path).oxia_url
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"metadata": "etcd"}, "zookeeper or oxia"), ({"metadata": "oxia", "zookeeper_digest": True}, "no ZooKeeper")],
+)
+def test_impossible_options_are_refused(options: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ClusterOptions(**options)
+
+
+def client(tmp_path: Path, script: str) -> OxiaClient:
+    """Return a client whose program is a script."""
+    program = tmp_path / "oxia"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return OxiaClient(program, "127.0.0.1:1")
+
+
+def test_a_key_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
+    absent = client(tmp_path, "echo Error: key not found >&2; exit 1")
+    assert not absent.exists("/a")
+    assert not absent.delete("/a")
+
+
+def test_no_answer_is_not_taken_for_no_key(tmp_path: Path) -> None:
+    unheard = client(tmp_path, "echo Error: context deadline exceeded >&2; exit 1")
+    with pytest.raises(ServerError, match=r"Oxia at 127.0.0.1:1 did not answer.*context deadline exceeded"):
+        unheard.exists("/a")
+    with pytest.raises(ServerError, match="start it first"):
+        OxiaClient(tmp_path / "none", "127.0.0.1:1").delete("/a")
+
+
+def test_keys_of_several_shards_come_in_the_order_of_paths(tmp_path: Path) -> None:
+    assert client(tmp_path, r'printf "/a/c\n/a/b/x\n/a/b\n"').keys("/a/", "/b") == ["/a/b", "/a/c", "/a/b/x"]

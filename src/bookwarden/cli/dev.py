@@ -15,9 +15,10 @@ from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Facts, Note, Table
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.config import CONFIG_VARIABLE
-from bookwarden.devcluster.cluster import DevCluster, ServerStatus
-from bookwarden.devcluster.settings import PULSAR_VERSIONS, ClusterOptions
+from bookwarden.devcluster.cluster import DevCluster
+from bookwarden.devcluster.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
 from bookwarden.devcluster.state import read_state
+from bookwarden.devcluster.status import ServerStatus
 from bookwarden.errors import RefusedError
 
 DEFAULT_HOME = Path("~/.local/share/bookwarden/dev")
@@ -42,7 +43,8 @@ def dev() -> None:
     """Run a small real Pulsar on this machine.
 
     One ZooKeeper, one bookie and one broker, each a process of its own on a free port of 127.0.0.1. They need Java
-    17 or newer; the servers themselves are fetched once through Maven.
+    17 or newer; the servers themselves are fetched once through Maven. An Oxia server, beside them or in the place of
+    ZooKeeper, is built once by Go 1.24.2 or newer.
     """
 
 
@@ -62,20 +64,25 @@ _home = click.option(
     type=click.Choice(PULSAR_VERSIONS),
     help=f"Version of a new cluster; {PULSAR_VERSIONS[0]} by default. A cluster keeps its version.",
 )
+@click.option(
+    "--metadata",
+    type=click.Choice(METADATA_STORES),
+    help=f"Where a new cluster keeps its metadata; {METADATA_STORES[0]} by default. A cluster keeps to it.",
+)
+@click.option(
+    "--with",
+    "beside",
+    type=click.Choice(["oxia"]),
+    multiple=True,
+    help="A server beside the cluster, which does not use it; from then on the cluster has it.",
+)
 @pass_invocation
-def up(invocation: Invocation, home: Path, pulsar: str | None) -> None:
+def up(invocation: Invocation, home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> None:
     """Start the cluster unless it runs, and wait until it serves."""
     home = home.expanduser().absolute()
-    cluster = _cluster_in(home, pulsar, invocation)
-    running = [server for server in cluster.servers if server.is_running()]
-    if len(running) == len(cluster.servers):
-        for server in running:
-            server.wait_until_ready()
-    else:
-        # A cluster of which a part died is started as a whole: the parts wait for each other in this order.
-        if running:
-            cluster.down()
-        cluster.up()
+    options = _options_of(home, pulsar, metadata, beside)
+    cluster = DevCluster(home, options, detached=True, progress=invocation.say)
+    _start_what_does_not_run(cluster)
     _write_settings(cluster)
     invocation.write(_describe(cluster))
 
@@ -98,15 +105,37 @@ def status(invocation: Invocation, home: Path) -> None:
     invocation.write(_describe(DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)))
 
 
-def _cluster_in(home: Path, pulsar: str | None, invocation: Invocation) -> DevCluster:
-    options = ClusterOptions(pulsar=pulsar) if pulsar and read_state(home) is None else None
-    cluster = DevCluster(home, options, detached=True, progress=invocation.say)
-    if pulsar not in (None, cluster.options.pulsar):
+def _options_of(home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> ClusterOptions:
+    before = read_state(home)
+    if before is None:
+        options = ClusterOptions(pulsar=pulsar or PULSAR_VERSIONS[0], metadata=metadata or METADATA_STORES[0])
+    else:
+        options = before.options
+        _refuse_another(home, f"of Pulsar {options.pulsar}", options.pulsar, pulsar)
+        _refuse_another(home, f"with its metadata in {options.metadata}", options.metadata, metadata)
+    return dataclasses.replace(options, oxia=options.oxia or "oxia" in beside)
+
+
+def _refuse_another(home: Path, kind: str, kept: str, asked: str | None) -> None:
+    if asked not in (None, kept):
         raise RefusedError(
-            f"{home} holds a cluster of Pulsar {cluster.options.pulsar}, not {pulsar}: choose another --home, or stop "
-            "it with `bookwarden dev down` and remove the folder"
+            f"{home} holds a cluster {kind}, not {asked}: choose another --home, or stop it with `bookwarden dev down` "
+            "and remove the folder"
         )
-    return cluster
+
+
+def _start_what_does_not_run(cluster: DevCluster) -> None:
+    idle = [server for server in cluster.servers if not server.is_running()]
+    if set(idle) <= set(cluster.beside):
+        for server in idle:
+            server.start(wait=False)
+        for server in cluster.servers:
+            server.wait_until_ready()
+        return
+    # A cluster of which a part died is started as a whole: the parts wait for each other in this order.
+    if len(idle) < len(cluster.servers):
+        cluster.down()
+    cluster.up()
 
 
 def settings_of(cluster: DevCluster) -> dict[str, Any]:

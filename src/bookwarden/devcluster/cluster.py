@@ -1,48 +1,36 @@
-"""A real Pulsar on this machine: one ZooKeeper, one bookie and one broker, each a process of its own."""
+"""A real Pulsar on this machine: one metadata store, one bookie and one broker, each a process of its own."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import urllib3
-
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.devcluster import readiness
+from bookwarden.devcluster import access, readiness, settings
 from bookwarden.devcluster.cache import Progress
-from bookwarden.devcluster.credentials import broker_credentials, zookeeper_credentials
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
+from bookwarden.devcluster.credentials import zookeeper_credentials
+from bookwarden.devcluster.oxia import ensure_oxia, oxia_url
 from bookwarden.devcluster.process import ServerProcess, ServerSpec
 from bookwarden.devcluster.servers import Runtime, ServerFactory, load_runtime
-from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts
+from bookwarden.devcluster.settings import ClusterOptions
 from bookwarden.devcluster.starting import PatientStart
-from bookwarden.devcluster.state import ClusterState, StartedServer, read_state, write_state
+from bookwarden.devcluster.state import ClusterState, StartedServer, choose_ports, read_state, write_state
+from bookwarden.devcluster.status import ServerStatus, addresses, status_of
 from bookwarden.errors import ConfigError, NotFoundError, ServerError
 
 _SETUP_SECONDS = 180.0
 _PROTECTED_TREES = ("/ledgers", "/managed-ledgers", "/schemas")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """What one server is doing: ``pid`` is None if it does not run."""
-
-    name: str
-    pid: int | None
-    ready: bool
-    address: str
-    log_file: Path
-
-
 class DevCluster:
     """A cluster that lives in a home folder; ports, options, data and credentials stay there between starts.
 
     Its servers end with this process, however it ends, unless ``detached``. Used as a context manager it is up
-    inside the block. ``zookeeper``, ``bookie`` and ``broker`` can be stopped, killed and started one by one.
+    inside the block. ``zookeeper``, ``oxia``, ``bookie`` and ``broker``, as far as it has them, can be stopped, killed
+    and started one by one.
     """
 
     def __init__(
@@ -59,13 +47,11 @@ class DevCluster:
         self._progress = progress
         before = read_state(self.home)
         self.options = options or (before.options if before else ClusterOptions())
-        self.ports = before.ports if before else ClusterPorts(*free_ports(4, avoid))
+        self.ports = choose_ports(before, self.options, avoid)
         self._initialised = before.initialised if before else False
-        self._factory = ServerFactory(self.home, self.ports, self.options, self._runtime, detached)
-        started = before.servers if before else {}
-        self.zookeeper = self._server(self._factory.zookeeper(), started)
-        self.bookie = self._server(self._factory.bookie(), started)
-        self.broker = self._server(self._factory.broker(self._broker_is_ready), started)
+        program = functools.partial(ensure_oxia, progress=progress)
+        self._factory = ServerFactory(self.home, self.ports, self.options, self._runtime, detached, program)
+        self._servers = self._make_servers(before.servers if before else {})
 
     @classmethod
     def attach(cls, home: Path, *, progress: Progress = lambda _line: None) -> DevCluster:
@@ -75,24 +61,60 @@ class DevCluster:
         return cls(home, detached=True, progress=progress)
 
     @property
-    def servers(self) -> tuple[ServerProcess, ServerProcess, ServerProcess]:
+    def servers(self) -> tuple[ServerProcess, ...]:
         """The servers, in the order in which they start."""
-        return self.zookeeper, self.bookie, self.broker
+        return tuple(self._servers.values())
+
+    @property
+    def beside(self) -> tuple[ServerProcess, ...]:
+        """Those of the servers that the others do without."""
+        return tuple(self._servers[name] for name in self.options.stores if name != self.options.metadata)
+
+    @property
+    def zookeeper(self) -> ServerProcess:
+        """Its ZooKeeper; raise ConfigError if its metadata is elsewhere."""
+        return self._of_its_servers("zookeeper")
+
+    @property
+    def oxia(self) -> ServerProcess:
+        """Its Oxia server; raise ConfigError if it has none."""
+        return self._of_its_servers("oxia")
+
+    @property
+    def bookie(self) -> ServerProcess:
+        """Its bookie."""
+        return self._servers["bookie"]
+
+    @property
+    def broker(self) -> ServerProcess:
+        """Its broker."""
+        return self._servers["broker"]
+
+    @property
+    def store(self) -> ServerProcess:
+        """The server that keeps its metadata."""
+        return self._servers[self.options.metadata]
 
     @property
     def service_url(self) -> str:
         """Where Pulsar clients connect."""
-        return f"{'pulsar+ssl' if self._secured else 'pulsar'}://{LOOPBACK}:{self.ports.broker}"
+        return access.service_url(self.ports, self.options.auth)
 
     @property
     def admin_url(self) -> str:
         """Where the admin REST answers."""
-        return f"{'https' if self._secured else 'http'}://{LOOPBACK}:{self.ports.web}"
+        return access.admin_url(self.ports, self.options.auth)
 
     @property
     def store_url(self) -> str:
         """The metadata store, as Pulsar writes it."""
-        return f"zk:{LOOPBACK}:{self.ports.zookeeper}"
+        return settings.store_url(self.ports, self.options)
+
+    @property
+    def oxia_url(self) -> str:
+        """The namespace of its Oxia server, as Pulsar writes it; raise ConfigError if it has none."""
+        self._of_its_servers("oxia")
+        return oxia_url(self.ports.oxia)
 
     @property
     def zookeeper_digest(self) -> str | None:
@@ -103,24 +125,8 @@ class DevCluster:
 
     def connection(self, *, superuser: bool = True) -> PulsarConnection:
         """Return how to reach the broker: as the superuser, or, where there is auth, as a role without rights."""
-        if not self._secured:
-            return PulsarConnection(self.service_url, self.admin_url)
-        credentials = broker_credentials(self._factory.credentials_folder)
-        trusted = str(credentials.certificate)
-        if self.options.auth == "tls":
-            files = credentials.superuser_certificate if superuser else credentials.ordinary_certificate
-            return PulsarConnection(
-                self.service_url,
-                self.admin_url,
-                auth="tls",
-                tls_certificate_file=str(files.certificate),
-                tls_private_key_file=str(files.private_key),
-                tls_trust_certs_file=trusted,
-            )
-        token = credentials.superuser_token if superuser else credentials.ordinary_token
-        return PulsarConnection(
-            self.service_url, self.admin_url, auth="token", token_file=str(token), tls_trust_certs_file=trusted
-        )
+        folder = self._factory.credentials_folder
+        return access.broker_connection(self.ports, self.options.auth, folder, superuser=superuser)
 
     def protect_metadata(self, *trees: str) -> None:
         """Shut clients without credentials out of ZooKeeper trees, by default those of ledgers and topics.
@@ -162,17 +168,8 @@ class DevCluster:
 
     def status(self) -> list[ServerStatus]:
         """Say of each server whether it runs and serves."""
-        addresses = (self.store_url, f"{LOOPBACK}:{self.ports.bookie}", f"{self.service_url} {self.admin_url}")
-        return [
-            ServerStatus(
-                name=server.name,
-                pid=server.pid if server.is_running() else None,
-                ready=server.is_ready(),
-                address=address,
-                log_file=server.spec.log_file,
-            )
-            for server, address in zip(self.servers, addresses, strict=True)
-        ]
+        by_name = addresses(self.ports, self.options.auth)
+        return [status_of(server, by_name[server.name]) for server in self.servers]
 
     def __enter__(self) -> DevCluster:
         self.up()
@@ -184,10 +181,11 @@ class DevCluster:
         self.down()
 
     def _start_servers(self) -> None:
-        self._progress(f"starting zookeeper on {self.store_url}")
-        # A ZooKeeper that still starts may accept a connection and never answer on it.
-        self.zookeeper.start()
-        patient = PatientStart(self.zookeeper.is_running, self._progress)
+        for name in self.options.stores:
+            self._progress(f"starting {name} on {addresses(self.ports, self.options.auth)[name]}")
+            # A ZooKeeper that still starts may accept a connection and never answer on it.
+            self._servers[name].start()
+        patient = PatientStart(self.store.is_running, self._progress)
         if not self._initialised:
             self._initialise(patient)
         self._progress("starting bookie and broker")
@@ -203,19 +201,19 @@ class DevCluster:
         self._initialised = True
         self._write_state()
 
-    @property
-    def _secured(self) -> bool:
-        return self.options.auth != "none"
+    def _of_its_servers(self, name: str) -> ServerProcess:
+        if name not in self._servers:
+            raise ConfigError(f"this development cluster has no {name}, only {', '.join(self._servers)}")
+        return self._servers[name]
 
-    def _broker_is_ready(self) -> bool:
-        connection = self.connection()
-        headers = {"Authorization": f"Bearer {connection.current_token()}"} if connection.auth == "token" else {}
-        with urllib3.PoolManager(
-            ca_certs=connection.tls_trust_certs_file,
-            cert_file=connection.tls_certificate_file,
-            key_file=connection.tls_private_key_file,
-        ) as http:
-            return readiness.broker_is_ready(http, self.admin_url, headers)
+    def _make_servers(self, started: Mapping[str, StartedServer]) -> dict[str, ServerProcess]:
+        made: dict[str, Callable[[], ServerSpec]] = {
+            "zookeeper": self._factory.zookeeper,
+            "oxia": self._factory.oxia,
+            "bookie": self._factory.bookie,
+            "broker": lambda: self._factory.broker(lambda: access.broker_is_ready(self.connection())),
+        }
+        return {name: self._server(made[name](), started) for name in self.options.servers}
 
     def _server(self, spec: ServerSpec, started: Mapping[str, StartedServer]) -> ServerProcess:
         before = started.get(spec.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import urllib3
@@ -85,25 +86,19 @@ class OxiaPorts:
 
 
 def oxia_spec(
-    home: Path,
-    ports: OxiaPorts,
-    *,
-    shards: int = 1,
-    detached: bool = False,
-    progress: Progress = lambda _line: None,
+    home: Path, ports: OxiaPorts, program: Callable[[], Path], *, shards: int = 1, detached: bool = False
 ) -> ServerSpec:
     """Return the spec of a standalone server whose data, log of writes and own log lie in a home.
 
-    Data that was written with one number of shards is not found with another.
+    ``program`` is asked only when it starts. Data that was written with one number of shards is not found with another.
     """
 
     def command() -> Sequence[str]:
-        program = ensure_oxia(progress=progress)
         data = home / "oxia"
         data.mkdir(parents=True, exist_ok=True)
         arguments = ["standalone", f"--shards={shards}", f"--data-dir={data / 'db'}", f"--wal-dir={data / 'wal'}"]
         arguments += [f"--public-addr={LOOPBACK}:{ports.public}", f"--metrics-addr={LOOPBACK}:{ports.metrics}"]
-        return [str(program), *arguments]
+        return [str(program()), *arguments]
 
     return ServerSpec(
         name="oxia",
@@ -111,6 +106,7 @@ def oxia_spec(
         log_file=home / "logs" / "oxia.log",
         is_ready=lambda _start: _serves(ports.metrics),
         working_folder=home,
+        environment={"NO_COLOR": "1"},
         detached=detached,
     )
 
@@ -126,22 +122,27 @@ class OxiaServer(ServerProcess):
             raise ConfigError(f"an Oxia server has at least one shard, not {shards}")
         self.ports = OxiaPorts(*free_ports(2))
         self.shards = shards
-        super().__init__(oxia_spec(home, self.ports, shards=shards, progress=progress))
+        super().__init__(oxia_spec(home, self.ports, partial(ensure_oxia, progress=progress), shards=shards))
 
     @property
     def address(self) -> str:
         """Where its clients connect, as "host:port"."""
-        return f"{LOOPBACK}:{self.ports.public}"
+        return oxia_address(self.ports.public)
 
     @property
     def url(self) -> str:
         """Its namespace, as Pulsar writes the URL of a metadata store."""
-        return oxia_url(self.ports)
+        return oxia_url(self.ports.public)
 
 
-def oxia_url(ports: OxiaPorts) -> str:
-    """Return the URL of the server's namespace, as Pulsar writes that of a metadata store."""
-    return f"oxia://{LOOPBACK}:{ports.public}/{NAMESPACE}"
+def oxia_address(port: int) -> str:
+    """Return where clients of the server with this public port connect, as "host:port"."""
+    return f"{LOOPBACK}:{port}"
+
+
+def oxia_url(port: int) -> str:
+    """Return the URL of its namespace, as Pulsar writes that of a metadata store."""
+    return f"oxia://{oxia_address(port)}/{NAMESPACE}"
 
 
 def _serves(metrics_port: int) -> bool:

@@ -13,8 +13,10 @@ from bookwarden.devcluster.credentials import broker_credentials, zookeeper_cred
 from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, ensure_distribution
 from bookwarden.devcluster.jars import PULSAR_4_2_4, ensure_jars
 from bookwarden.devcluster.java import Java, find_java
-from bookwarden.devcluster.ports import LOOPBACK
+from bookwarden.devcluster.oxia import OxiaPorts, ensure_oxia, oxia_address, oxia_spec
+from bookwarden.devcluster.oxia_client import OxiaClient
 from bookwarden.devcluster.process import ServerSpec, temporary_folder
+from bookwarden.devcluster.registration import BookieRegistration, OxiaRegistration, ZooKeeperRegistration
 from bookwarden.devcluster.settings import CLUSTER_NAME, PULSAR_VERSIONS, ClusterOptions, ClusterPorts
 
 # Heap and direct memory in MB. Small, because tests run beside Spark.
@@ -49,13 +51,14 @@ def load_runtime(version: str = PULSAR_VERSIONS[0], progress: Progress = lambda 
 
 @dataclass(frozen=True, slots=True)
 class ServerFactory:
-    """Builds the specs of one cluster's servers; ``runtime`` is asked only when a server starts."""
+    """Builds the specs of one cluster's servers; ``runtime`` and ``oxia_program`` are asked only when one starts."""
 
     home: Path
     ports: ClusterPorts
     options: ClusterOptions
     runtime: Callable[[], Runtime]
     detached: bool = False
+    oxia_program: Callable[[], Path] = ensure_oxia
 
     def zookeeper(self) -> ServerSpec:
         """Return the spec of the ZooKeeper."""
@@ -75,21 +78,23 @@ class ServerFactory:
 
         return self._spec("zookeeper", command, lambda _start: readiness.zookeeper_serves(self.ports.zookeeper))
 
+    def oxia(self) -> ServerSpec:
+        """Return the spec of the Oxia server."""
+        ports = OxiaPorts(self.ports.oxia, self.ports.oxia_metrics)
+        return oxia_spec(self.home, ports, self.oxia_program, shards=self.options.oxia_shards, detached=self.detached)
+
     def bookie(self) -> ServerSpec:
         """Return the spec of the bookie."""
 
         def command() -> Sequence[str]:
-            readiness.remove_registration(self.ports.zookeeper, self.ports.bookie, self._digest())
+            self._registration().remove()
             data = self._folder("bookie")
             released = self.runtime().released_settings("bookkeeper.conf")
             path = self._write("bookie", settings.bookie_settings(released, self.ports, data, self.options))
             main = "org.apache.bookkeeper.server.Main"
             return self._java("bookie", main, ["--conf", str(path)], self._memory(_BOOKIE_MEMORY), self._login())
 
-        def is_ready(started_at: float) -> bool:
-            return readiness.bookie_is_registered(self.ports.zookeeper, self.ports.bookie, started_at)
-
-        return self._spec("bookie", command, is_ready)
+        return self._spec("bookie", command, lambda started_at: self._registration().is_there(started_at))
 
     def broker(self, is_ready: Callable[[], bool]) -> ServerSpec:
         """Return the spec of the broker."""
@@ -111,7 +116,7 @@ class ServerFactory:
         """Return the spec of the program that writes the cluster's first metadata, then ends."""
 
         def command() -> Sequence[str]:
-            store = f"zk:{LOOPBACK}:{self.ports.zookeeper}"
+            store = settings.store_url(self.ports, self.options)
             arguments = ["--cluster", CLUSTER_NAME, "--metadata-store", store, "--configuration-metadata-store", store]
             arguments += ["--web-service-url", web_url, "--broker-service-url", broker_url]
             if self.options.auth != "none":
@@ -135,6 +140,12 @@ class ServerFactory:
         if not folder.is_symlink():
             folder.symlink_to(unpacked / "offloaders")
         return settings.offload_settings(folder, self._folder("nar"))
+
+    def _registration(self) -> BookieRegistration:
+        if self.options.metadata == "oxia":
+            client = OxiaClient(self.oxia_program(), oxia_address(self.ports.oxia))
+            return OxiaRegistration(client, self.ports.bookie)
+        return ZooKeeperRegistration(self.ports.zookeeper, self.ports.bookie, self._digest())
 
     def _digest(self) -> str | None:
         return zookeeper_credentials(self.credentials_folder).digest if self.options.zookeeper_digest else None

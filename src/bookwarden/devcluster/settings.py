@@ -7,20 +7,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bookwarden.devcluster.credentials import SUPERUSER, BrokerCredentials
+from bookwarden.devcluster.oxia import oxia_url
 from bookwarden.devcluster.ports import LOOPBACK
 from bookwarden.errors import ConfigError
 
 CLUSTER_NAME = "dev"
 # Those that a development cluster can run, the default first.
 PULSAR_VERSIONS = ("4.0.8", "4.2.4")
+# Where a cluster can keep its metadata, the default first.
+METADATA_STORES = ("zookeeper", "oxia")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """What may differ between development clusters.
 
-    ``pulsar`` is its version, one of PULSAR_VERSIONS. ``max_entries_per_ledger`` makes ledgers roll early.
-    ``session_seconds`` is the ZooKeeper session timeout of the bookie and the broker. ``auth`` is "none", "token" for
+    ``pulsar`` is its version, one of PULSAR_VERSIONS. ``metadata`` is the server that keeps the metadata of the broker
+    and the bookie, one of METADATA_STORES; ``oxia`` gives an Oxia server also to a cluster that does not use it.
+    ``oxia_shards`` is its number of shards. ``max_entries_per_ledger`` makes ledgers roll early.
+    ``session_seconds`` is the metadata session timeout of the bookie and the broker. ``auth`` is "none", "token" for
     tokens and TLS, or "tls" for TLS that requires client certificates; ``zookeeper_digest`` makes ZooKeeper know its
     users, see DevCluster.protect_metadata. ``throughput`` lets the bookie and the broker take more memory and start
     more slowly, to serve faster: for benchmarks. ``offload``, only with 4.0.8, gives the broker the offloader for
@@ -29,6 +34,9 @@ class ClusterOptions:
     """
 
     pulsar: str = PULSAR_VERSIONS[0]
+    metadata: str = METADATA_STORES[0]
+    oxia: bool = False
+    oxia_shards: int = 1
     max_entries_per_ledger: int = 50_000
     session_seconds: int = 10
     auth: str = "none"
@@ -49,16 +57,42 @@ class ClusterOptions:
             raise ConfigError(f"a development cluster with Pulsar {self.pulsar} cannot offload: use 4.0.8")
         if self.auth not in ("none", "token", "tls"):
             raise ConfigError(f"auth of a development cluster is {self.auth!r}; expected none, token or tls")
+        if self.metadata not in METADATA_STORES:
+            raise ConfigError(
+                f"a development cluster keeps no metadata in {self.metadata!r}; expected {' or '.join(METADATA_STORES)}"
+            )
+        if self.zookeeper_digest and self.metadata != "zookeeper":
+            raise ConfigError(f"a development cluster on {self.metadata} has no ZooKeeper that could know its users")
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The names of the servers that can keep metadata: the one that does, and what stands beside it."""
+        return (self.metadata, "oxia") if self.oxia and self.metadata != "oxia" else (self.metadata,)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The names of all servers, in the order in which they start."""
+        return (*self.stores, "bookie", "broker")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPorts:
-    """The TCP ports of the servers, all on 127.0.0.1; ``broker`` and ``web`` carry TLS when auth is on."""
+    """The TCP ports of the servers, all on 127.0.0.1; ``broker`` and ``web`` carry TLS when auth is on.
+
+    Those of Oxia are 0 in a cluster without.
+    """
 
     zookeeper: int
     bookie: int
     broker: int
     web: int
+    oxia: int = 0
+    oxia_metrics: int = 0
+
+
+def store_url(ports: ClusterPorts, options: ClusterOptions) -> str:
+    """Return the metadata store of the broker and the bookie, as Pulsar writes it."""
+    return oxia_url(ports.oxia) if options.metadata == "oxia" else f"zk:{LOOPBACK}:{ports.zookeeper}"
 
 
 def zookeeper_settings(port: int, data: Path) -> dict[str, str]:
@@ -85,7 +119,7 @@ def bookie_settings(
         "bookiePort": str(ports.bookie),
         "advertisedAddress": LOOPBACK,
         "allowLoopback": "true",
-        "metadataServiceUri": f"metadata-store:zk:{LOOPBACK}:{ports.zookeeper}",
+        "metadataServiceUri": f"metadata-store:{store_url(ports, options)}",
         "zkTimeout": str(options.session_seconds * 1000),
         "journalDirectory": str(data / "journal"),
         "ledgerDirectories": str(data / "ledgers"),
@@ -118,7 +152,7 @@ def bookie_settings(
 
 def broker_settings(released: Mapping[str, str], ports: ClusterPorts, options: ClusterOptions) -> dict[str, str]:
     """Return the settings of the one broker, over the released ones, without those of authentication."""
-    metadata = f"zk:{LOOPBACK}:{ports.zookeeper}"
+    metadata = store_url(ports, options)
     return {
         **released,
         "clusterName": CLUSTER_NAME,

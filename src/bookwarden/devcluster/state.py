@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bookwarden.devcluster.ports import free_ports
 from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts
 from bookwarden.errors import ServerError
 from bookwarden.processes import ProcessIdentity
@@ -67,6 +68,15 @@ def read_state(home: Path) -> ClusterState | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ServerError(f"{path} cannot be read ({error}): remove the folder {home} and start anew") from error
+
+
+def choose_ports(before: ClusterState | None, options: ClusterOptions, avoid: Sequence[int]) -> ClusterPorts:
+    """Return the ports of a cluster as it was before, or free ones where it had none, none of those to ``avoid``."""
+    ports = before.ports if before else ClusterPorts(*free_ports(4, avoid))
+    if ports.oxia or "oxia" not in options.stores:
+        return ports
+    oxia, metrics = free_ports(2, (*avoid, *dataclasses.astuple(ports)))
+    return dataclasses.replace(ports, oxia=oxia, oxia_metrics=metrics)
 
 
 def _render(server: StartedServer) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""What the servers of the development cluster are doing, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bookwarden.devcluster import access
+from bookwarden.devcluster.oxia import oxia_url
+from bookwarden.devcluster.ports import LOOPBACK
+from bookwarden.devcluster.process import ServerProcess
+from bookwarden.devcluster.settings import ClusterPorts
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """What one server is doing: ``pid`` is None if it does not run."""
+
+    name: str
+    pid: int | None
+    ready: bool
+    address: str
+    log_file: Path
+
+
+def status_of(server: ServerProcess, address: str) -> ServerStatus:
+    """Say whether a server runs and serves."""
+    pid = server.pid if server.is_running() else None
+    return ServerStatus(server.name, pid, server.is_ready(), address, server.spec.log_file)
+
+
+def addresses(ports: ClusterPorts, auth: str) -> dict[str, str]:
+    """Give the addresses of the servers that a cluster may have, by the servers' names."""
+    return {
+        "zookeeper": f"zk:{LOOPBACK}:{ports.zookeeper}",
+        "oxia": oxia_url(ports.oxia),
+        "bookie": f"{LOOPBACK}:{ports.bookie}",
+        "broker": f"{access.service_url(ports, auth)} {access.admin_url(ports, auth)}",
+    }
