@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import hashlib
+import io
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pulsar
@@ -18,6 +25,7 @@ from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.topic_positions import topic_path
 from bookwarden.context import MetadataContext
 from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.errors import FormatError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import LedgerInfo, signed_halves
 from bookwarden.ledgers.names import TopicName
@@ -129,6 +137,64 @@ def test_every_object_gets_its_class_and_doubt_or_a_silent_store_makes_no_orphan
     again = scanned.scan(spark)
     assert again.plan.copy_candidates == 0
     assert counts(again)["references unknown"] == 8
+
+
+def write_inventory(server: ObjectStore, bucket: str, folder: Path) -> list[Path]:
+    """Write what S3 writes of the bucket: a manifest, and two files of rows in no order, which part the copies."""
+    found = sorted(server.client.list_objects_v2(Bucket=bucket)["Contents"], key=lambda one: str(one["Key"]))
+    files = []
+    for number in range(2):
+        text = io.StringIO()
+        for one in found[number::2]:
+            # S3 tells it so, and of a day ago.
+            stamp = (one["LastModified"] - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+            csv.writer(text, quoting=csv.QUOTE_ALL).writerow([bucket, quote(one["Key"]), one["Size"], stamp])
+        files.append(folder / f"data-{number}.csv.gz")
+        files[-1].write_bytes(gzip.compress(text.getvalue().encode()))
+    data = [(f"inventories/{file.name}", file.read_bytes()) for file in files]
+    manifest = {
+        "sourceBucket": bucket,
+        "creationTimestamp": str(int(time.time() * 1000)),
+        "fileFormat": "CSV",
+        "fileSchema": "Bucket, Key, Size, LastModifiedDate",
+        "files": [
+            {"key": key, "size": len(raw), "MD5checksum": hashlib.md5(raw, usedforsecurity=False).hexdigest()}
+            for key, raw in data
+        ],
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return files
+
+
+def test_a_scan_takes_an_inventory_for_the_listing_of_its_bucket(
+    scanned: ScannedSite, server: ObjectStore, spark: SparkSession, tmp_path: Path
+) -> None:
+    bucket, folder = f"b-{secrets.token_hex(4)}", tmp_path / "inventory"
+    server.client.create_bucket(Bucket=bucket)
+    folder.mkdir()
+    named, orphan, gone, later = (uuid4() for _ in range(4))
+    name_copy(scanned, ORDERS, 1, named)
+    put_copy(server, bucket, named, 1, ORDERS)
+    put_copy(server, bucket, orphan, 2, "t/n/persistent/gone")
+    put_copy(server, bucket, gone, 3, "t/n/persistent/gone")
+    server.client.put_object(Bucket=bucket, Key="a note/é", Body=b"x")
+    files = write_inventory(server, bucket, folder)
+    for end in ("", "-index"):
+        server.client.delete_object(Bucket=bucket, Key=f"{gone}-ledger-3{end}")
+    put_copy(server, bucket, later, 4, "t/n/persistent/gone")
+    server.client.create_multipart_upload(Bucket=bucket, Key=f"{uuid4()}-ledger-1")
+    scanned.overrides["offload.stores"] = as_setting(server, bucket)
+    scanned.overrides["orphans.inventories"] = f"['{folder}']"
+
+    result = scanned.scan(spark)
+    assert counts(result) == {"referenced": 2, "orphan": 2, "gone since it was listed": 2, "unknown name": 1}
+    (found,) = plans_of(scanned.settings).all_copies(result.plan)
+    assert (found.uuid, found.ledger_id, found.objects, found.uploads, found.length) == (orphan, 2, 2, 0, 100)
+    assert found.modified_ms < (time.time() - 86_000) * 1000
+
+    files[1].write_bytes(files[1].read_bytes()[:-1])
+    with pytest.raises(FormatError, match=r"data-1\.csv\.gz of the inventory of .* is not whole"):
+        scanned.scan(spark)
 
 
 @pytest.fixture(scope="module")
