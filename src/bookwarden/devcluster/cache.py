@@ -39,8 +39,9 @@ def ensure_entry(
             return entry
         # The lock is ours, so whatever is left here belongs to a process that was killed.
         for leftover in folder.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(leftover)
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder) as temporary:
+            # Or to what it had started, which may write for a moment yet: then the next time removes the rest.
+            shutil.rmtree(leftover, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder, ignore_cleanup_errors=True) as temporary:
             make(Path(temporary)).rename(entry)
     return entry
 
