@@ -219,6 +219,7 @@ class ScriptedOxia:
 
     def _require_leader(self, index: int, shard: int, context: grpc.ServicerContext) -> None:
         if self.leaders[shard] != index:
+            self.calls["refused"] += 1
             context.abort(grpc.StatusCode.UNKNOWN, "oxia: node is not leader for shard")
 
     def _keys(self, shard: int) -> list[str]:

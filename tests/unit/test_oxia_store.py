@@ -28,6 +28,7 @@ from bookwarden.errors import (
 )
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.pacing import Rate
 from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 from servers.scripted_oxia import Refusal, ScriptedOxia
@@ -86,6 +87,7 @@ def test_reads_and_deletes_follow_a_leader_that_moved(scripted: Maker, opened: O
     with ThreadPoolExecutor(1) as pool:
         # Asked of the former leader, and again when the move is told.
         work = pool.submit(store.delete_many, asked)
+        eventually(lambda: server.calls["refused"] > 0)
         server.tell()
         assert work.result(timeout=30) == [DELETED] * 60
     assert store.get_many([path for path, _ in asked]) == [None] * 60
@@ -99,6 +101,7 @@ def test_a_write_that_the_former_leader_refused_is_not_in_doubt(scripted: Maker,
     server.move(0, 1)
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(store.put, "/a", b"new", version)
+        eventually(lambda: server.calls["refused"] > 0)
         server.tell()
         assert work.result(timeout=30) == server.records["/a"].version
 
@@ -187,20 +190,31 @@ def test_children_of_many_siblings_cost_one_list_for_each_shard(scripted: Maker,
     assert server.calls["read"] == 2
 
 
+def test_children_of_keys_without_siblings_are_asked_for_in_batches(scripted: Maker, opened: Opener) -> None:
+    server = scripted(shards=2)
+    store = opened(server)
+    asked = [pair for number in range(60) for pair in ledgers(server, 1, f"/schemas/{number}")]
+    assert store.delete_many(asked) == [DELETED] * 60
+    assert server.calls["list"] == 0
+    assert server.calls["read"] == 2 + 2
+
+
+@pytest.mark.parametrize("parent", [0, 1, -1], ids=["first", "second", "last"])
 @pytest.mark.parametrize("siblings", [3, 40])
 def test_a_key_with_a_child_on_any_shard_is_kept_and_its_neighbours_are_not(
-    scripted: Maker, opened: Opener, siblings: int
+    scripted: Maker, opened: Opener, siblings: int, parent: int
 ) -> None:
     server = scripted(shards=3)
     store = opened(server)
     asked = ledgers(server, siblings)
-    for name in ("a", "b", "c"):
-        server.set(f"{asked[1][0]}/{name}")
-    # Below a neighbour that is not asked for, and whose name begins like one that is.
-    server.set(f"{asked[1][0]}x")
-    server.set(f"{asked[1][0]}x/child")
-    expected = [LOST_RACE if index == 1 else DELETED for index in range(siblings)]
-    assert store.delete_many(asked) == expected
+    path, version = asked[parent]
+    shards = store._cluster.shards(store._cluster.deadline())
+    children = [f"{path}/{name}" for name in "abcdefghijklmn"]
+    server.set(next(child for child in children if shards.of(child).id == 2))
+    # Below neighbours that are not asked for, and whose names begin like those that are.
+    for neighbour, _ in asked:
+        server.set(f"{neighbour}x/child")
+    assert store.delete_many(asked) == [LOST_RACE if pair == (path, version) else DELETED for pair in asked]
 
 
 def test_keys_sorted_in_natural_order_are_refused(scripted: Maker, opened: Opener) -> None:
@@ -297,6 +311,30 @@ def self_signed(days_left: int) -> tuple[bytes, bytes]:
     )
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return pem, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+class CountingRate(Rate):
+    def __init__(self) -> None:
+        super().__init__(2000.0, "max_requests_per_second")
+        self.reserved = 0
+
+    def reserve(self, nodes: int) -> float:
+        self.reserved += nodes
+        return 0.0
+
+
+def test_a_rate_counts_each_key_that_is_read_or_deleted(scripted: Maker, opened: Opener) -> None:
+    server = scripted(shards=2)
+    store = opened(server, max_requests_per_second=2000.0)
+    assert store._cluster._rate is not None
+    rate = store._cluster._rate = CountingRate()
+    asked = ledgers(server, 600)
+    assert all(store.get_many([path for path, _ in asked]))
+    assert rate.reserved == 600
+    assert store.delete_many(asked) == [DELETED] * 600
+    # And a list for each shard. A tenth of a second's keys are the most of one request.
+    assert rate.reserved == 600 + 2 + 600
+    assert server.calls["write"] >= 600 / 200
 
 
 def test_no_server_is_one_line_that_names_it() -> None:

@@ -171,6 +171,7 @@ class OxiaStore(MetadataStore):
         deadline = self._cluster.deadline()
         while True:
             shards = self._cluster.shards(deadline)
+            self._cluster.keep_rate(1, deadline)
             pending = self._writers.send(shards.of(put.key), pb.WriteRequest(puts=[put]))
             try:
                 return pending.get(deadline).puts[0]

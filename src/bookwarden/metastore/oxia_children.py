@@ -54,11 +54,14 @@ class Parents:
             shards = self._cluster.shards(deadline)
             again: list[list[str]] = []
             lost = ServerLost("")
-            size = max(1, self._cluster.connection.in_flight // len(shards.shards))
+            size = max(1, self._cluster.in_flight // len(shards.shards))
             for begin in range(0, len(left), size):
                 window = left[begin : begin + size]
                 ranges = [(f"{min(group)}/", f"{max(group)}//") for group in window]
-                calls = [[(shard, self._reader.send_list(shard, *ends)) for shard in shards.shards] for ends in ranges]
+                calls = [
+                    [(shard, self._reader.send_list(shard, *ends, deadline)) for shard in shards.shards]
+                    for ends in ranges
+                ]
                 for group, of_group in zip(window, calls, strict=True):
                     try:
                         found = any(
@@ -87,7 +90,7 @@ class Parents:
             again: dict[str, None] = {}
             lost = ServerLost("")
             batches = ((shard, batch) for batch in self._reader.cut(left) for shard in shards.shards)
-            for sent in self._reader.in_flight(batches, _next_below):
+            for sent in self._reader.in_flight(batches, _next_below, deadline):
                 try:
                     answers = self._reader.answers_of(sent)
                 except ServerLost as error:

@@ -86,7 +86,7 @@ class BatchDelete:
         self, shards: ShardMap, left: dict[str, Target], deadline: Deadline
     ) -> tuple[list[Target], ServerLost | None]:
         """Send each key once; return those to send again, and why."""
-        most = self.cluster.connection.in_flight * len(shards.shards)
+        most = self.cluster.in_flight * len(shards.shards)
         window: deque[_Delete] = deque()
         again: list[Target] = []
         lost: ServerLost | None = None
@@ -95,6 +95,7 @@ class BatchDelete:
                 again += [left[path] for path in paths]
                 continue
             batch = [left[path] for path in paths]
+            self.cluster.keep_rate(len(batch), deadline)
             window.append(_Delete(batch, self.writers.send(shard, _request_of(batch))))
             if len(window) >= most:
                 lost = self._settle(window.popleft(), again, deadline)

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 
 class SentReads(NamedTuple):
+    """A request of gets under way."""
+
     shard: Shard
     keys: list[str]
     call: Any
@@ -46,7 +48,7 @@ class OxiaReader:
         """List the keys from start up to end, of all shards."""
         while True:
             shards = self._cluster.shards(deadline)
-            calls = [(shard, self.send_list(shard, start, end)) for shard in shards.shards]
+            calls = [(shard, self.send_list(shard, start, end, deadline)) for shard in shards.shards]
             try:
                 keys = [key for shard, call in calls for key in self.keys_of(shard, call)]
             except ServerLost as lost:
@@ -89,7 +91,7 @@ class OxiaReader:
             shards = self._cluster.shards(deadline)
             again: list[str] = []
             lost = ServerLost("")
-            for sent in self.in_flight(self.batches(shards, left), request_of):
+            for sent in self.in_flight(self.batches(shards, left), request_of, deadline):
                 try:
                     answers = self.answers_of(sent)
                 except ServerLost as error:
@@ -113,17 +115,21 @@ class OxiaReader:
 
     def cut(self, keys: Sequence[str]) -> Iterator[list[str]]:
         """Cut keys into what one request may have."""
-        settings = self._cluster.connection
-        return split(keys, settings.batch_size, settings.max_request_bytes, str)
+        return split(keys, self._cluster.batch_size, self._cluster.connection.max_request_bytes, str)
 
     def in_flight(
-        self, batches: Iterator[tuple[Shard, list[str]]], request_of: Callable[[str], pb.GetRequest]
+        self,
+        batches: Iterator[tuple[Shard, list[str]]],
+        request_of: Callable[[str], pb.GetRequest],
+        deadline: Deadline,
     ) -> Iterator[SentReads]:
+        """Send requests, and give each when it is the oldest one whose answer is to be read."""
         window: deque[SentReads] = deque()
         try:
             for shard, keys in batches:
+                self._cluster.keep_rate(len(keys), deadline)
                 window.append(self._send(shard, keys, request_of))
-                if len(window) >= self._cluster.connection.in_flight:
+                if len(window) >= self._cluster.in_flight:
                     yield window[0]
                     window.popleft()
             while window:
@@ -139,6 +145,7 @@ class OxiaReader:
         return SentReads(shard, keys, self._cluster.server(shard).read(request, timeout))
 
     def answers_of(self, sent: SentReads) -> list[pb.GetResponse]:
+        """Read the answer to each get of a request; raise ServerLost if it did not come."""
         try:
             answers = [get for part in sent.call for get in part.gets]
         except grpc.RpcError as error:
@@ -158,11 +165,14 @@ class OxiaReader:
             except ServerLost as lost:
                 self._cluster.wait_for_news(shards, lost, deadline)
 
-    def send_list(self, shard: Shard, start: str, end: str) -> Any:
+    def send_list(self, shard: Shard, start: str, end: str, deadline: Deadline) -> Any:
+        """Ask a shard for its keys from start up to end."""
+        self._cluster.keep_rate(1, deadline)
         request = pb.ListRequest(shard=shard.id, start_inclusive=start, end_exclusive=end)
         return self._cluster.server(shard).list_range(request, self._cluster.connection.operation_timeout_s)
 
     def keys_of(self, shard: Shard, call: Any) -> Iterator[str]:
+        """Read the answer to a list; raise ServerLost if it did not come."""
         try:
             for part in call:
                 yield from part.keys

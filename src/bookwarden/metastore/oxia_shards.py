@@ -19,6 +19,7 @@ import xxhash
 from bookwarden.errors import BookwardenError, StoreError, StoreUnavailableError
 from bookwarden.metastore.oxia_channels import Channels, OxiaServer, ServerLost, meaning_of
 from bookwarden.metastore.oxia_connection import OxiaConnection
+from bookwarden.metastore.pacing import Rate
 from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
@@ -82,6 +83,8 @@ class OxiaCluster:
         connection.validate()
         self.connection = connection
         self.channels = Channels(connection)
+        limit = connection.max_requests_per_second
+        self._rate = None if limit is None else Rate(limit, "max_requests_per_second")
         self._news = threading.Condition()
         self._closing = threading.Event()
         self._follower: threading.Thread | None = None
@@ -115,6 +118,24 @@ class OxiaCluster:
         """Raise StoreUnavailableError when the store was closed."""
         if self._closing.is_set():
             raise StoreUnavailableError("this metadata store was closed")
+
+    @property
+    def batch_size(self) -> int:
+        """How many keys go into one request."""
+        size = self.connection.batch_size
+        return size if self._rate is None else min(size, self._rate.most_at_once)
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests may wait for their answers; with a rate, the next is sent when the last is answered."""
+        return self.connection.in_flight if self._rate is None else 1
+
+    def keep_rate(self, keys: int, deadline: Deadline) -> None:
+        """Wait until a request for so many keys may be sent."""
+        held = 0.0 if self._rate is None else self._rate.reserve(keys)
+        if held > 0:
+            self._closing.wait(held)
+            deadline.extend(held)
 
     def lost(self, error: grpc.RpcError, shard: Shard) -> ServerLost:
         """Tell why a call was lost; raise what is no matter of asking again."""
