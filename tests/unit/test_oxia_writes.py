@@ -1,0 +1,84 @@
+"""What is known of a write when its stream has failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from bookwarden.metastore.oxia_channels import ServerLost
+from bookwarden.metastore.oxia_connection import OxiaConnection
+from bookwarden.metastore.oxia_shards import OxiaCluster, Shard
+from bookwarden.metastore.oxia_writes import WriteStream
+from bookwarden.metastore.zookeeper_session import Deadline
+from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+SHARD = Shard(0, "a:1", 0, 2**32 - 1)
+
+
+class Broken(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "Socket closed"
+
+
+class Call:
+    """A stream that takes so many requests and fails when it is told to."""
+
+    def __init__(self, takes: int) -> None:
+        self.fail = threading.Event()
+        self.taken = threading.Event()
+        self._takes = takes
+
+    def __call__(self, requests: Iterator[pb.WriteRequest], _namespace: str, _shard: int) -> Call:
+        for _ in range(self._takes):
+            threading.Thread(target=lambda: (next(requests), self.taken.set()), daemon=True).start()
+        return self
+
+    def __iter__(self) -> Iterator[pb.WriteResponse]:
+        assert self.fail.wait(30)
+        raise Broken
+        yield
+
+    def cancel(self) -> None:
+        self.fail.set()
+
+
+def stream_over(call: Call) -> WriteStream:
+    cluster: Any = OxiaCluster(OxiaConnection("a:1"))
+    server: Any = type("Server", (), {"write_stream": staticmethod(call)})
+    cluster.server = lambda _shard: server
+    return WriteStream(cluster, SHARD)
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+def test_a_write_may_be_done_only_if_it_was_handed_over(takes: int) -> None:
+    call = Call(takes)
+    stream = stream_over(call)
+    pending = stream.send(pb.WriteRequest())
+    assert call.taken.wait(30 if takes else 0) == bool(takes)
+    call.fail.set()
+    with pytest.raises(ServerLost, match="Socket closed"):
+        pending.get(Deadline(30))
+    assert pending.may_be_done == bool(takes)
+    assert stream.has_failed
+    with pytest.raises(ServerLost):
+        stream.send(pb.WriteRequest()).get(Deadline(30))
+
+
+def test_a_write_without_an_answer_in_time_ends_its_stream() -> None:
+    call = Call(1)
+    stream = stream_over(call)
+    first, second = stream.send(pb.WriteRequest()), stream.send(pb.WriteRequest())
+    assert call.taken.wait(30)
+    with pytest.raises(ServerLost, match="no answer in time"):
+        first.get(Deadline(0))
+    with pytest.raises(ServerLost, match="Socket closed"):
+        second.get(Deadline(30))
+    assert first.may_be_done
+    assert not second.may_be_done
