@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&bookwarden/wire/pb/listed_ledger.proto\x12\x18\x62ookwarden.listed_ledger\"\xa1\x03\n\x0eListedMetadata\x12\x12\n\nquorumSize\x18\x01 \x01(\x05\x12\x14\n\x0c\x65nsembleSize\x18\x02 \x01(\x05\x12\x12\n\x06length\x18\x03 \x01(\x03:\x02-1\x12\x17\n\x0blastEntryId\x18\x04 \x01(\x03:\x02-2\x12=\n\x05state\x18\x05 \x01(\x0e\x32..bookwarden.listed_ledger.ListedMetadata.State\x12\x41\n\x07segment\x18\x06 \x03(\x0b\x32\x30.bookwarden.listed_ledger.ListedMetadata.Segment\x12\x19\n\rackQuorumSize\x18\t \x01(\x05:\x02-1\x12\r\n\x05\x63time\x18\n \x01(\x03\x12\x16\n\x0e\x63ustomMetadata\x18\x0b \x03(\x0c\x1a\x37\n\x07Segment\x12\x16\n\x0e\x65nsembleMember\x18\x01 \x03(\t\x12\x14\n\x0c\x66irstEntryId\x18\x02 \x01(\x03\";\n\x05State\x12\x0b\n\x07MISSING\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\x42\t\x92\x03\x06\x10\x02\x18\x02 \x02\x62\x08\x65\x64itionsp\xe8\x07')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&bookwarden/wire/pb/listed_ledger.proto\x12\x18\x62ookwarden.listed_ledger\"\xb6\x02\n\x0eListedMetadata\x12\x12\n\nquorumSize\x18\x01 \x01(\x05\x12\x14\n\x0c\x65nsembleSize\x18\x02 \x01(\x05\x12\x12\n\x06length\x18\x03 \x01(\x03:\x02-1\x12\x17\n\x0blastEntryId\x18\x04 \x01(\x03:\x02-2\x12=\n\x05state\x18\x05 \x01(\x0e\x32..bookwarden.listed_ledger.ListedMetadata.State\x12\x0f\n\x07segment\x18\x06 \x03(\x0c\x12\x19\n\rackQuorumSize\x18\t \x01(\x05:\x02-1\x12\r\n\x05\x63time\x18\n \x01(\x03\x12\x16\n\x0e\x63ustomMetadata\x18\x0b \x03(\x0c\";\n\x05State\x12\x0b\n\x07MISSING\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\"=\n\rListedSegment\x12\x16\n\x0e\x65nsembleMember\x18\x01 \x03(\t\x12\x14\n\x0c\x66irstEntryId\x18\x02 \x01(\x03\x42\t\x92\x03\x06\x10\x02\x18\x02 \x02\x62\x08\x65\x64itionsp\xe8\x07')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,9 +33,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\222\003\006\020\002\030\002 \002'
   _globals['_LISTEDMETADATA']._serialized_start=69
-  _globals['_LISTEDMETADATA']._serialized_end=486
-  _globals['_LISTEDMETADATA_SEGMENT']._serialized_start=370
-  _globals['_LISTEDMETADATA_SEGMENT']._serialized_end=425
-  _globals['_LISTEDMETADATA_STATE']._serialized_start=427
-  _globals['_LISTEDMETADATA_STATE']._serialized_end=486
+  _globals['_LISTEDMETADATA']._serialized_end=379
+  _globals['_LISTEDMETADATA_STATE']._serialized_start=320
+  _globals['_LISTEDMETADATA_STATE']._serialized_end=379
+  _globals['_LISTEDSEGMENT']._serialized_start=381
+  _globals['_LISTEDSEGMENT']._serialized_end=442
 # @@protoc_insertion_point(module_scope)

@@ -2,7 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -19,13 +19,6 @@ class ListedMetadata(_message.Message):
     OPEN: ListedMetadata.State
     IN_RECOVERY: ListedMetadata.State
     CLOSED: ListedMetadata.State
-    class Segment(_message.Message):
-        __slots__ = ("ensembleMember", "firstEntryId")
-        ENSEMBLEMEMBER_FIELD_NUMBER: _ClassVar[int]
-        FIRSTENTRYID_FIELD_NUMBER: _ClassVar[int]
-        ensembleMember: _containers.RepeatedScalarFieldContainer[str]
-        firstEntryId: int
-        def __init__(self, ensembleMember: _Optional[_Iterable[str]] = ..., firstEntryId: _Optional[int] = ...) -> None: ...
     QUORUMSIZE_FIELD_NUMBER: _ClassVar[int]
     ENSEMBLESIZE_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -40,8 +33,16 @@ class ListedMetadata(_message.Message):
     length: int
     lastEntryId: int
     state: ListedMetadata.State
-    segment: _containers.RepeatedCompositeFieldContainer[ListedMetadata.Segment]
+    segment: _containers.RepeatedScalarFieldContainer[bytes]
     ackQuorumSize: int
     ctime: int
     customMetadata: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, quorumSize: _Optional[int] = ..., ensembleSize: _Optional[int] = ..., length: _Optional[int] = ..., lastEntryId: _Optional[int] = ..., state: _Optional[_Union[ListedMetadata.State, str]] = ..., segment: _Optional[_Iterable[_Union[ListedMetadata.Segment, _Mapping]]] = ..., ackQuorumSize: _Optional[int] = ..., ctime: _Optional[int] = ..., customMetadata: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, quorumSize: _Optional[int] = ..., ensembleSize: _Optional[int] = ..., length: _Optional[int] = ..., lastEntryId: _Optional[int] = ..., state: _Optional[_Union[ListedMetadata.State, str]] = ..., segment: _Optional[_Iterable[bytes]] = ..., ackQuorumSize: _Optional[int] = ..., ctime: _Optional[int] = ..., customMetadata: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ListedSegment(_message.Message):
+    __slots__ = ("ensembleMember", "firstEntryId")
+    ENSEMBLEMEMBER_FIELD_NUMBER: _ClassVar[int]
+    FIRSTENTRYID_FIELD_NUMBER: _ClassVar[int]
+    ensembleMember: _containers.RepeatedScalarFieldContainer[str]
+    firstEntryId: int
+    def __init__(self, ensembleMember: _Optional[_Iterable[str]] = ..., firstEntryId: _Optional[int] = ...) -> None: ...
