@@ -20,9 +20,22 @@ def is_silence(status: int) -> bool:
 def look_at_each(
     copies: Sequence[OffloadedCopy], look: Callable[[OffloadedCopy], CopyReading], parallel: int
 ) -> list[CopyReading]:
-    """Look at all, several at once; raise StoreSilentError as soon as one look does, without beginning the rest."""
+    """Look at all, several at once; once any look raised StoreSilentError begin no other, and raise it."""
+    silence: list[StoreSilentError] = []
+
+    def look_unless_silent(copy: OffloadedCopy) -> CopyReading:
+        # Here, not only where the results are awaited: that is in the order of the copies, and one of them may take
+        # all its tries while the others are given up one after the other.
+        if silence:
+            raise StoreSilentError(*silence[0].args)
+        try:
+            return look(copy)
+        except StoreSilentError as error:
+            silence.append(error)
+            raise
+
     with ThreadPoolExecutor(parallel) as pool:
-        looks = [pool.submit(look, copy) for copy in copies]
+        looks = [pool.submit(look_unless_silent, copy) for copy in copies]
         try:
             return [one.result() for one in looks]
         except BaseException:
