@@ -28,6 +28,7 @@ from bookwarden.metastore.urls import split_chroot
         ("metadata-store:zk:a:2181;b:2181/ledgers", "zk:a:2181,b:2181/ledgers", "/ledgers"),
         ("metadata-store:a:2181", "a:2181", "/ledgers"),
         ("metadata-store:zk:a:1?sessionTimeoutMillis=60000&batchingEnabled=false", "zk:a:1", "/ledgers"),
+        ("metadata-store:oxia://a:6648/bookkeeper", "oxia://a:6648/bookkeeper", "/ledgers"),
         ("metadata-store:memory:x", "memory:x", "/ledgers"),
         ("zk:a:2181/pulsar", "zk:a:2181/pulsar", "/ledgers"),
         ("a:2181", "a:2181", "/ledgers"),

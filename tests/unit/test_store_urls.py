@@ -42,6 +42,20 @@ def test_a_memory_store_has_no_chroot() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "ensemble"),
+    [
+        ("oxia://oxia:6648", "oxia://oxia:6648/default"),
+        ("oxia://oxia:6648/", "oxia://oxia:6648/default"),
+        ("oxia://oxia:6648/default", "oxia://oxia:6648/default"),
+        ("oxia://oxia:6648/bookkeeper", "oxia://oxia:6648/bookkeeper"),
+    ],
+)
+def test_an_oxia_has_a_namespace_and_no_chroot(url: str, ensemble: str) -> None:
+    assert split_chroot(url) == (ensemble, "")
+    assert scheme_of(url) == "oxia"
+
+
+@pytest.mark.parametrize(
     ("url", "says"),
     [
         ("", "expected one of .*zk:"),

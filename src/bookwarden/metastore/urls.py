@@ -16,6 +16,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import validate_path
 
 _ZOOKEEPER_PORT: Final = 2181
+_OXIA_NAMESPACE: Final = "default"
 _HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 
 
@@ -42,13 +43,16 @@ def scheme_of(url: str) -> str:
 def split_chroot(url: str) -> tuple[str, str]:
     """Part a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash.
 
-    The hosts of a ZooKeeper come in one order and with their ports, so that equal ensembles have equal URLs. Other
-    stores have no chroot. Raises ConfigError for a URL that means no store.
+    The hosts of a ZooKeeper come in one order and with their ports, an Oxia's namespace is always named: equal ensembles
+    have equal URLs. Only a ZooKeeper has chroots. Raises ConfigError for a URL that means no store.
     """
     scheme, rest = _parted(url)
     if scheme == "zk-snapshot":
         ensemble, _, chroot = url.partition("#")
         return ensemble, chroot.rstrip("/")
+    if scheme == "oxia":
+        address, _, namespace = rest.removeprefix("//").rstrip("/").partition("/")
+        return f"oxia://{address}/{namespace or _OXIA_NAMESPACE}", ""
     if scheme != "zk":
         return url, ""
     hosts, chroot = _hosts_and_chroot(rest)
@@ -137,7 +141,7 @@ def _open_oxia(rest: str, options: Mapping[str, Any]) -> MetadataStore:
 
     address, _, namespace = rest.removeprefix("//").partition("/")
     try:
-        connection = OxiaConnection(address=address, namespace=namespace or "default", **options)
+        connection = OxiaConnection(address=address, namespace=namespace or _OXIA_NAMESPACE, **options)
     except TypeError as error:
         raise ConfigError(f"metadata store URL oxia:{rest}: {error}") from error
     return OxiaStore(connection)
