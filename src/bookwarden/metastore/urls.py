@@ -43,8 +43,8 @@ def scheme_of(url: str) -> str:
 def split_chroot(url: str) -> tuple[str, str]:
     """Part a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash.
 
-    The hosts of a ZooKeeper come in one order and with their ports, an Oxia's namespace is always named: equal ensembles
-    have equal URLs. Only a ZooKeeper has chroots. Raises ConfigError for a URL that means no store.
+    The hosts of a ZooKeeper come in one order and with their ports, an Oxia's namespace is always named, so that equal
+    ensembles have equal URLs. Only a ZooKeeper has chroots. Raises ConfigError for a URL that means no store.
     """
     scheme, rest = _parted(url)
     if scheme == "zk-snapshot":
