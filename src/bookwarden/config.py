@@ -82,6 +82,7 @@ class MetadataStoreSettings(_Section):
     ledgers_root: str | None = None
     digest_user: str | None = None
     digest_password: SecretStr | None = None
+    oxia_token: SecretStr | None = None
     tls: bool = False
     tls_trust_certs_file: str | None = None
     tls_certificate_file: str | None = None

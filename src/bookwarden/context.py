@@ -89,7 +89,8 @@ def connection_of(settings: Settings) -> PulsarConnection:
 def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
     """Make the metadata store of this URL; it connects at its first call."""
     store = settings.metadata_store
-    if scheme_of(url) != "zk":
+    scheme = scheme_of(url)
+    if scheme not in ("zk", "oxia"):
         return open_store(url)
     options: dict[str, Any] = {
         "session_timeout_s": store.session_timeout_seconds,
@@ -100,10 +101,13 @@ def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
         "keyfile": store.tls_private_key_file,
         "batch_size": store.batch_size,
         "in_flight": store.batches_in_flight,
-        "max_request_bytes": store.jute_maxbuffer,
         "max_requests_per_second": store.max_requests_per_second,
-        "max_latency_s": None if store.max_store_latency_ms is None else store.max_store_latency_ms / 1000,
     }
+    if scheme == "oxia":
+        options["token"] = store.oxia_token.get_secret_value() if store.oxia_token else None
+        return open_store(url, **options)
+    options["max_request_bytes"] = store.jute_maxbuffer
+    options["max_latency_s"] = None if store.max_store_latency_ms is None else store.max_store_latency_ms / 1000
     if store.digest_user and store.digest_password:
         options["digest"] = (store.digest_user, store.digest_password.get_secret_value())
     return open_store(url, **options)

@@ -164,11 +164,11 @@ def test_deletes_whose_answers_were_lost_are_read_back(
     created = [node.created_ms for node in store.get_many(paths) if node is not None]
     send = store._writers.send
 
-    def lose_answers_and_send(shard: Shard, request: WriteRequest) -> PendingWrite:
+    def lose_answers_and_send(shard: Shard, request: WriteRequest, after: PendingWrite | None = None) -> PendingWrite:
         # Reads before the deletes have their answers.
         store._writers.send = send  # type: ignore[method-assign]
         proxy.lose_answers()
-        return send(shard, request)
+        return send(shard, request, after)
 
     store._writers.send = lose_answers_and_send  # type: ignore[method-assign]
     work = pool.submit(store.delete_many, asked, created_ms=created)

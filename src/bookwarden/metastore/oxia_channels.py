@@ -17,7 +17,7 @@ from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUn
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
-# The name that 0.14 and Pulsar 4.2's client have; Oxia's main branch of August 2026 serves io.oxia.proto.v1.
+# The name that 0.14 and Pulsar 4.2's client have. Servers from 0.15 call it io.oxia.proto.v1, and have both.
 _SERVICE: Final = "/io.streamnative.oxia.proto.OxiaClient/"
 
 _OPTIONS: Final = (

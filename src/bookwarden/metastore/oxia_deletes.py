@@ -88,6 +88,7 @@ class BatchDelete:
         """Send each key once; return those to send again, and why."""
         most = self.cluster.in_flight * len(shards.shards)
         window: deque[_Delete] = deque()
+        last: dict[int, PendingWrite] = {}
         again: list[Target] = []
         lost: ServerLost | None = None
         for shard, paths in self.reader.batches(shards, left):
@@ -96,7 +97,8 @@ class BatchDelete:
                 continue
             batch = [left[path] for path in paths]
             self.cluster.keep_rate(len(batch), deadline)
-            window.append(_Delete(batch, self.writers.send(shard, _request_of(batch))))
+            last[shard.id] = self.writers.send(shard, _request_of(batch), last.get(shard.id))
+            window.append(_Delete(batch, last[shard.id]))
             if len(window) >= most:
                 lost = self._settle(window.popleft(), again, deadline)
         while window:

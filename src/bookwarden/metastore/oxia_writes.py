@@ -26,7 +26,7 @@ class PendingWrite:
 
     def __init__(self, request: pb.WriteRequest, stream: WriteStream) -> None:
         self.request = request
-        self._stream = stream
+        self.stream = stream
         self._settled = threading.Event()
         self._answer: pb.WriteResponse | None = None
         self._failure: Exception | None = None
@@ -36,7 +36,7 @@ class PendingWrite:
         """Wait for the answer; raise ServerLost, or the StoreError that ended the stream."""
         if not self._settled.wait(deadline.left()):
             # What follows on a stream that hangs would hang as well.
-            self._stream.break_off()
+            self.stream.break_off()
             raise ServerLost("no answer in time")
         if self._failure is not None:
             raise self._failure
@@ -132,11 +132,15 @@ class ShardWriters:
         self._gates: dict[int, threading.Lock] = {}
         self._streams: dict[int, WriteStream] = {}
 
-    def send(self, shard: Shard, request: pb.WriteRequest) -> PendingWrite:
-        """Send a write to a shard, behind those that are under way."""
+    def send(self, shard: Shard, request: pb.WriteRequest, after: PendingWrite | None = None) -> PendingWrite:
+        """Send a write to a shard, behind those that are under way.
+
+        Where ``after`` is given the write takes its stream, and fails with it: nothing follows a failure unseen.
+        """
         request.shard = shard.id
         with self._gate(shard):
-            return self._stream(shard).send(request)
+            stream = self._stream(shard) if after is None else after.stream
+            return stream.send(request)
 
     @contextmanager
     def silence(self, shard: Shard, deadline: Deadline) -> Iterator[None]:
