@@ -133,6 +133,7 @@ class ScriptedOxia:
             "GetShardAssignments": one(pb.ShardAssignmentsRequest, self._assignments),
             "Read": one(pb.ReadRequest, self._read),
             "List": one(pb.ListRequest, self._list),
+            "GetNotifications": one(pb.NotificationsRequest, self._notifications),
             "WriteStream": grpc.stream_stream_rpc_method_handler(
                 writes, request_deserializer=pb.WriteRequest.FromString, response_serializer=_serialized
             ),
@@ -169,6 +170,12 @@ class ScriptedOxia:
                 leader = self.addresses[told[shard]]
                 namespace.assignments.add(shard=shard, leader=leader, int32_hash_range=hashes)
             yield answer
+
+    def _notifications(self, _: int, request: Any, context: grpc.ServicerContext) -> Iterator[pb.NotificationBatch]:
+        yield pb.NotificationBatch(shard=request.shard)
+        while context.is_active() and self._told:
+            with self._changed:
+                self._changed.wait(0.2)
 
     def _read(self, index: int, request: pb.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:
         self._require_leader(index, request.shard, context)

@@ -267,6 +267,34 @@ def test_a_session_begins_only_when_no_write_is_under_way(scripted: Maker, opene
     store._sessions.forget(shard, 1)
 
 
+def test_closing_a_store_ends_what_other_threads_do_with_it(scripted: Maker, opened: Opener) -> None:
+    server = scripted(shards=2)
+    store = opened(server)
+    paths = [path for path, _ in ledgers(server, 50)]
+    begun = threading.Barrier(4)
+
+    def work(call: Callable[[], object]) -> None:
+        call()
+        begun.wait(30)
+        while True:
+            call()
+
+    with ThreadPoolExecutor(3) as pool:
+        calls: list[Callable[[], object]] = [
+            lambda: store.get_many(paths),
+            lambda: store.delete_many([(f"{path}-absent", 1) for path in paths]),
+            lambda: store.list_children("/ledgers/00/0000"),
+        ]
+        running = [pool.submit(work, call) for call in calls]
+        store.watch("/watched", lambda _path: None)
+        begun.wait(30)
+        store.close()
+        for one in running:
+            with pytest.raises(StoreUnavailableError, match="was closed"):
+                one.result(timeout=30)
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(("oxia", "watch"))])
+
+
 def test_a_token_is_sent_and_one_that_is_refused_is_no_matter_of_waiting(scripted: Maker, opened: Opener) -> None:
     server = scripted(token="secret")
     server.set("/a", b"value")

@@ -92,39 +92,51 @@ class OxiaServer:
 
     def assignments(self, namespace: str) -> Any:
         """Follow which server leads which shard."""
-        return self._assignments(pb.ShardAssignmentsRequest(namespace=namespace), metadata=self._token)
+        return _invoke(self._assignments, pb.ShardAssignmentsRequest(namespace=namespace), metadata=self._token)
 
     def read(self, request: pb.ReadRequest, timeout: float) -> Any:
         """Send gets to a shard's leader."""
-        return self._read(request, timeout=timeout, metadata=self._token)
+        return _invoke(self._read, request, timeout=timeout, metadata=self._token)
 
     def list_range(self, request: pb.ListRequest, timeout: float) -> Any:
         """Send a list to a shard's leader."""
-        return self._list(request, timeout=timeout, metadata=self._token)
+        return _invoke(self._list, request, timeout=timeout, metadata=self._token)
 
     def notifications(self, shard: int) -> Any:
         """Follow the changes of a shard, from now on."""
-        return self._notifications(pb.NotificationsRequest(shard=shard), metadata=self._token)
+        return _invoke(self._notifications, pb.NotificationsRequest(shard=shard), metadata=self._token)
 
     def write_stream(self, requests: Iterator[pb.WriteRequest], namespace: str, shard: int) -> Any:
         """Open the stream of writes of a shard."""
-        return self._write_stream(requests, metadata=(("namespace", namespace), ("shard-id", str(shard)), *self._token))
+        return _invoke(
+            self._write_stream, requests, metadata=(("namespace", namespace), ("shard-id", str(shard)), *self._token)
+        )
 
     def create_session(self, shard: int, timeout_s: float, identity: str, timeout: float) -> int:
         """Begin a session on a shard; return its id."""
         request = pb.CreateSessionRequest(
             shard=shard, session_timeout_ms=int(timeout_s * 1000), client_identity=identity
         )
-        answer: pb.CreateSessionResponse = self._create_session(request, timeout=timeout, metadata=self._token)
+        answer: pb.CreateSessionResponse = _invoke(self._create_session, request, timeout=timeout, metadata=self._token)
         return answer.session_id
 
     def keep_alive(self, shard: int, session: int, timeout: float) -> None:
         """Let a session live on."""
-        self._keep_alive(pb.SessionHeartbeat(shard=shard, session_id=session), timeout=timeout, metadata=self._token)
+        _invoke(
+            self._keep_alive,
+            pb.SessionHeartbeat(shard=shard, session_id=session),
+            timeout=timeout,
+            metadata=self._token,
+        )
 
     def close_session(self, shard: int, session: int, timeout: float) -> None:
         """End a session and its ephemeral nodes."""
-        self._close_session(pb.SessionHeartbeat(shard=shard, session_id=session), timeout=timeout, metadata=self._token)
+        _invoke(
+            self._close_session,
+            pb.SessionHeartbeat(shard=shard, session_id=session),
+            timeout=timeout,
+            metadata=self._token,
+        )
 
 
 class Channels:
@@ -199,6 +211,14 @@ def _single(channel: grpc.Channel, method: str, answer: Any) -> Any:
     return channel.unary_unary(
         _SERVICE + method, request_serializer=_serialized, response_deserializer=answer.FromString
     )
+
+
+def _invoke(call: Any, request: Any, **options: Any) -> Any:
+    try:
+        return call(request, **options)
+    except ValueError as error:
+        # This is what gRPC makes of a channel that was closed a moment ago.
+        raise StoreUnavailableError("this metadata store was closed") from error
 
 
 def _serialized(request: Any) -> bytes:

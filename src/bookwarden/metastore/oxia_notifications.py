@@ -86,8 +86,10 @@ class Watch:
 
     def _follow_once(self) -> None:
         shard = self._cluster.shards(self._cluster.deadline()).of(self._path)
-        self._call = self._cluster.server(shard).notifications(shard.id)
-        batches = iter(self._call)
+        self._call = call = self._cluster.server(shard).notifications(shard.id)
+        if not self._is_wanted():
+            call.cancel()
+        batches = iter(call)
         next(batches, None)
         if self._begun.is_set():
             self._tell()
