@@ -93,7 +93,7 @@ class LatencyWindow:
 
 
 class Turn(NamedTuple):
-    """A request that may be sent now; ``held_s`` is how long we kept it back though the store was free."""
+    """A request that may be sent now; ``held_s`` is how long we kept it back, while the store did answer others."""
 
     number: int
     sent_at: float
@@ -142,9 +142,11 @@ class Pace:
             self._sleep(held)
         while True:
             with self._changed:
+                begin = self._now()
                 if not self._changed.wait_for(self._has_room, timeout):
                     return None
                 now = self._now()
+                held += now - begin
                 pause = self._not_before - now
                 if pause <= 0:
                     number = next(self._numbers)

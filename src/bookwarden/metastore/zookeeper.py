@@ -149,7 +149,10 @@ class ZooKeeperStore(MetadataStore):
         """Send one change as a multi, so that a change which nobody waits for can be withdrawn."""
         limit = self._session.connection.max_request_bytes - _WRITE_OVERHEAD
         if len(operation) > limit:
-            raise StoreError(f"{path}: {len(operation)} bytes are more than the {limit} that the store takes at once")
+            raise StoreError(
+                f"{path} cannot be written: {len(operation):,} bytes are more than the {limit:,} that the servers take "
+                "at once; raise jute.maxbuffer there, and here metadata_store.jute_maxbuffer"
+            )
         deadline = self._session.deadline()
         while True:
             request = wire.Multi([operation])

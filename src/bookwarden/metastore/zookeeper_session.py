@@ -7,6 +7,7 @@ across an expired session, whose successor may begin on a server that lags behin
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -95,9 +96,10 @@ class ZooKeeperConnection:
     ``hosts`` is ``host:port,host:port``; every path is below ``chroot``. ``digest`` is (user, password). ``acl``
     names who may use the nodes that we create: ``open`` (default: Pulsar's own nodes are, and its brokers and
     bookies must reach ours), ``creator`` (only our credentials) or ``creator-read-open`` (all may read).
-    ``operation_timeout_s`` bounds how long a call goes on without any progress, an outage included.
-    ``max_request_bytes`` is the servers' jute.maxbuffer. ``max_requests_per_second`` counts each node of a request, and
-    with ``max_latency_s`` fewer requests are in flight while the servers take longer; for both see pacing.Pace.
+    A server that answers reads alone, since it has lost its ensemble, is never used; an observer is, and a `sync` goes
+    through it to the leader. ``operation_timeout_s`` bounds how long a call goes on without any progress, an outage
+    included. ``max_request_bytes`` is the servers' jute.maxbuffer. ``max_requests_per_second`` counts each node of a
+    request, and with ``max_latency_s`` fewer are in flight while the servers take longer; for both see pacing.Pace.
     """
 
     hosts: str
@@ -329,15 +331,16 @@ class ZooKeeperSession:
         # Nobody tells the answers to an earlier client's requests any more.
         self.pace.forget()
         client = self._new_client()
-        client.add_listener(self._state_changed)
-        live = client.start_async()
-        connected = live.wait(min(self.connection.connect_timeout_s, deadline.left()))
+        listener = functools.partial(self._state_changed, client)
+        client.add_listener(listener)
+        client.start_async()
+        connected = self._up.wait(min(self.connection.connect_timeout_s, deadline.left()))
         try:
             if not connected:
                 raise self._unavailable("cannot be reached")
             self._require_chroot(client)
         except BaseException:
-            client.remove_listener(self._state_changed)
+            client.remove_listener(listener)
             _stop(client)
             raise
         deadline.progress()
@@ -370,22 +373,29 @@ class ZooKeeperSession:
                 "check the part after the host in the metadata store's URL"
             )
 
-    def _state_changed(self, state: str) -> None:
+    def _state_changed(self, client: Any, state: str) -> None:
+        if state == KazooState.CONNECTED and client.client_state == KeeperState.CONNECTED_RO:
+            # It has lost its ensemble: what it knows is old. Reads that began before it are begun anew.
+            self._log.last_warning = "the server answers reads alone, from what it knew before it lost the others"
+            self._lost_sessions += 1
+            return
         if state == KazooState.CONNECTED:
             self._log.last_warning = ""
             self._up.set()
             return
-        client = self._client
         if state == KazooState.LOST:
             self._lost_sessions += 1
             # kazoo's thread is gone for good after a protocol error or refused credentials.
-            self._dead = client is not None and client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+            self._dead = client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
         if not (self._dead or self._closed):
             self._up.clear()
 
     def _unavailable(self, what: str) -> StoreUnavailableError:
         hint = f" ({self._log.last_warning})" if self._log.last_warning else ""
-        return StoreUnavailableError(f"ZooKeeper {self.connection.hosts} {what}{hint}: check that it runs, then retry")
+        # OpenSSL's words, for what we refuse and for what the server tells that it refuses.
+        is_about_tls = "certificate" in hint.lower()
+        advice = "check the TLS certificates, ours and the servers'" if is_about_tls else "check that it runs"
+        return StoreUnavailableError(f"ZooKeeper {self.connection.hosts} {what}{hint}: {advice}, then retry")
 
 
 def _repeats(settings: ZooKeeperConnection) -> int:
