@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -46,10 +46,8 @@ class Population:
         """Create the managed-ledger nodes."""
         nodes: list[tuple[str, bytes]] = []
         for number, holder in enumerate(self._holders):
-            info = managed_ledger_pb2.ManagedLedgerInfo()
-            for ledger_id in range(_IDS_OF_HOLDER):
-                info.ledgerInfo.add(ledgerId=number * _IDS_OF_HOLDER + ledger_id, entries=1000, size=100_000)
-            nodes.append((managed_ledger_path(holder.name), info.SerializeToString()))
+            ids = range(number * _IDS_OF_HOLDER, (number + 1) * _IDS_OF_HOLDER)
+            nodes.append((managed_ledger_path(holder.name), managed_ledger_of(ids)))
         with zookeeper_of(self._site) as client:
             create_nodes(client, nodes)
 
@@ -93,6 +91,14 @@ def metadata_of(holder: ManagedLedgerHolder) -> bytes:
         custom=custom,
     )
     return encode_ledger_metadata(metadata, password=b"\0" * 20)
+
+
+def managed_ledger_of(ledger_ids: Iterable[int]) -> bytes:
+    """Make the value of a managed ledger's node that names these ledgers."""
+    info = managed_ledger_pb2.ManagedLedgerInfo()
+    for ledger_id in ledger_ids:
+        info.ledgerInfo.add(ledgerId=ledger_id, entries=50_000, size=50_000_000)
+    return info.SerializeToString()
 
 
 def create_nodes(client: KazooClient, nodes: Sequence[tuple[str, bytes]]) -> None:

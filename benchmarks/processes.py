@@ -1,4 +1,4 @@
-"""A sweep in processes of its own, and what those processes take of the machine."""
+"""Sweeps and scans in processes of their own, and what those processes take of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bookwarden.processes import descendants
 
@@ -40,8 +40,8 @@ class Usage:
         return sum(self.cpu.values())
 
 
-class SweepProcess:
-    """The driver of a sweep, started and ready; it ends with this process."""
+class DriverProcess:
+    """The driver of a sweep or scan, started and ready; it ends with this process."""
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
@@ -51,19 +51,13 @@ class SweepProcess:
         """The driver's Python process."""
         return self._child.pid
 
-    def drain(self) -> float:
-        """Sweep what is due; return the seconds from the start of the query to its end, when all is acknowledged."""
-        return float(self._ask("once")["seconds"])
-
-    def begin(self) -> None:
-        """Sweep from now on until this process is left."""
-        self._write("stream")
-
-    def _ask(self, order: str) -> Any:
-        self._write(order)
+    def ask(self, order: str) -> Any:
+        """Let it carry out an order; return what it reports."""
+        self.write(order)
         return self.answer()
 
-    def _write(self, order: str) -> None:
+    def write(self, order: str) -> None:
+        """Give it an order."""
         assert self._child.stdin is not None
         self._child.stdin.write(order + "\n")
         self._child.stdin.flush()
@@ -73,7 +67,7 @@ class SweepProcess:
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         if not line:
-            raise RuntimeError(f"the sweep ended with exit code {self._child.wait()}; its log is above")
+            raise RuntimeError(f"the driver ended with exit code {self._child.wait()}; its log is above")
         return json.loads(line)
 
     def stop(self) -> None:
@@ -90,11 +84,54 @@ class SweepProcess:
             self._child.wait()
 
 
+class SweepProcess(DriverProcess):
+    """The driver of a sweep."""
+
+    def drain(self) -> float:
+        """Sweep what is due; return the seconds from the start of the query to its end, when all is acknowledged."""
+        return float(self.ask("once")["seconds"])
+
+    def begin(self) -> None:
+        """Sweep from now on until this process is left."""
+        self.write("stream")
+
+
+class ScanProcess(DriverProcess):
+    """The driver of orphan scans."""
+
+    def scan(self, snapshot: str = "") -> dict[str, Any]:
+        """Scan a snapshot, or the live stores; return ``seconds``, ``ledgers``, ``orphans`` and ``stages``."""
+        found: dict[str, Any] = self.ask(f"scan {snapshot}")
+        return found
+
+
+def told_stages(stages: dict[str, float]) -> str:
+    """Say how long the longest stages of a scan took."""
+    longest = sorted(stages.items(), key=lambda item: -item[1])[:5]
+    return ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in longest)
+
+
+_DriverT = TypeVar("_DriverT", bound=DriverProcess)
+
+
 @contextmanager
 def sweep_process(settings_file: Path) -> Iterator[SweepProcess]:
     """Start Spark and the sweep's driver in a process of their own, which waits for orders."""
+    with _driver_process(SweepProcess, "benchmarks.sweeper", settings_file) as process:
+        yield process
+
+
+@contextmanager
+def scan_process(settings_file: Path) -> Iterator[ScanProcess]:
+    """Start Spark and the scan's driver in a process of their own, which waits for orders."""
+    with _driver_process(ScanProcess, "benchmarks.scanner", settings_file) as process:
+        yield process
+
+
+@contextmanager
+def _driver_process(kind: type[_DriverT], module: str, settings_file: Path) -> Iterator[_DriverT]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.sweeper", str(settings_file)],
+        [sys.executable, "-m", module, str(settings_file)],
         cwd=Path(__file__).parents[1],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -102,7 +139,7 @@ def sweep_process(settings_file: Path) -> Iterator[SweepProcess]:
         # Ctrl-C reaches this process alone, which then ends the other in order.
         start_new_session=True,
     )
-    process = SweepProcess(child)
+    process = kind(child)
     try:
         process.answer()
         yield process

@@ -43,7 +43,7 @@ def run_scan(
 
     ``say`` is told the scan's id. Raises ScanPaused at SIGINT and SIGTERM, and what OrphanScan raises.
     """
-    with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=_DEFAULTS) as spark:
+    with scan_session(settings, local=local) as spark:
         scan = OrphanScan(spark, settings, progress)
         scan_id = resume or scan.begin(snapshot)
         say(f"scan {scan_id}; if it is stopped, go on with: bookwarden orphans scan --resume {scan_id}")
@@ -51,6 +51,13 @@ def run_scan(
             with folder_errors(settings):
                 require_spark_reads(spark, scan_folder(settings, check_id(scan_id)).folder, _HEADER_FILE)
             return scan.run(scan_id)
+
+
+@contextmanager
+def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
+    """Open the Spark session of a scan; it ends with the body."""
+    with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=_DEFAULTS) as spark:
+        yield spark
 
 
 @contextmanager

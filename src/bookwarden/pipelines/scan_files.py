@@ -4,10 +4,11 @@
     stages/<stage>.json                the pieces of a stage, in the order of their numbers
     <stage>/piece-00017.parquet        the rows of a piece; its seal is in the key-value metadata
     <table>/piece-00017.parquet        further rows of the piece, if it has any
+    named.parquet, absent/             ids that places name, and those of them that were not listed: scan_ids
     lock, lock.json                    who is at work here
 
 A piece is finished when the file of its stage is there; that one is written last. A scan that was killed goes on with
-the pieces that are not finished.
+the pieces that are not finished; only what is made of these files, and of nothing else, is made anew.
 """
 
 from __future__ import annotations
