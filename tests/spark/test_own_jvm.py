@@ -15,47 +15,72 @@ from servers.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-# Snappy's native library is unpacked by the JVM, and the rows go through a Python worker.
+# Snappy's native library is unpacked by the JVM, and the rows go through a Python worker. With a second argument a
+# stream is planned for longer than the test takes.
 RUNS = """
-import sys
+import pathlib, sys, time
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from bookwarden.config import load_settings
 from bookwarden.pipelines.sweep_driver import running_session
+
+class Slow(DataSource):
+    def schema(self):
+        return "id long"
+
+    def streamReader(self, schema):
+        return SlowReader(self.options["file"])
+
+class SlowReader(DataSourceStreamReader):
+    def __init__(self, file):
+        self.file = file
+
+    def initialOffset(self):
+        pathlib.Path(self.file).touch()
+        time.sleep(600)
+
+    def read(self, partition):
+        return iter(())
+
 with running_session(load_settings(None), local=True) as spark:
     rows = spark.range(10).mapInArrow(lambda batches: batches, "id long")
-    rows.write.option("compression", "snappy").parquet(sys.argv[1])
-    print("written", flush=True)
+    rows.write.option("compression", "snappy").parquet("rows")
+    if len(sys.argv) > 1:
+        spark.dataSource.register(Slow)
+        planned = spark.readStream.format("Slow").option("file", sys.argv[1]).load()
+        query = planned.writeStream.format("noop").option("checkpointLocation", "checkpoint").start()
+        while query.isActive and not pathlib.Path(sys.argv[1]).exists():
+            time.sleep(0.1)
+    print("running", flush=True)
     sys.stdin.readline()
-print("ended", flush=True)
-sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_spark_of_our_own_leaves_nothing(tmp_path: Path, killed: bool) -> None:
+@pytest.mark.parametrize(
+    ("ending", "arguments"), [(signal.SIGINT, ["planning"]), (signal.SIGKILL, [])], ids=["interrupted", "killed"]
+)
+def test_a_spark_of_our_own_leaves_nothing(tmp_path: Path, ending: signal.Signals, arguments: list[str]) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     # Java knows no TMPDIR, but takes from here what its command line does not say.
     environment = {**os.environ, "TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
-    command = [sys.executable, "-c", RUNS, str(tmp_path / "rows")]
+    command = [sys.executable, "-c", RUNS, *arguments]
     with subprocess.Popen(
         command, env=environment, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
             assert process.stdout
-            assert process.stdin
-            assert process.stdout.readline() == b"written\n"
+            assert process.stdout.readline() == b"running\n"
             (folder,) = temporary.iterdir()
             assert any("snappy" in path.name for path in folder.iterdir())
+            assert all((tmp_path / name).exists() for name in arguments), "the stream failed"
             started = [identify(pid) for pid in descendants(process.pid)[1:]]
             assert len(started) > 1
-            if killed:
-                process.send_signal(signal.SIGKILL)
-                eventually(lambda: not any(one and one.is_alive() for one in started), 60)
-            else:
-                process.stdin.write(b"\n")
-                process.stdin.flush()
-                assert process.stdout.readline() == b"ended\n"
-                assert not any(one and one.is_alive() for one in started)
-            assert list(temporary.iterdir()) == []
+            process.send_signal(ending)
+            process.wait(120)
         finally:
             process.kill()
+    if ending is signal.SIGKILL:
+        # The JVM sees it at the end of its input, and its workers when they next ask it.
+        eventually(lambda: not any(one and one.is_alive() for one in started), 60)
+    assert not any(one and one.is_alive() for one in started)
+    assert list(temporary.iterdir()) == []
