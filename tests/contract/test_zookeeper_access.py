@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import ipaddress
@@ -135,7 +136,7 @@ def test_no_server_is_one_line_that_names_it(lone_zookeeper: LoneZooKeeper) -> N
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CA, and a certificate of 127.0.0.1 signed by it, as PEM files."""
+    """A CA, and certificates of 127.0.0.1 signed by it, one that is valid and one that was, as PEM files."""
     folder = tmp_path_factory.mktemp("certificates")
     ca_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca = certificate("test ca", ca_key, "test ca", ca_key)
@@ -147,13 +148,16 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "server.pem").write_bytes(server)
     (folder / "key.pem").write_bytes(key)
     (folder / "store.pem").write_bytes(key + server)
+    expired = certificate("127.0.0.1", server_key, "test ca", ca_key, days=-1)
+    (folder / "expired.pem").write_bytes(expired)
+    (folder / "expired-store.pem").write_bytes(key + expired)
     stranger = ec.generate_private_key(ec.SECP256R1())
     (folder / "other-ca.pem").write_bytes(certificate("other ca", stranger, "other ca", stranger))
     return folder
 
 
 def certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey, *, days: int = 1
 ) -> bytes:
     now = datetime.datetime.now(datetime.timezone.utc)
     is_ca = name == issuer
@@ -163,8 +167,8 @@ def certificate(
         .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=7))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
     )
     if not is_ca:
@@ -175,13 +179,19 @@ def certificate(
 
 @pytest.fixture(scope="module")
 def secure_zookeeper(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
+    with running_with_tls(tmp_path_factory.mktemp("secure"), certificates / "store.pem", certificates) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_with_tls(home: Path, key_store: Path, certificates: Path) -> Iterator[LoneZooKeeper]:
     settings = (
         "secureClientPort={secure_port}\nsecureClientPortAddress=127.0.0.1\n"
         "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
-        f"ssl.keyStore.location={certificates / 'store.pem'}\n"
+        f"ssl.keyStore.location={key_store}\n"
         f"ssl.trustStore.location={certificates / 'ca.pem'}\nssl.clientAuth=need\n"
     )
-    server = LoneZooKeeper(tmp_path_factory.mktemp("secure"), settings=settings)
+    server = LoneZooKeeper(home, settings=settings)
     try:
         server.start()
         yield server
@@ -213,12 +223,41 @@ def test_a_server_that_another_ca_vouches_for_is_not_trusted(
     gc.collect()
 
 
-def secure_store(server: LoneZooKeeper, certificates: Path, ca: str, **options: object) -> ZooKeeperStore:
+@pytest.mark.filterwarnings("ignore:ssl.OP_NO_SSL:DeprecationWarning", "ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_server_whose_certificate_expired_is_named_with_the_reason(zookeeper_home: Path, certificates: Path) -> None:
+    with running_with_tls(zookeeper_home, certificates / "expired-store.pem", certificates) as server:
+        store = secure_store(server, certificates, ca="ca.pem", connect_timeout_s=3.0)
+        with pytest.raises(
+            StoreUnavailableError, match=r"certificate has expired.*check the TLS certificates"
+        ) as caught:
+            store.get("/")
+        store.close()
+    assert f"127.0.0.1:{server.secure_port} cannot be reached" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.OP_NO_SSL:DeprecationWarning", "ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_certificate_of_ours_that_expired_is_told_as_the_server_tells_it(
+    secure_zookeeper: LoneZooKeeper, certificates: Path
+) -> None:
+    store = secure_store(secure_zookeeper, certificates, "ca.pem", certfile="expired.pem", connect_timeout_s=3.0)
+    with pytest.raises(StoreUnavailableError, match=r"(?i)certificate.*check the TLS certificates"):
+        store.get("/")
+    store.close()
+    gc.collect()
+
+
+def secure_store(
+    server: LoneZooKeeper, certificates: Path, ca: str, certfile: str = "server.pem", **options: object
+) -> ZooKeeperStore:
     store = open_store(
         f"zk:127.0.0.1:{server.secure_port}",
         use_ssl=True,
         ca=str(certificates / ca),
-        certfile=str(certificates / "server.pem"),
+        certfile=str(certificates / certfile),
         keyfile=str(certificates / "key.pem"),
         **options,
     )
