@@ -13,6 +13,9 @@ from bookwarden.config import load_settings
 from bookwarden.errors import BookwardenError
 from bookwarden.pipelines.scan_driver import run_scan
 
+# As a shell tells it of a command that SIGINT ended.
+_INTERRUPTED = 130
+
 
 def main() -> int:
     """Scan, or go on with a scan; return the exit code: those of `bookwarden orphans scan`, in docs/cli.md."""
@@ -29,6 +32,9 @@ def main() -> int:
     except BookwardenError as error:
         logging.error("%s", error)
         return error.exit_code
+    except KeyboardInterrupt as paused:
+        logging.error("%s", paused)
+        return _INTERRUPTED
     logging.info("plan %s: %d orphans, %d missing", result.plan.plan_id, result.orphans, result.missing)
     return result.exit_code
 

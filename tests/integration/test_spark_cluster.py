@@ -1,25 +1,34 @@
-"""The sweep on a real Spark cluster, whose executors get the packaged archive and nothing else."""
+"""The sweep and the orphan scan on a real Spark cluster, whose executors get the packaged archive and nothing else."""
 
 from __future__ import annotations
 
 import json
+import signal
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from bookwarden.devcluster import DevCluster
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.cli.main import cli
+from bookwarden.config import Settings
+from bookwarden.devcluster import DevCluster, ServerProcess
+from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines import archive
+from bookwarden.pipelines.orphan_folder import plans_of, scan_folder, scan_ids
+from bookwarden.processes import ProcessIdentity, descendants, identify
 from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population
+from servers.scanned_site import ScannedSite, broker_telling_the_time
 from servers.spark_cluster import BARE_PYTHON, SparkCluster, bare_python_says
+from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -73,23 +82,13 @@ def test_two_workers_sweep_all_marks_with_only_the_archive(
     doomed = populate_and_mark(site)
     events = tmp_path / "events"
     events.mkdir()
-    settings = tmp_path / "bookwarden.yaml"
-    settings.write_text(yaml.safe_dump(site.settings.model_dump(mode="json")))
-
     conf = {
-        "spark.archives": f"{packaged}#env",
-        "spark.executorEnv.PYTHONPATH": "./env",
-        "spark.pyspark.python": BARE_PYTHON,
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-        # Else a worker that is quick to come up takes all tasks before the other is there.
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-        "spark.ui.enabled": "false",
+        **with_archive(packaged),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",
     }
+    settings = settings_file(site.settings, tmp_path)
     script = CHECKOUT / "streaming" / "ledger_deletion.py"
     workers.submit(script, ["--config", str(settings), "--once"], conf, unpacked)
 
@@ -99,6 +98,27 @@ def test_two_workers_sweep_all_marks_with_only_the_archive(
     assert {row["ledger_id"] for row in site.outcomes()} == set(doomed)
     assert site.backlog() == 0
     assert_both_workers_ran_the_archive(workers, tasks_by_executor(events))
+
+
+def with_archive(packaged: Path) -> dict[str, str]:
+    """Give the properties with which executors run the archive."""
+    return {
+        "spark.archives": f"{packaged}#env",
+        "spark.executorEnv.PYTHONPATH": "./env",
+        "spark.pyspark.python": BARE_PYTHON,
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        # Else a worker that is quick to come up takes all tasks before the other is there.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.ui.enabled": "false",
+    }
+
+
+def settings_file(settings: Settings, folder: Path) -> Path:
+    file = folder / "bookwarden.yaml"
+    file.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
+    return file
 
 
 def populate_and_mark(site: DeletionSite) -> dict[int, str]:
@@ -114,6 +134,82 @@ def populate_and_mark(site: DeletionSite) -> dict[int, str]:
             marks.append(PendingDeletion(holder.name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id))
     site.mark(*marks)
     return doomed
+
+
+@pytest.fixture
+def site(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannedSite]:
+    """A cluster's metadata in a ZooKeeper of its own, since a scan looks for roots that it was not told of."""
+    server = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    try:
+        server.start()
+        with (
+            broker_telling_the_time(60) as admin_url,
+            closing(ScannedSite(server.hosts, "/scanned", admin_url, tmp_path / "orphans")) as made,
+        ):
+            yield made
+    finally:
+        server.kill()
+
+
+def driver_of(submission: ServerProcess) -> ProcessIdentity | None:
+    """Find the process of the script that spark-submit has started."""
+    for pid in descendants(submission.pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            if "python" in words[0] and words[1].endswith("orphan_scan.py"):
+                return identify(pid)
+    return None
+
+
+def test_an_orphan_scan_is_submitted_paused_and_resumed_and_spark_submit_gives_its_exit_codes(
+    tmp_path: Path, packaged: Path, unpacked: Path, workers: SparkCluster, site: ScannedSite
+) -> None:
+    # Each directory of a hundred millions has one ledger; a piece has four directories.
+    ids = [number * 1_000_000 for number in range(1, 25)]
+    site.topic("t/n/persistent/orders", ids)
+    site.ledgers(CursorHolder("t/n/persistent/orders", "gone"), [7])
+    # Of the properties that the job sets, here; by --conf they could not be changed.
+    site.overrides["spark.conf"] = "{spark.sql.shuffle.partitions: '2'}"
+    settings = settings_file(site.settings, tmp_path)
+
+    def submitted(*arguments: str) -> ServerProcess:
+        script = CHECKOUT / "jobs" / "orphan_scan.py"
+        return workers.submission(script, arguments, with_archive(packaged), unpacked)
+
+    def exit_code_of(submission: ServerProcess) -> int | None:
+        eventually(lambda: not submission.is_running(), 240)
+        return submission.exit_code
+
+    def ended(*arguments: str) -> tuple[int | None, str]:
+        submission = submitted(*arguments)
+        submission.start(wait=False)
+        return exit_code_of(submission), submission.log_since_start()
+
+    code, said = ended("--no-such-flag")
+    assert (code, "unrecognized arguments: --no-such-flag" in said) == (2, True), said
+    slow = submitted("--config", str(settings), "--set", "orphans.max_reads_per_second=4")
+    slow.start(wait=False)
+    (scan_id,) = eventually(lambda: scan_ids(site.settings), 240)
+    files = scan_folder(site.settings, scan_id)
+    eventually(lambda: files.finished("ledgers"), 240)
+    driver = driver_of(slow)
+    assert driver is not None
+    driver.signal(signal.SIGTERM)
+    assert exit_code_of(slow) == 130, slow.log_since_start()
+    assert f"--resume {scan_id}" in slow.log_since_start()
+    assert len(files.finished("ledgers")) < len(files.pieces("ledgers") or [])
+
+    code, said = ended("--config", str(settings), "--resume", scan_id)
+    assert code == 20, said
+    named = CliRunner().invoke(cli, ["--config", str(settings), "-o", "json", "orphans", "list"])
+    (plan,) = json.loads(named.stdout)["plans"]
+    assert (plan["plan"]["scan_id"], plan["plan"]["counts"]["candidates"]) == (scan_id, 1)
+    assert f"plan {plan['plan']['plan_id']}: 1 orphans, 0 missing" in said
+    plans = plans_of(site.settings)
+    assert [one.ledger_id for one in plans.all_candidates(plans.manifest(plan["plan"]["plan_id"]))] == [7]
+    # The archive has no bytecode: what lies there was compiled because an executor imported it.
+    compiled = "app-*/*/env/bookwarden/pipelines/__pycache__/scan_reading.*.pyc"
+    assert [file for number in range(2) for file in workers.work_folder(number).glob(compiled)]
 
 
 def tasks_by_executor(events: Path) -> Counter[str]:

@@ -79,14 +79,19 @@ class SparkCluster:
 
     def submit(self, script: Path, arguments: Sequence[str], conf: Mapping[str, str], python_path: Path) -> None:
         """Run a script by spark-submit in client mode to its end, with this PYTHONPATH; ServerError if it fails."""
+        self.submission(script, arguments, conf, python_path).run(_SUBMIT_SECONDS)
+
+    def submission(
+        self, script: Path, arguments: Sequence[str], conf: Mapping[str, str], python_path: Path
+    ) -> ServerProcess:
+        """Make what `submit` runs; it is not started yet."""
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master_url]
         java = _temporary_files_in(temporary_folder(self.home / "submit", "submit"))
         own = {"spark.driver.defaultJavaOptions": java, "spark.executor.defaultJavaOptions": java}
         for name, value in {**own, **conf}.items():
             command += ["--conf", f"{name}={value}"]
         environment = bare_environment(PYTHONPATH=str(python_path))
-        spec = self._spec("submit", [*command, str(script), *arguments], lambda _: True, environment)
-        ServerProcess(spec).run(_SUBMIT_SECONDS)
+        return ServerProcess(self._spec("submit", [*command, str(script), *arguments], lambda _: True, environment))
 
     def _daemon(
         self,
