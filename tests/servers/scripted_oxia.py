@@ -222,7 +222,7 @@ class ScriptedOxia:
 
     def _create_session(self, _request: pb.CreateSessionRequest, _context: Any) -> pb.CreateSessionResponse:
         self.calls["session"] += 1
-        return pb.CreateSessionResponse(session_id=1)
+        return pb.CreateSessionResponse(session_id=self.calls["session"])
 
     def _require_leader(self, index: int, shard: int, context: grpc.ServicerContext) -> None:
         if self.leaders[shard] != index:

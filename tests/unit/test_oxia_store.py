@@ -267,6 +267,17 @@ def test_a_session_begins_only_when_no_write_is_under_way(scripted: Maker, opene
     store._sessions.forget(shard, 1)
 
 
+def test_threads_that_need_a_session_at_once_share_one(scripted: Maker, opened: Opener) -> None:
+    server = scripted()
+    store = opened(server)
+    (shard,) = store._cluster.shards(store._cluster.deadline()).shards
+    with ThreadPoolExecutor(8) as pool:
+        begun = [pool.submit(store._sessions.session_of, shard, store._cluster.deadline()) for _ in range(8)]
+        assert {one.result(timeout=30) for one in begun} == {1}
+    assert server.calls["session"] == 1
+    store._sessions.forget(shard, 1)
+
+
 def test_closing_a_store_ends_what_other_threads_do_with_it(scripted: Maker, opened: Opener) -> None:
     server = scripted(shards=2)
     store = opened(server)

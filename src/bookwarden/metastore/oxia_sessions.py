@@ -41,24 +41,23 @@ class OxiaSessions:
 
     def session_of(self, shard: Shard, deadline: Deadline) -> int:
         """Return the id of our session with the shard, begun if there is none; raise ServerLost without an answer."""
-        with self._lock:
-            known = self._sessions.get(shard.id)
+        known = self._known(shard)
         if known is not None:
             return known
         settings = self._cluster.connection
         # The leader writes a session without regard to the order of our stream.
         with self._writers.silence(shard, deadline):
+            known = self._known(shard)
+            if known is not None:
+                # Another thread began it meanwhile: of two, one would be left without heartbeats.
+                return known
             try:
                 session = self._cluster.server(shard).create_session(
                     shard.id, settings.session_timeout_s, self.identity, max(0.1, deadline.left())
                 )
             except grpc.RpcError as error:
                 raise self._cluster.lost(error, shard) from error
-        with self._lock:
-            self._sessions[shard.id] = session
-            if self._heart is None:
-                self._heart = threading.Thread(target=self._beat, name="oxia heartbeats", daemon=True)
-                self._heart.start()
+            self._keep(shard, session)
         return session
 
     def forget(self, shard: Shard, session: int) -> None:
@@ -86,6 +85,17 @@ class OxiaSessions:
                 )
             except StoreUnavailableError as error:
                 _LOG.warning("a session could not be ended and will time out: %s", error)
+
+    def _known(self, shard: Shard) -> int | None:
+        with self._lock:
+            return self._sessions.get(shard.id)
+
+    def _keep(self, shard: Shard, session: int) -> None:
+        with self._lock:
+            self._sessions[shard.id] = session
+            if self._heart is None:
+                self._heart = threading.Thread(target=self._beat, name="oxia heartbeats", daemon=True)
+                self._heart.start()
 
     def _beat(self) -> None:
         settings = self._cluster.connection
