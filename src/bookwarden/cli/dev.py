@@ -82,7 +82,7 @@ def up(invocation: Invocation, home: Path, pulsar: str | None, metadata: str | N
     home = home.expanduser().absolute()
     options = _options_of(home, pulsar, metadata, beside)
     cluster = DevCluster(home, options, detached=True, progress=invocation.say)
-    _start_what_does_not_run(cluster)
+    _start_what_does_not_run(cluster, invocation)
     _write_settings(cluster)
     invocation.write(_describe(cluster))
 
@@ -124,10 +124,11 @@ def _refuse_another(home: Path, kind: str, kept: str, asked: str | None) -> None
         )
 
 
-def _start_what_does_not_run(cluster: DevCluster) -> None:
+def _start_what_does_not_run(cluster: DevCluster, invocation: Invocation) -> None:
     idle = [server for server in cluster.servers if not server.is_running()]
     if set(idle) <= set(cluster.beside):
         for server in idle:
+            invocation.say(f"starting {server.name} beside the cluster")
             server.start(wait=False)
         for server in cluster.servers:
             server.wait_until_ready()
