@@ -182,6 +182,15 @@ def test_a_put_in_doubt_is_not_repeated(scripted: Maker, opened: Opener) -> None
         store.put("/a", b"new", version)
 
 
+def test_a_put_makes_no_key(scripted: Maker, opened: Opener) -> None:
+    server = scripted()
+    store = opened(server)
+    for version in (-1, 0):
+        with pytest.raises(LostRaceError):
+            store.put("/a", b"", version)
+    assert server.records == {}
+
+
 def test_children_of_many_siblings_cost_one_list_for_each_shard(scripted: Maker, opened: Opener) -> None:
     server = scripted(shards=2)
     store = opened(server)

@@ -69,6 +69,9 @@ class OxiaStore(MetadataStore):
         return [results[pair] for pair in expected]
 
     def put(self, path: str, value: bytes, version: int) -> int:
+        if version == _NONE:
+            # Oxia would make the key.
+            raise LostRaceError(f"{path} has no version {version}: read it again")
         answer = self._write(pb.PutRequest(key=validate_path(path), value=value, expected_version_id=version))
         if answer.status == pb.OK:
             return answer.version.version_id

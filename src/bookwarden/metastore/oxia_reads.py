@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -20,8 +20,6 @@ from bookwarden.metastore.oxia_shards import OxiaCluster, Shard, ShardMap
 from bookwarden.metastore.zookeeper_batches import split
 from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
-
-T = TypeVar("T")
 
 
 class SentReads(NamedTuple):
@@ -41,7 +39,24 @@ class OxiaReader:
 
     def get_many(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
         """Read each path, in the order asked; None where there is no key."""
-        rows = self._get(paths, deadline, _whole, _versioned)
+        rows: dict[str, Versioned | None] = {}
+        left = list(dict.fromkeys(paths))
+        while left:
+            shards = self._cluster.shards(deadline)
+            again: list[str] = []
+            lost = ServerLost("")
+            for sent in self.in_flight(self.batches(shards, left), _whole, deadline):
+                try:
+                    answers = self.answers_of(sent)
+                except ServerLost as error:
+                    lost = error
+                    again += sent.keys
+                else:
+                    rows.update(zip(sent.keys, map(_versioned, answers), strict=True))
+                    deadline.progress()
+            left = again
+            if left:
+                self._cluster.wait_for_news(shards, lost, deadline)
         return [rows[path] for path in paths]
 
     def list_range(self, start: str, end: str, deadline: Deadline) -> list[str]:
@@ -77,33 +92,6 @@ class OxiaReader:
                 )
             if second.status == pb.OK and second.key.startswith("/"):
                 self._ordered.add(shard.id)
-
-    def _get(
-        self,
-        keys: Iterable[str],
-        deadline: Deadline,
-        request_of: Callable[[str], pb.GetRequest],
-        row_of: Callable[[pb.GetResponse], T],
-    ) -> dict[str, T]:
-        rows: dict[str, T] = {}
-        left = list(dict.fromkeys(keys))
-        while left:
-            shards = self._cluster.shards(deadline)
-            again: list[str] = []
-            lost = ServerLost("")
-            for sent in self.in_flight(self.batches(shards, left), request_of, deadline):
-                try:
-                    answers = self.answers_of(sent)
-                except ServerLost as error:
-                    lost = error
-                    again += sent.keys
-                else:
-                    rows.update(zip(sent.keys, map(row_of, answers), strict=True))
-                    deadline.progress()
-            left = again
-            if left:
-                self._cluster.wait_for_news(shards, lost, deadline)
-        return rows
 
     def batches(self, shards: ShardMap, keys: Iterable[str]) -> Iterator[tuple[Shard, list[str]]]:
         """Part keys into requests for one shard each, the shards in turn."""
