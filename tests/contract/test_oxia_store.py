@@ -6,18 +6,20 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from uuid import uuid4
 
+import grpc
 import pytest
 
 from bookwarden.devcluster.oxia import OxiaServer, ensure_oxia
-from bookwarden.errors import ConfigError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from bookwarden.errors import ConfigError, OutcomeUnknownError, StoreError, StoreUnavailableError, StoreWedgedError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.oxia import OxiaStore
 from bookwarden.metastore.oxia_shards import Shard
 from bookwarden.metastore.oxia_writes import PendingWrite
 from bookwarden.metastore.urls import open_store
-from bookwarden.wire.pb.oxia_client_pb2 import WriteRequest
+from bookwarden.wire.pb.oxia_client_pb2 import PutRequest, WriteRequest
 from contract.conftest import OxiaStoreMaker
 from servers.lossy_proxy import LossyProxy
 from servers.waiting import eventually
@@ -277,6 +279,58 @@ def test_a_session_that_ended_is_reported_to_watchers_and_followed_by_another(
     assert value_of(other, path) is None
     again = store.ephemeral_sequential(f"{root}/id-", b"me")
     assert value_of(other, again) == b"me"
+
+
+def test_a_shard_that_others_wedged_stops_every_write_until_its_server_is_restarted(
+    connect_oxia: OxiaStoreMaker, root: str, oxia_server: OxiaServer
+) -> None:
+    store = connect_oxia(batch_size=10)
+    asked = expected_of(store, fill(store, root, 100))
+    (shard, *_) = store._cluster.shards(store._cluster.deadline()).shards
+    try:
+        wedge(oxia_server, shard.id)
+        with pytest.raises(StoreWedgedError, match="restart that server"):
+            store.delete_many([pair for pair in asked if store_shard(store, pair[0]) == shard])
+        with pytest.raises(StoreWedgedError, match="restart that server"):
+            store.create(next(path for path in names(root) if store_shard(store, path) == shard), b"")
+        assert all(store.get_many([path for path, _ in asked]))
+    finally:
+        oxia_server.restart()
+    eventually(lambda: answers(store, root))
+    assert store.delete_many(asked) == [DELETED] * 100
+
+
+def names(root: str) -> Iterator[str]:
+    return (f"{root}/other{number}" for number in count())
+
+
+def store_shard(store: OxiaStore, path: str) -> Shard:
+    return store._cluster.shards(store._cluster.deadline()).of(path)
+
+
+def wedge(server: OxiaServer, shard: int) -> None:
+    """Write over many connections at once until the shard takes no more."""
+    wedged = threading.Event()
+    texts: list[str] = []
+
+    def write(number: int) -> None:
+        with grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            call = channel.unary_unary(
+                "/io.streamnative.oxia.proto.OxiaClient/Write", request_serializer=WriteRequest.SerializeToString
+            )
+            request = WriteRequest(shard=shard, puts=[PutRequest(key=f"/wedge/{number}", value=b"x")])
+            while not wedged.is_set():
+                try:
+                    call(request, timeout=30)
+                except grpc.RpcError as error:
+                    texts.append(error.details())
+                    wedged.set()
+
+    with ThreadPoolExecutor(16) as writers:
+        for writer in [writers.submit(write, number) for number in range(16)]:
+            writer.result(timeout=120)
+    assert texts
+    assert all("can not immediately follow" in text for text in texts), texts
 
 
 def test_a_namespace_that_does_not_exist_is_an_error_and_not_an_empty_store(oxia_server: OxiaServer) -> None:
