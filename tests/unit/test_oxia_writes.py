@@ -9,10 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from bookwarden.metastore.oxia_channels import ServerLost
+from bookwarden.errors import StoreUnavailableError
+from bookwarden.metastore.oxia_channels import Channels, ServerLost
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.oxia_shards import OxiaCluster, Shard
-from bookwarden.metastore.oxia_writes import WriteStream
+from bookwarden.metastore.oxia_writes import ShardWriters, WriteStream
 from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
@@ -49,11 +50,16 @@ class Call:
         self.fail.set()
 
 
-def stream_over(call: Call) -> WriteStream:
+def cluster_over(call: Any) -> OxiaCluster:
     cluster: Any = OxiaCluster(OxiaConnection("a:1"))
     server: Any = type("Server", (), {"write_stream": staticmethod(call)})
     cluster.server = lambda _shard: server
-    return WriteStream(cluster, SHARD)
+    made: OxiaCluster = cluster
+    return made
+
+
+def stream_over(call: Call) -> WriteStream:
+    return WriteStream(cluster_over(call), SHARD)
 
 
 @pytest.mark.parametrize("takes", [0, 1])
@@ -82,3 +88,35 @@ def test_a_write_without_an_answer_in_time_ends_its_stream() -> None:
         second.get(Deadline(30))
     assert first.may_be_done
     assert not second.may_be_done
+
+
+def test_what_is_sent_behind_a_write_fails_with_it_and_begins_no_other_stream() -> None:
+    calls: list[Call] = []
+
+    def begin(requests: Iterator[pb.WriteRequest], namespace: str, shard: int) -> Call:
+        calls.append(Call(1))
+        return calls[-1](requests, namespace, shard)
+
+    writers = ShardWriters(cluster_over(begin))
+    first = writers.send(SHARD, pb.WriteRequest())
+    calls[0].fail.set()
+    with pytest.raises(ServerLost):
+        first.get(Deadline(30))
+    behind = writers.send(SHARD, pb.WriteRequest(), first)
+    with pytest.raises(ServerLost):
+        behind.get(Deadline(30))
+    assert not behind.may_be_done
+    assert len(calls) == 1
+    writers.send(SHARD, pb.WriteRequest())
+    assert len(calls) == 2
+    writers.close()
+
+
+def test_a_server_of_a_store_that_was_closed_meanwhile_says_so() -> None:
+    channels = Channels(OxiaConnection("127.0.0.1:1"))
+    server = channels.server("127.0.0.1:1")
+    channels.close()
+    with pytest.raises(StoreUnavailableError, match="was closed"):
+        server.read(pb.ReadRequest(), 1.0)
+    with pytest.raises(StoreUnavailableError, match="was closed"):
+        channels.server("127.0.0.1:1")
