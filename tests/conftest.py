@@ -18,6 +18,7 @@ from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.short_lived import running_until_killed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,11 +47,20 @@ def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_start_of_spark() -> Iterator[None]:
+    """Let every Spark that tests start do without Java's full compiler (C2), as their servers do."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Read by PySpark when it starts a JVM, here or in a process that a test starts.
+        patch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell")
+        yield
+
+
 @pytest.fixture(scope="session")
 def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """A running Pulsar that all tests share: use a namespace of your own, break nothing."""
     options = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER)
-    with DevCluster(tmp_path_factory.mktemp("pulsar"), options) as cluster:
+    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as cluster:
         yield cluster
 
 

@@ -33,6 +33,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from servers.more_bookies import MoreBookies
 from servers.pulsar_topics import TopicUnderTest
+from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -90,7 +91,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
     options = ClusterOptions(max_entries_per_ledger=10, bookie_settings=_tls_settings(files[0], files[1]))
-    with DevCluster(folder / "pulsar", options) as cluster, closing(open_store(cluster.store_url)) as store:
+    started = DevCluster(folder / "pulsar", options)
+    with running_until_killed(started) as cluster, closing(open_store(cluster.store_url)) as store:
         more = MoreBookies(cluster, "", NAMED)
         try:
             more.start()

@@ -34,6 +34,7 @@ from bookwarden.wire.cursor import decode_position_info
 from servers.broker_claims import assert_every_claimed_ledger_is_found
 from servers.deletion_site import DeletionSite
 from servers.population import Population
+from servers.short_lived import running_until_killed
 from servers.sweeping_site import SweepingSite
 from servers.topic_contents import compact, compacted_in_use, listed, managed_ledger_of, retain, send, send_keyed
 from servers.waiting import eventually
@@ -53,7 +54,7 @@ UNUSED = 1_900_000_000
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """A cluster of this module's own: its delayed messages are kept in buckets, and its bookie is paused."""
     options = ClusterOptions(max_entries_per_ledger=10, broker_settings=BUCKETS)
-    with DevCluster(tmp_path_factory.mktemp("pulsar"), options) as made:
+    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as made:
         yield made
 
 
@@ -394,6 +395,7 @@ def test_ledgers_of_logs_are_referenced_whatever_they_say_of_themselves(
     command = [
         find_java().executable,
         "-Xmx256m",
+        "-XX:TieredStopAtLevel=1",
         "-cp",
         libraries,
         str(source),

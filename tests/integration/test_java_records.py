@@ -44,7 +44,7 @@ def received(pulsar_cluster: DevCluster, topics: dict[str, str]) -> Iterator[dic
 
 def _run_java(*arguments: str) -> None:
     libraries = f"{ensure_distribution() / 'lib'}/*"
-    command = [find_java().executable, "-Xmx256m", "-cp", libraries, str(SOURCE), *arguments]
+    command = [find_java().executable, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", libraries, str(SOURCE), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
 

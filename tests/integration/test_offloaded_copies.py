@@ -25,6 +25,7 @@ from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from servers.deletion_site import DeletionSite
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
 from servers.pulsar_topics import TopicUnderTest
+from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -61,7 +62,7 @@ def offloading_cluster(proxy: TroubledStore, tmp_path_factory: pytest.TempPathFa
         # What the driver S3 reads; aws-s3 takes AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
         broker_environment={"ACCESS_KEY_ID": ACCESS_KEY, "ACCESS_KEY_SECRET": SECRET_KEY},
     )
-    with DevCluster(tmp_path_factory.mktemp("offloading"), options) as cluster:
+    with running_until_killed(DevCluster(tmp_path_factory.mktemp("offloading"), options)) as cluster:
         yield cluster
 
 

@@ -27,6 +27,7 @@ from bookwarden.pipelines.orphan_scan import OrphanScan
 from servers.deletion_site import DeletionSite
 from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
 from servers.orphan_makers import ALL_MAKERS, Maker, make_orphans
+from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -81,7 +82,7 @@ def orphanage(
         bookie_settings={**garbage.bookie_settings, **BOOKIE_SETTINGS},
     )
     home = tmp_path_factory.mktemp("pulsar")
-    with DevCluster(home, options, avoid=[port]) as cluster:
+    with running_until_killed(DevCluster(home, options, avoid=[port])) as cluster:
         urls = (cluster.service_url, cluster.admin_url, cluster.store_url)
         settings = SETTINGS | {"orphans.folder": str(home / "orphans")}
         site = DeletionSite(*urls, make_namespace(cluster), home / "site", overrides=settings)

@@ -38,6 +38,7 @@ from servers.broker_claims import (
     unfound,
 )
 from servers.deletion_site import DeletionSite
+from servers.short_lived import running_until_killed
 from servers.sweeping_site import SweepingSite
 from servers.topic_contents import compact, listed, managed_ledger_of, retain, send, send_keyed
 from servers.waiting import eventually
@@ -55,7 +56,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     options = ClusterOptions(pulsar="4.2.4", max_entries_per_ledger=10, broker_settings=SETTINGS)
-    with DevCluster(tmp_path_factory.mktemp("pulsar"), options) as made:
+    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as made:
         yield made
 
 
