@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pyspark.storagelevel import StorageLevel
 
 from bookwarden.clusters.pulsar.reference_pieces import LOGS, ReferencePiece
 from bookwarden.config import Settings
-from bookwarden.errors import NotFoundError, StoreError
+from bookwarden.errors import FormatError, NotFoundError, StoreError
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge
@@ -62,6 +63,8 @@ from bookwarden.pipelines.scan_reading import (
 from bookwarden.pipelines.scan_stage import Progress, Stages, reported, spark_errors
 from bookwarden.pipelines.scan_tables import DOUBTS, ODD_NAMES, StoredDoubt, doubt_of
 from bookwarden.scan_context import ScanContext
+
+logger = logging.getLogger(__name__)
 
 # Beyond the exit codes of errors.
 ORPHANS_FOUND = 20
@@ -296,5 +299,7 @@ def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint,
         return ()
     try:
         return plans.summary(before).growth
-    except NotFoundError:
+    except (NotFoundError, FormatError) as error:
+        # Of another version, as a rule. The charts of growth begin anew; that is no reason to lose a scan.
+        logger.warning("the growth told in plan %s is not taken over: %s", before.plan_id, error)
         return ()
