@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.wire.avro import PendingDeletionCodec
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.population import Population
+from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -31,12 +33,33 @@ TOPICS = 20
 DOOMED = 3000
 KEPT = 300
 PER_SEND = 20
+# Of the ledgers of each test, also of one that is tried again: far above what the bookie's own ledgers get.
+FIRST_IDS = itertools.count(1_000_000_000, 100_000)
+
+
+@dataclass
+class Stage:
+    """The servers of this module, and whether their ZooKeeper sessions have expired since they started."""
+
+    cluster: DevCluster
+    expired: bool = False
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with running_until_killed(DevCluster(tmp_path_factory.mktemp("storms"), ClusterOptions())) as cluster:
+        yield Stage(cluster)
 
 
 @pytest.fixture
-def cluster(make_cluster: Callable[[ClusterOptions], DevCluster]) -> DevCluster:
-    """A cluster of the test's own: a bookie whose ZooKeeper session expired takes no new ledgers until a restart."""
-    return make_cluster(ClusterOptions())
+def cluster(stage: Stage) -> DevCluster:
+    """A cluster of this module's own, all of it in order."""
+    if stage.expired or not all(server.is_running() for server in stage.cluster.servers):
+        # A bookie whose ZooKeeper session expired takes no new ledgers until a restart.
+        stage.cluster.kill()
+        stage.cluster.up()
+        stage.expired = False
+    return stage.cluster
 
 
 @dataclass
@@ -101,9 +124,7 @@ class Load:
 
 
 @pytest.fixture
-def load(
-    cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Load]:
+def load(cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path) -> Iterator[Load]:
     site = DeletionSite(
         cluster.service_url,
         cluster.admin_url,
@@ -120,7 +141,7 @@ def load(
     )
     site.create_topics()
     store = open_store(cluster.store_url)
-    made = Load(site, store, 1_000_000_000 + abs(hash(request.node.name)) % 1000 * 100_000)
+    made = Load(site, store, next(FIRST_IDS))
     made.populate()
     yield made
     store.close()
@@ -168,16 +189,6 @@ def settle(load: Load, sweep: ServerProcess) -> None:
     assert {ledger for ledger, outcome in finished.items() if outcome == "still referenced"} == load.kept
 
 
-def test_zookeeper_gone_for_thirty_seconds_with_every_session_expired(
-    cluster: DevCluster, load: Load, sweep: ServerProcess
-) -> None:
-    load.start()
-    first_outcomes(load)
-    with cluster.zookeeper.outage(30):
-        pass
-    settle(load, sweep)
-
-
 def test_the_broker_killed_and_restarted_three_times(cluster: DevCluster, load: Load, sweep: ServerProcess) -> None:
     load.start()
     first_outcomes(load)
@@ -208,4 +219,15 @@ def test_the_job_killed_five_times_in_mid_batch(load: Load, sweep: ServerProcess
         sweep.kill()
         sweep.start()
         eventually(lambda before=swept: len(load.site.outcomes()) > before or load.ended.is_set(), 180)
+    settle(load, sweep)
+
+
+def test_zookeeper_gone_for_thirty_seconds_with_every_session_expired(
+    stage: Stage, cluster: DevCluster, load: Load, sweep: ServerProcess
+) -> None:
+    load.start()
+    first_outcomes(load)
+    stage.expired = True
+    with cluster.zookeeper.outage(30):
+        pass
     settle(load, sweep)
