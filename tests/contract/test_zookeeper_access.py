@@ -282,7 +282,7 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_connected(opti
         open_store("zk:127.0.0.1:1", **options)
 
 
-@pytest.mark.parametrize("url", ["zk:", "etcd:host", "host:2181", ""])
+@pytest.mark.parametrize("url", ["zk:", "etcd:host", "host:port", ""])
 def test_an_unknown_url_is_refused_with_what_there_is(url: str) -> None:
     with pytest.raises(ConfigError, match=r"zk:"):
         open_store(url)

@@ -135,6 +135,8 @@ class OxiaServer:
             self._close_session,
             pb.SessionHeartbeat(shard=shard, session_id=session),
             timeout=timeout,
+            # A server that was restarted a moment ago is connected to first: else the nodes stay until the timeout.
+            wait_for_ready=True,
             metadata=self._token,
         )
 
