@@ -1,10 +1,9 @@
-"""The orphan scan with its folder in a real S3 server, which pyarrow and Spark reach by clients of their own."""
+"""The orphan scan with its folder in a real S3 server."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,27 +13,22 @@ from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.errors import NotFoundError, RefusedError, SparkError
+from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.holders import CursorHolder
 from bookwarden.pipelines import scan_lock
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.orphan_folder import scan_folder
 from bookwarden.pipelines.scan_lock import alone
-from bookwarden.pipelines.spark_reading import require_spark_reads
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, running_object_store
 from servers.scanned_site import ScannedSite, broker_telling_the_time
-from servers.spark_cluster import SPARK_HOME
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 BUCKET = "scans"
 ORDERS = "t/n/persistent/orders"
-# The modules that Hadoop's client uses of the AWS SDK, in the version that Hadoop 3.5 names: its bundle has 600 MB.
-SDK = "2.35.4"
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +69,6 @@ def site(
         zookeeper.kill()
 
 
-def hadoop_client(server: ObjectStore) -> dict[str, str]:
-    """Give the properties by which Spark reads s3a, as an operator sets them."""
-    (jar,) = (SPARK_HOME / "jars").glob("hadoop-client-api-*.jar")
-    version = re.sub(r"hadoop-client-api-(.*)\.jar", r"\1", jar.name)
-    sdk = [f"software.amazon.awssdk:{module}:{SDK}" for module in ("s3-transfer-manager", "sts")]
-    return {
-        "spark.jars.packages": ",".join([f"org.apache.hadoop:hadoop-aws:{version}", *sdk]),
-        "spark.jars.excludes": "software.amazon.awssdk:bundle",
-        "spark.hadoop.fs.s3a.endpoint": server.endpoint,
-        "spark.hadoop.fs.s3a.endpoint.region": REGION,
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-    }
-
-
 def options_of(overrides: dict[str, str]) -> list[str]:
     return [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
 
@@ -96,35 +76,30 @@ def options_of(overrides: dict[str, str]) -> list[str]:
 def test_a_whole_scan_with_its_folder_in_a_bucket(site: ScannedSite, server: ObjectStore) -> None:
     site.topic(ORDERS, [1, 2, 3])
     site.ledgers(CursorHolder(ORDERS, "gone"), [7])
-    properties = {"spark.master": "local[2]", "spark.conf": json.dumps(hadoop_client(server))}
-    command = [sys.executable, "-m", "bookwarden.cli", *options_of({**site.overrides, **properties})]
+    # What the scan lets Spark join: an owner of another cluster, and a ledger that is lost.
+    site.ledgers(CursorHolder("elsewhere/n/persistent/x", "c"), [8])
+    site.remove(3)
+    command = [sys.executable, "-m", "bookwarden.cli", *options_of({**site.overrides, "spark.master": "local[2]"})]
     ended = subprocess.run(
         [*command, "-o", "json", "orphans", "scan"], capture_output=True, text=True, timeout=600, env=os.environ
     )
-    assert ended.returncode == 20, ended.stderr[-3000:]
-    plan_id = json.loads(ended.stdout)["plan"]["plan_id"]
+    assert ended.returncode == 21, ended.stderr[-3000:]
+    found = json.loads(ended.stdout)
+    plan_id = found["plan"]["plan_id"]
+    assert [one["ledger_id"] for one in found["summary"]["missing"]] == [3]
+    assert [one["ledger_ids"] for one in found["summary"]["foreign"]] == [[8]]
 
     # By the name that Hadoop has for it as well.
     for scheme in ("s3", "s3a"):
         overrides = {**site.overrides, "orphans.folder": site.overrides["orphans.folder"].replace("s3", scheme, 1)}
-        found = CliRunner().invoke(cli, [*options_of(overrides), "-o", "json", "orphans", "plan", "show"])
-        shown = json.loads(found.stdout)
+        shown_by = CliRunner().invoke(cli, [*options_of(overrides), "-o", "json", "orphans", "plan", "show"])
+        shown = json.loads(shown_by.stdout)
         assert shown["plan"]["plan_id"] == plan_id
         assert [one["ledger_id"] for one in shown["candidates"]] == [7]
     names = {key.rpartition("/")[2] for key in server.keys(BUCKET)}
     assert {"scan.json", "manifest.json", "piece-00000.parquet"} <= names
     # No lock is left, and nothing that was written halfway.
     assert not [name for name in names if name.startswith(("lock", "_"))]
-
-
-def test_a_spark_that_cannot_read_the_bucket_is_refused_with_what_it_needs(
-    site: ScannedSite, server: ObjectStore, spark: SparkSession
-) -> None:
-    folder = scan_folder(site.settings, "s1")
-    require_spark_reads(spark, folder.folder, "scan.json")
-    folder.begin({"begun": 1})
-    with pytest.raises(SparkError, match=r"S3AFileSystem not found.*org\.apache\.hadoop:hadoop-aws"):
-        require_spark_reads(spark, folder.folder, "scan.json")
 
 
 def test_a_scan_in_a_bucket_is_one_processs_alone(

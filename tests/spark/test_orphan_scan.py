@@ -30,6 +30,7 @@ from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_ids import compare_ids
 from bookwarden.pipelines.scan_lock import alone
 from bookwarden.pipelines.scan_reading import HOLDER_TABLES, OF_LOGS
+from bookwarden.pipelines.scan_rows import read_table
 from bookwarden.pipelines.scan_stage import Stages
 from bookwarden.pipelines.scan_tables import (
     CHANGES,
@@ -80,9 +81,8 @@ def test_a_stage_reads_every_piece_once_and_tells_how_far_it_is(spark: SparkSess
     assert [seal.digest for seal in seals] == [f"d{piece}" for piece in range(50)]
     assert sum(seal.rows for seal in seals) == 100
     assert (told[0], told[-1]) == (("ledgers", 0, 50), ("ledgers", 50, 50))
-    found = spark.read.schema(LEDGERS.spark).parquet(folder.folder.for_spark("ledgers"))
-    assert found.count() == 100
-    assert spark.read.schema(LEDGERS.spark).parquet(folder.folder.for_spark("copies")).count() == 0
+    assert read_table(spark, folder, "ledgers", LEDGERS).count() == 100
+    assert read_table(spark, folder, "copies", LEDGERS).count() == 0
     assert [times_read(folder, number) for number in range(50)] == [1] * 50
 
 

@@ -1,4 +1,4 @@
-"""What a folder's location may be, and how Spark is told of it."""
+"""What a folder's location may be."""
 
 from __future__ import annotations
 
@@ -27,4 +27,3 @@ def test_a_folder_of_this_machine_is_the_same_by_path_and_by_uri(tmp_path: Path)
     by_path.write_json("one/two.json", {"three": 3})
     assert by_uri.read_json("one/two.json") == {"three": 3}
     assert by_path.local_path == by_uri.local_path == tmp_path
-    assert by_path.for_spark("one") == by_uri.for_spark("one") == f"file://{tmp_path}/one"

@@ -15,9 +15,8 @@ from pyarrow import fs
 from bookwarden.errors import ConfigError, FormatError
 
 _HIDDEN = "_"
-# Hadoop's names for what pyarrow opens under another one.
-_HADOOP_SCHEMES = {"s3": "s3a"}
-_ARROW_SCHEMES = {hadoop: arrow for arrow, hadoop in _HADOOP_SCHEMES.items()}
+# What Hadoop has another name for than pyarrow.
+_ARROW_SCHEMES = {"s3a": "s3"}
 
 
 class Folder:
@@ -48,13 +47,6 @@ class Folder:
     def below(self, name: str) -> Folder:
         """Return a folder in this one."""
         return Folder(f"{self.location}/{name}")
-
-    def for_spark(self, name: str) -> str:
-        """Name a folder in this one as Spark's readers know it."""
-        scheme, found, rest = self.location.partition("://")
-        if not found:
-            return f"file://{self._root}/{name}"
-        return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{rest}/{name}"
 
     def make(self, name: str = "") -> None:
         """Make a folder in this one, or this one."""

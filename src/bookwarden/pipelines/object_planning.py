@@ -27,9 +27,9 @@ from bookwarden.orphans.copies import (
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.summary import Count
 from bookwarden.pipelines.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
-from bookwarden.pipelines.orphan_classes import read_table, read_tables
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE
+from bookwarden.pipelines.scan_rows import read_table, read_tables
 from bookwarden.pipelines.scan_tables import COPIES, LEDGERS, OBJECTS, REFERENCES
 from bookwarden.scan_context import ScanContext
 
@@ -116,9 +116,9 @@ class ObjectPlanning:
 
     def _unnamed(self, copies: DataFrame) -> DataFrame:
         """Add what BookKeeper and the metadata roots say of the ledger of each."""
-        ledgers = read_table(self._spark, self._folder, LEDGERS_STAGE, LEDGERS)
-        owners = ledgers.select("ledger_id", "kind", "holder").dropDuplicates(["ledger_id"])
-        named = self._references().where("ledger_id is not null").select("ledger_id").distinct()
+        ledgers = read_table(self._spark, self._folder, LEDGERS_STAGE, LEDGERS.only("ledger_id", "kind", "holder"))
+        owners = ledgers.dropDuplicates(["ledger_id"])
+        named = self._references("ledger_id").where("ledger_id is not null").distinct()
         return (
             copies.join(owners, "ledger_id", "left")
             .join(named.withColumn("ledger_named", F.lit(True)), "ledger_id", "left")
@@ -153,14 +153,14 @@ class ObjectPlanning:
         # On a file system the folder says whose it is.
         return OffloadedCopy(copy.ledger_id, copy.key.rpartition("/")[0], copy.uuid, location)
 
-    def _references(self) -> DataFrame:
-        return read_tables(self._spark, self._folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES)
+    def _references(self, column: str) -> DataFrame:
+        return read_tables(self._spark, self._folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES.only(column))
 
     def _existing(self, owners: set[str]) -> frozenset[str]:
         """Name those of these managed ledgers that exist."""
         if not owners:
             return frozenset()
-        known = self._references().select(F.col("managed_ledger").alias("name"))
+        known = self._references("managed_ledger").withColumnRenamed("managed_ledger", "name")
         asked = self._spark.createDataFrame([(owner,) for owner in sorted(owners)], "name STRING")
         return frozenset(row["name"] for row in asked.join(known, "name", "left_semi").toLocalIterator())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -25,31 +24,21 @@ from bookwarden.pipelines.orphan_join import JOIN_STAGE, REFERENCED_CELLS
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_ids import ABSENT_TABLE
 from bookwarden.pipelines.scan_reading import LATE_STAGE, LOG_PLACES, REFERENCES_STAGE, TOPIC_PLACES
+from bookwarden.pipelines.scan_rows import read_table, read_tables
 from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.scan_tables import CELLS, CLASSIFIED, LEDGERS, REFERENCES, Columns, Description
+from bookwarden.pipelines.scan_tables import ABSENT, CELLS, CLASSIFIED, LEDGERS, REFERENCES, Columns, Description
 
 CLASSES_STAGE = "classes"
 _CELLS_TABLE = "other_cells"
-_ABSENT_COLUMNS = "ledger_id BIGINT"
 _COUNTED_OWNERS = 10_000
 _FIRST, _LAST = "first_orphan", "last_orphan"
 _ORPHAN_COLUMNS = [name for name in Candidate._fields if name != "first_seen_ms"]
 _HEADINGS = ["ledger_class", "kind", "namespace", "cause", "age"]
 
 
-def read_table(spark: SparkSession, folder: ScanFolder, table: str, columns: Columns) -> DataFrame:
-    """Read a table of a scan's folder."""
-    return spark.read.schema(columns.spark).parquet(folder.folder.for_spark(table))
-
-
-def read_tables(spark: SparkSession, folder: ScanFolder, tables: Iterable[str], columns: Columns) -> DataFrame:
-    """Read several tables of a scan's folder, with the same columns, as one."""
-    return reduce(DataFrame.union, (read_table(spark, folder, table, columns) for table in tables))
-
-
 def absent_references(spark: SparkSession, folder: ScanFolder) -> DataFrame:
     """Give the references to ledgers that were not listed, and that should be there."""
-    absent = spark.read.schema(_ABSENT_COLUMNS).parquet(folder.folder.for_spark(ABSENT_TABLE))
+    absent = read_table(spark, folder, ABSENT_TABLE, ABSENT)
     return _references(spark, folder).where("not gone").join(absent, "ledger_id", "left_semi")
 
 
@@ -180,7 +169,7 @@ class Classification:
         """Name the topics that exist and would be left without a ledger: one that is missing is none."""
         references = _references(self._spark, self._folder)
         named = references.where(F.col("place").isin(*TOPIC_PLACES)).withColumnRenamed("managed_ledger", "topic")
-        absent = self._spark.read.schema(_ABSENT_COLUMNS).parquet(self._folder.folder.for_spark(ABSENT_TABLE))
+        absent = read_table(self._spark, self._folder, ABSENT_TABLE, ABSENT)
         # A ledger that is offloaded, and gone from BookKeeper, is one of the topic's all the same.
         lacking = named.where("not gone").join(absent.withColumn("absent", F.lit(True)), "ledger_id", "left")
         bare = lacking.where("absent or ledger_id is null").select("topic").distinct()

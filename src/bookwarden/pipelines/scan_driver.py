@@ -12,18 +12,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
-from bookwarden.orphans.plan import check_id
-from bookwarden.pipelines.orphan_folder import folder_errors, scan_folder
 from bookwarden.pipelines.orphan_scan import OrphanScan
 from bookwarden.pipelines.scan_planning import ScanResult
 from bookwarden.pipelines.scan_stage import Progress
-from bookwarden.pipelines.spark_reading import require_spark_reads
 from bookwarden.pipelines.sweep_driver import running_session
 
 # Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
 _CANCEL_SECONDS = 0.5
-_HEADER_FILE = "scan.json"
 
 
 class ScanPaused(KeyboardInterrupt):
@@ -48,8 +44,6 @@ def run_scan(
         scan_id = resume or scan.begin(snapshot)
         say(f"scan {scan_id}; if it is stopped, go on with: bookwarden orphans scan --resume {scan_id}")
         with _paused_by_signals(spark, scan_id):
-            with folder_errors(settings):
-                require_spark_reads(spark, scan_folder(settings, check_id(scan_id)).folder, _HEADER_FILE)
             return scan.run(scan_id)
 
 

@@ -33,13 +33,7 @@ from bookwarden.orphans.summary import (
     summarize,
 )
 from bookwarden.pipelines.object_planning import ObjectPlanning, PlannedCopies
-from bookwarden.pipelines.orphan_classes import (
-    Classification,
-    ClassifyPiece,
-    absent_references,
-    read_table,
-    read_tables,
-)
+from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece, absent_references
 from bookwarden.pipelines.orphan_folder import plans_of
 from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
@@ -60,6 +54,7 @@ from bookwarden.pipelines.scan_reading import (
     digest_of_seals,
     from_json,
 )
+from bookwarden.pipelines.scan_rows import read_table, read_tables
 from bookwarden.pipelines.scan_stage import Progress, Stages, reported, spark_errors
 from bookwarden.pipelines.scan_tables import DOUBTS, ODD_NAMES, StoredDoubt, doubt_of
 from bookwarden.scan_context import ScanContext

@@ -47,6 +47,12 @@ class HolderName(NamedTuple):
     name: str
 
 
+class AbsentLedger(NamedTuple):
+    """A ledger that a place names and that was not listed."""
+
+    ledger_id: int
+
+
 class UnnamedOwner(NamedTuple):
     """Whom ledgers that no place names were made for, by the listing's kind and text; ``lately``: after the cutoff."""
 
@@ -86,7 +92,16 @@ class Columns:
 
     def __init__(self, *row_types: type[Any]) -> None:
         hints = [hint for row_type in row_types for hint in get_type_hints(row_type).items()]
-        fields = [(name, *_plain(hint)) for name, hint in hints]
+        self._set([(name, *_plain(hint)) for name, hint in hints])
+
+    def only(self, *names: str) -> Columns:
+        """Give some of the columns, in their order."""
+        part = Columns()
+        part._set([field for field in self._fields if field[0] in names])
+        return part
+
+    def _set(self, fields: list[tuple[str, type, bool]]) -> None:
+        self._fields = fields
         self._uuids = [index for index, (_, kind, _) in enumerate(fields) if kind is UUID]
         self.arrow = pa.schema([pa.field(name, _ARROW_TYPES[kind], optional) for name, kind, optional in fields])
         self.spark = ", ".join(
@@ -120,6 +135,7 @@ CHANGES = Columns(ChangedLedger)
 ODD_NAMES = Columns(OddName)
 DOUBTS = Columns(StoredDoubt)
 HOLDERS = Columns(HolderName)
+ABSENT = Columns(AbsentLedger)
 OTHERS = Columns(ListedLedger, NamedByLogs)
 OWNERS = Columns(UnnamedOwner)
 CLASSIFIED = Columns(ListedLedger, Description)
