@@ -17,6 +17,7 @@ import urllib3
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.temporary import temporary_files_in
+from servers.each_store import SHARED_CLUSTERS
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.short_lived import running_until_killed
 
@@ -64,6 +65,25 @@ def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevClus
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def oxia_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """A running Pulsar with its metadata in Oxia that all tests share: use a namespace of your own, break nothing.
+
+    Its topics keep to few ledgers: what a broker and a test write at the same moment may break this Oxia, see
+    docs/oxia.md.
+    """
+    options = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, session_seconds=60)
+    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shared_cluster(request: pytest.FixtureRequest) -> DevCluster:
+    """The cluster that all tests share; that on Oxia where servers.each_store asks for it."""
+    cluster: DevCluster = request.getfixturevalue(SHARED_CLUSTERS[getattr(request, "param", "zookeeper")])
+    return cluster
+
+
 @pytest.fixture
 def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
     """Make running clusters that the test may break; they are stopped after it."""
@@ -88,22 +108,22 @@ def make_namespace() -> Callable[[DevCluster], str]:
 
 
 @pytest.fixture
-def namespace(pulsar_cluster: DevCluster) -> str:
+def namespace(shared_cluster: DevCluster) -> str:
     """A fresh tenant and namespace on the shared cluster, as "tenant/namespace"."""
-    return _create_namespace(pulsar_cluster)
+    return _create_namespace(shared_cluster)
 
 
 @pytest.fixture
-def admin(pulsar_cluster: DevCluster) -> Iterator[PulsarAdmin]:
+def admin(shared_cluster: DevCluster) -> Iterator[PulsarAdmin]:
     """The shared cluster's admin REST."""
-    with closing(PulsarAdmin(pulsar_cluster.connection(), timeout_s=60)) as made:
+    with closing(PulsarAdmin(shared_cluster.connection(), timeout_s=60)) as made:
         yield made
 
 
 @pytest.fixture
-def client(pulsar_cluster: DevCluster) -> Iterator[pulsar.Client]:
+def client(shared_cluster: DevCluster) -> Iterator[pulsar.Client]:
     """A native client of the shared cluster."""
-    with closing(pulsar_cluster.connection().client()) as made:
+    with closing(shared_cluster.connection().client()) as made:
         yield made
 
 

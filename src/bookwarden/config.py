@@ -83,6 +83,7 @@ class MetadataStoreSettings(_Section):
     digest_user: str | None = None
     digest_password: SecretStr | None = None
     oxia_token: SecretStr | None = None
+    oxia_concurrent_writers: bool = False
     tls: bool = False
     tls_trust_certs_file: str | None = None
     tls_certificate_file: str | None = None

@@ -122,6 +122,15 @@ def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
     return bookkeeper_place(store.bookkeeper_url, store.ledgers_root)
 
 
+def has_one_writer(settings: Settings) -> bool:
+    """Say whether only one process at a time should delete ledgers: their metadata is in an Oxia that may be old.
+
+    Two that write at the same moment can make it refuse all writes: docs/oxia.md.
+    """
+    place = bookkeeper_place_of(settings)
+    return scheme_of(place.url) == "oxia" and not settings.metadata_store.oxia_concurrent_writers
+
+
 def bookie_options_of(settings: Settings) -> BookieOptions:
     """Say how bookies are reached and read."""
     bookkeeper = settings.bookkeeper

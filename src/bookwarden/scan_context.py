@@ -30,7 +30,7 @@ from bookwarden.deletion.mark import Marker
 from bookwarden.errors import ConfigError, FormatError, StoreAccessError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.urls import split_chroot, with_chroot
+from bookwarden.metastore.urls import scheme_of, split_chroot, with_chroot
 from bookwarden.metastore.zookeeper_snapshot_index import SnapshotIndex
 from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
 from bookwarden.orphans.apply import Apply
@@ -190,6 +190,8 @@ def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
             f"a snapshot is of one ensemble, and the settings name {len(ensembles)} metadata stores "
             f"({', '.join(sorted(ensembles))}): scan them live"
         )
+    if scheme_of(place.url) == "oxia":
+        raise ConfigError(f"{snapshot} is a snapshot of a ZooKeeper, and the metadata is in {place.url}: scan it live")
     if not snapshot.startswith("zk-snapshot:") or "#" in snapshot:
         raise ConfigError(
             f"{snapshot} is not zk-snapshot:FILE (the paths behind the hosts are taken from metadata_store.urls)"

@@ -25,6 +25,7 @@ from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from servers.deletion_site import DeletionSite
+from servers.each_store import on_each_store
 from servers.population import Population
 
 pytestmark = pytest.mark.servers
@@ -82,9 +83,9 @@ class Line:
 
 
 @pytest.fixture
-def bare(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> Line:
+def bare(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> Line:
     """No deletion topics yet."""
-    cluster = pulsar_cluster
+    cluster = shared_cluster
     return Line(DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path))
 
 
@@ -102,6 +103,7 @@ def send_to_dlq(line: Line, payload: bytes, **properties: str) -> None:
     producers.close()
 
 
+@on_each_store
 def test_init_is_repeatable_and_makes_what_the_others_need(bare: Line) -> None:
     would = {found["state"] for found in bare.json("init", "--dry-run")["provisions"] if found["kind"] == "topic"}
     assert would == {"would create"}
@@ -148,15 +150,16 @@ def test_an_operation_that_the_broker_refuses_is_shown_and_fails(line: Line) -> 
 
 
 @pytest.fixture
-def leaked(line: Line, pulsar_cluster: DevCluster) -> int:
+def leaked(line: Line, shared_cluster: DevCluster) -> int:
     """A ledger that its topic does not name."""
     ledger_id = 2_500_000_000 + int.from_bytes(os.urandom(3), "big")
-    store = open_store(pulsar_cluster.store_url)
+    store = open_store(shared_cluster.store_url)
     Population(store).ledger(ledger_id, ManagedLedgerHolder(f"{line.site.namespace}/persistent/gone"))
     store.close()
     return ledger_id
 
 
+@on_each_store
 def test_a_leaked_ledger_is_explained_marked_and_previewed_and_nothing_is_taken(line: Line, leaked: int) -> None:
     explained = line.json("ledger", "explain", str(leaked))
     assert (explained["outcome"], explained["referenced"], explained["holder_exists"]) == ("deleted", False, False)
@@ -184,6 +187,7 @@ def test_ledgers_that_are_not_pulsars_or_do_not_exist_are_not_marked(
     assert line.json("ledger", "explain", str(leaked + 2))["present"] is False
 
 
+@on_each_store
 def test_a_live_ledger_is_kept_and_its_reader_told_who_names_it(line: Line) -> None:
     topic = line.topic()
     (planned,) = line.json("mark", "topic", topic, "--dry-run")

@@ -1,4 +1,8 @@
-"""The sweep from end to end on the real servers: Pulsar's topics in, ledgers gone from ZooKeeper, outcomes out."""
+"""The sweep from end to end on the real servers: Pulsar's topics in, ledgers gone from the metadata, outcomes out.
+
+Each outcome is asked for on ZooKeeper and on Oxia. What differs only in the messages, the settings or the kind of
+forgery reaches the store in the same way, and is asked for on ZooKeeper alone.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, Off
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from servers.deletion_site import DeletionSite
+from servers.each_store import on_each_store, on_oxia
 from servers.population import Population
 from servers.waiting import eventually
 
@@ -25,16 +30,16 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
-def site(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    cluster = pulsar_cluster
+def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
+    cluster = shared_cluster
     made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
     made.create_topics()
     return made
 
 
 @pytest.fixture
-def store(pulsar_cluster: DevCluster) -> Iterator[MetadataStore]:
-    opened = open_store(pulsar_cluster.store_url)
+def store(shared_cluster: DevCluster) -> Iterator[MetadataStore]:
+    opened = open_store(shared_cluster.store_url)
     yield opened
     opened.close()
 
@@ -77,6 +82,7 @@ def send_raw(site: DeletionSite, payload: bytes, **properties: str) -> None:
         producers.close()
 
 
+@on_each_store
 def test_each_kind_of_ledger_is_deleted_when_nothing_names_it_and_kept_otherwise(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
@@ -95,6 +101,7 @@ def test_each_kind_of_ledger_is_deleted_when_nothing_names_it_and_kept_otherwise
     assert site.backlog() == 0
 
 
+@on_each_store
 def test_the_same_mark_twice_is_already_gone_the_second_time(
     site: DeletionSite, population: Population, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
@@ -107,6 +114,7 @@ def test_the_same_mark_twice_is_already_gone_the_second_time(
     assert site.outcome_of(ledger) == ["deleted", "already gone"]
 
 
+@on_each_store
 def test_a_mark_that_comes_before_the_metadata_update_is_retried_until_the_reference_is_gone(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
@@ -156,17 +164,23 @@ def test_with_a_delay_a_ledger_is_verified_twice_and_a_reference_in_between_keep
     assert {row["attempts"] for row in site.outcomes()} == {0}
 
 
+OF_ANOTHER_TOPIC = {
+    "application": b"pulsar",
+    "component": b"managed-ledger",
+    "pulsar/managed-ledger": b"a/b/persistent/c",
+}
+
+
 @pytest.mark.parametrize(
-    ("tags", "says"),
+    ("shared_cluster", "tags", "says"),
     [
-        ({}, "no custom metadata"),
-        ({"application": b"bk-stream-storage-service", "component": b"state-store"}, "state-store"),
-        (
-            {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": b"a/b/persistent/c"},
-            "a/b/persistent/c",
-        ),
+        ("zookeeper", {}, "no custom metadata"),
+        ("zookeeper", {"application": b"bk-stream-storage-service", "component": b"state-store"}, "state-store"),
+        ("zookeeper", OF_ANOTHER_TOPIC, "a/b/persistent/c"),
+        on_oxia(OF_ANOTHER_TOPIC, "a/b/persistent/c"),
     ],
-    ids=["no custom metadata", "another application", "another topic"],
+    ids=["no custom metadata", "another application", "another topic", "another topic on oxia"],
+    indirect=["shared_cluster"],
 )
 def test_a_forged_deletion_is_a_mismatch_and_deletes_nothing(
     site: DeletionSite,
@@ -189,6 +203,7 @@ def test_a_forged_deletion_is_a_mismatch_and_deletes_nothing(
     assert site.backlog() == 0
 
 
+@on_each_store
 def test_what_is_no_pending_deletion_goes_to_the_dlq_at_once_and_the_stream_goes_on(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
@@ -235,6 +250,7 @@ def test_a_json_payload_with_the_same_fields_is_read(
     assert store.get(path) is None
 
 
+@on_each_store
 def test_an_unparsable_reference_is_retried_and_given_up_to_the_dlq_with_the_reason(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:

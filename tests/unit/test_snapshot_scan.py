@@ -10,7 +10,7 @@ import pytest
 from benchmarks.zookeeper_files import node, record, set_data, write_log, write_snapshot
 
 from bookwarden.config import Settings, load_settings
-from bookwarden.errors import RefusedError
+from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.pipelines.orphan_scan import OrphanScan
 from bookwarden.scan_context import ScanContext
 
@@ -61,3 +61,11 @@ def test_a_scan_is_not_resumed_on_another_snapshot(settings: Settings, url: str,
     write_log(tmp_path / "zk/log.11", [record(0x11, set_data("/pulsar", b"x", 1), time_ms=LATEST_MS + 7)])
     with pytest.raises(RefusedError, match=rf"begun on zk-snapshot:.*{LATEST_MS} ms.*{LATEST_MS + 7} ms.*new scan"):
         scan.run(scan_id)
+
+
+def test_a_snapshot_of_a_zookeeper_is_refused_where_the_metadata_is_in_oxia(url: str) -> None:
+    settings = load_settings(overrides={"metadata_store.urls": "['oxia://127.0.0.1:1/default']"})
+    with pytest.raises(
+        ConfigError, match=r"is a snapshot of a ZooKeeper, and the metadata is in oxia://.*scan it live"
+    ):
+        ScanContext(settings, url)

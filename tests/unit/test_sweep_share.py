@@ -1,10 +1,11 @@
-"""What a sweep may ask of a metadata store is divided among its tasks."""
+"""What a sweep may ask of a metadata store is divided among its tasks; some stores take one task alone."""
 
 from __future__ import annotations
 
 import pytest
 
-from bookwarden.config import load_settings
+from bookwarden.config import Settings, load_settings
+from bookwarden.context import has_one_writer
 from bookwarden.pipelines.ledger_deletion import share_of_task
 
 
@@ -24,4 +25,39 @@ def test_the_tasks_that_run_at_once_share_the_limit(cores: int, partitions: int,
 
 def test_without_a_limit_there_is_nothing_to_divide() -> None:
     settings = load_settings()
+    assert share_of_task(settings, 4) is settings
+
+
+OXIA, ZOOKEEPER = "oxia://o:6648/default", "zk:z:2181"
+
+
+def on(url: str, **others: str) -> Settings:
+    return load_settings(overrides={"metadata_store.urls": f"['{url}']", **others})
+
+
+@pytest.mark.parametrize(
+    ("settings", "one"),
+    [
+        (on(OXIA), True),
+        (on(OXIA, **{"metadata_store.oxia_concurrent_writers": "true"}), False),
+        (on(ZOOKEEPER), False),
+        (on(ZOOKEEPER, **{"metadata_store.bookkeeper_url": OXIA}), True),
+        (on(ZOOKEEPER, **{"metadata_store.bookkeeper_url": f"metadata-store:{OXIA}"}), True),
+        (on(OXIA, **{"metadata_store.bookkeeper_url": ZOOKEEPER}), False),
+    ],
+    ids=[
+        "on Oxia",
+        "on an Oxia that can do it",
+        "on ZooKeeper",
+        "with BookKeeper's metadata in Oxia",
+        "with BookKeeper's metadata in Oxia by its own setting",
+        "with BookKeeper's metadata in ZooKeeper",
+    ],
+)
+def test_one_task_alone_deletes_where_the_ledgers_are_in_oxia(settings: Settings, one: bool) -> None:
+    assert has_one_writer(settings) is one
+
+
+def test_a_task_that_is_alone_has_the_whole_limit() -> None:
+    settings = on(OXIA, **{"metadata_store.max_requests_per_second": "600"})
     assert share_of_task(settings, 4) is settings

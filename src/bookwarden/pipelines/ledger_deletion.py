@@ -2,8 +2,9 @@
 
 A batch is one Spark job. Each task takes what the source read of a topic partition, or of several that have few
 messages, and carries it out in its Python worker. A partition holds all marks of a holder, because the holder is the
-message key, so no two tasks work on the same one. The outcome rows come back to the driver, which writes them as one
-file. Only then is the batch finished, and the subscription acknowledged.
+message key, so no two tasks work on the same one. Where the metadata store takes one writer only, one task does it all.
+The outcome rows come back to the driver, which writes them as one file. Only then is the batch finished, and the
+subscription acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
-from bookwarden.context import SweepContext, connection_of
+from bookwarden.context import SweepContext, connection_of, has_one_writer
 from bookwarden.errors import SparkError
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.pipelines.garbage import collect_seldom
@@ -77,10 +78,18 @@ def _context(settings: Settings) -> SweepContext:
     return _contexts[key]
 
 
+def divided_among_tasks(received: DataFrame, settings: Settings) -> DataFrame:
+    """Let one task alone do what was received where the metadata store takes only one writer at a time.
+
+    It is Spark that runs that task once, on whichever machine: a lock in the store would have to be written itself.
+    """
+    return received.coalesce(1) if has_one_writer(settings) else received
+
+
 def share_of_task(settings: Settings, cores: int) -> Settings:
     """Divide what the sweep may ask of a metadata store among the tasks that run at once."""
     store = settings.metadata_store
-    if store.max_requests_per_second is None:
+    if store.max_requests_per_second is None or has_one_writer(settings):
         return settings
     # A task has a partition of the deletion topic or of its retry topic.
     tasks = min(cores, 2 * settings.deletion.two_phase_deletion_ledger_deletion_parallelism)
@@ -115,7 +124,10 @@ class LedgerDeletion:
         sweep = self._settings.sweep
         # The task is part of the query, so that it is not made and sent to the JVM anew for each batch.
         task = SweepTask(share_of_task(self._settings, self._spark.sparkContext.defaultParallelism))
-        outcomes = self._pending_deletions().mapInArrow(task, SPARK_SCHEMA)
+        if has_one_writer(self._settings):
+            logger.info("one task at a time deletes ledgers, since two could break this Oxia: see docs/oxia.md")
+        received = divided_among_tasks(self._pending_deletions(), self._settings)
+        outcomes = received.mapInArrow(task, SPARK_SCHEMA)
         writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:
             # A dry run has none that lasts: the next real run must not take its batches for finished.

@@ -1,0 +1,22 @@
+"""Tests that run on a Pulsar with its metadata in ZooKeeper, and again on one with it in Oxia."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
+
+SHARED_CLUSTERS = {"zookeeper": "pulsar_cluster", "oxia": "oxia_cluster"}
+
+
+def on_oxia(*values: Any) -> ParameterSet:
+    """Give the parameters of a test on Oxia, behind its store."""
+    # The first start on a machine builds Oxia.
+    return pytest.param("oxia", *values, marks=pytest.mark.timeout(1800))
+
+
+# For tests of the fixture `shared_cluster`, and of those that are made from it.
+on_each_store = pytest.mark.parametrize("shared_cluster", ["zookeeper", on_oxia()], indirect=True)
