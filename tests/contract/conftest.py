@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from bookwarden.metastore.zookeeper import ZooKeeperStore
 from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import ObjectStore, running_object_store
+
+_LOG = logging.getLogger(__name__)
 
 StoreMaker = Callable[..., ZooKeeperStore]
 OxiaStoreMaker = Callable[..., OxiaStore]
@@ -47,14 +50,24 @@ def connect(lone_zookeeper: LoneZooKeeper) -> Iterator[StoreMaker]:
 
 
 @pytest.fixture(scope="module")
-def oxia_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OxiaServer]:
-    """An Oxia with three shards that the tests of one module may kill and pause."""
+def oxia_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OxiaServer]:
+    """An Oxia with three shards, for the tests of one module."""
     server = OxiaServer(tmp_path_factory.mktemp("oxia"), shards=3)
     try:
         server.start()
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture
+def oxia_server(oxia_of_module: OxiaServer) -> OxiaServer:
+    """The module's Oxia, which tests may kill and pause; one that ended by itself is started again."""
+    if not oxia_of_module.is_running():
+        tail = "\n".join(oxia_of_module.log_tail())
+        _LOG.error("Oxia had ended with exit code %s:\n%s", oxia_of_module.exit_code, tail)
+        oxia_of_module.start()
+    return oxia_of_module
 
 
 @pytest.fixture
