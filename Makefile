@@ -1,4 +1,4 @@
-# make demo    a real Pulsar, real ledgers, the main job from end to end
+# make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
 # make test    lint, types, import contracts, all tests on the real servers
 # make bench   every benchmark; make bench BENCH=sweep runs one
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
@@ -21,7 +21,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@exec $(BIN)/bookwarden demo
+	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA))
 
 test: lint
 	@echo "== tests on the real servers"

@@ -40,7 +40,7 @@ DELAYED = ending(fates.DELAYED, "retry", "deleted", **NOWHERE)
 ARCHIVED = ending(fates.ARCHIVED, ledger=OFFLOADED, **{**KEPT, "in_bucket": True})
 ARCHIVE_TRIMMED = ending(fates.ARCHIVE_TRIMMED, "deleted", ledger=OFFLOADED, copy=("deleted",), **NOWHERE)
 UNDONE = ending(fates.UNDONE, "deleted", undone="restored", **KEPT)
-FINALE = Finale((UNDONE,), 0, ((9, "after 2 retries"),), (9,), {"archive": (30, 30)}, {7: (20, 20)})
+FINALE = Finale((UNDONE,), 0, ((9, "after 2 retries"),), (9,), {"archive": (30, 30)}, {7: (20, 20)}, "ZooKeeper")
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,12 @@ def test_the_table_names_each_place_and_each_outcome() -> None:
     ]
     assert ("undone", "ledger 7: 20 of 20 entries read from the bookie") in getattr(facts, "pairs", ())
     assert getattr(note, "text", "") == "NOT every ledger ended as it should; 62 s."
+
+
+def test_the_table_names_the_store_that_the_metadata_is_in() -> None:
+    table = describe(replace(FINALE, store="Oxia"), 1).parts[0]
+    assert isinstance(table, Table)
+    assert (table.rows[0][4], table.rows[0][6]) == ("Oxia + bookie", "Oxia + bookie")
 
 
 def test_without_moto_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

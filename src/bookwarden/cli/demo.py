@@ -22,6 +22,7 @@ from bookwarden.demo.finale import Finale
 from bookwarden.demo.stage import Stage, running_stage
 from bookwarden.demo.story import Story
 from bookwarden.devcluster.interruption import sigterm_unwinds
+from bookwarden.devcluster.settings import METADATA_STORES
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.errors import BookwardenError
 
@@ -43,14 +44,21 @@ _FOREIGN = ("BOOKWARDEN_", "AWS_")
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the folder with data, logs and outcome table.")
+@click.option(
+    "--metadata",
+    type=click.Choice(METADATA_STORES),
+    default=METADATA_STORES[0],
+    show_default=True,
+    help="Where broker and bookie keep their metadata.",
+)
 @pass_invocation
-def demo(invocation: Invocation, keep: bool) -> None:
+def demo(invocation: Invocation, keep: bool, metadata: str) -> None:
     """Show the main job on a real Pulsar on this machine.
 
-    Starts ZooKeeper, bookie, broker and an object store, fills topics, offloads, trims and deletes, sends a forged
-    mark, one that comes before its metadata update and one that cannot be carried out, sweeps, undoes a deletion, and
-    then looks in ZooKeeper, on the bookie and in the bucket what became of each ledger. Ends with 0 only if that is
-    what should have. Everything is stopped at the end.
+    Starts ZooKeeper or Oxia, bookie, broker and an object store, fills topics, offloads, trims and deletes, sends a
+    forged mark, one that comes before its metadata update and one that cannot be carried out, sweeps, undoes a
+    deletion, and then looks in the metadata store, on the bookie and in the bucket what became of each ledger. Ends
+    with 0 only if that is what should have. Everything is stopped at the end.
     """
     started = time.monotonic()
 
@@ -58,7 +66,7 @@ def demo(invocation: Invocation, keep: bool) -> None:
         invocation.say(f"[{time.monotonic() - started:5.1f} s] {line}")
 
     _forget_environment()
-    with _home(keep) as home, sigterm_unwinds(), running_stage(home, say) as stage:
+    with _home(keep) as home, sigterm_unwinds(), running_stage(home, say, metadata) as stage:
         file = _write_settings(stage)
         finale = Story(stage, load_settings(file), file, say).play()
         say("stopping everything")
@@ -107,7 +115,8 @@ def describe(finale: Finale, seconds: float) -> Document:
         Column("after", whole=False),
         Column("ok"),
     )
-    table = Table(columns, tuple(_row(ending) for ending in finale.endings), title="Every ledger of the demo")
+    rows = tuple(_row(ending, finale.store) for ending in finale.endings)
+    table = Table(columns, rows, title="Every ledger of the demo")
     readable = ", ".join(f"{name} {found} of {expected}" for name, (found, expected) in finale.readable.items())
     letters = "; ".join(f"ledger {ledger_id}: {reason}" for ledger_id, reason in finale.dead_letters) or "none"
     facts = Facts(
@@ -129,16 +138,16 @@ def _restored(finale: Finale) -> str:
     )
 
 
-def _row(ending: Ending) -> tuple[str, ...]:
+def _row(ending: Ending, store: str) -> tuple[str, ...]:
     ledger = ending.ledger
     return (
         str(ledger.ledger_id),
         ledger.holder,
         ledger.kind,
         ending.fate.story,
-        _where(True, ledger.on_bookie, ledger.in_bucket),
+        _where(store, True, ledger.on_bookie, ledger.in_bucket),
         ", ".join(_outcomes(ending)) or "-",
-        _where(ending.in_metadata, ending.on_bookie, ending.in_bucket),
+        _where(store, ending.in_metadata, ending.on_bookie, ending.in_bucket),
         "yes" if ending.as_it_should else "NO",
     )
 
@@ -148,6 +157,6 @@ def _outcomes(ending: Ending) -> list[str]:
     return [*ending.outcomes, *(f"copy {outcome}" for outcome in ending.copy_outcomes), *undone]
 
 
-def _where(in_metadata: bool, on_bookie: bool, in_bucket: bool) -> str:
-    found = (("ZooKeeper", in_metadata), ("bookie", on_bookie), ("bucket", in_bucket))
+def _where(store: str, in_metadata: bool, on_bookie: bool, in_bucket: bool) -> str:
+    found = ((store, in_metadata), ("bookie", on_bookie), ("bucket", in_bucket))
     return " + ".join(name for name, there in found if there) or "gone"

@@ -1,4 +1,4 @@
-"""A census of ledgers: what ZooKeeper, the bookie and the bucket hold, before and after."""
+"""A census of ledgers: what the metadata store, the bookie and the bucket hold, before and after."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Ending:
 
     @property
     def as_it_should(self) -> bool:
-        """Whether the records, ZooKeeper, the bookie and the bucket all say what the fate asks for."""
+        """Whether the records, the metadata store, the bookie and the bucket all say what the fate asks for."""
         fate = self.fate
         return (
             _settled(self.outcomes, fate.last_outcomes, retried=fate.retried)

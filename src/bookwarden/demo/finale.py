@@ -14,6 +14,7 @@ class Finale:
 
     ``dead_letters`` are ledger ids and reasons, expected are the ids of ``damaged``. ``readable`` has the messages of
     each topic, ``restored`` the entries of each ledger that was put back: those that were read, and those there were.
+    ``store`` is the name of the metadata store.
     """
 
     endings: tuple[Ending, ...]
@@ -22,6 +23,7 @@ class Finale:
     damaged: tuple[int, ...]
     readable: Mapping[str, tuple[int, int]]
     restored: Mapping[int, tuple[int, int]]
+    store: str
 
     @property
     def as_it_should(self) -> bool:

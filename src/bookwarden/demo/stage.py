@@ -14,10 +14,13 @@ from bookwarden.devcluster.cache import Progress
 from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, ensure_distribution
 from bookwarden.devcluster.garbage import GarbageOnDemand
 from bookwarden.devcluster.object_store import ObjectStore
+from bookwarden.devcluster.oxia import ensure_oxia
 from bookwarden.devcluster.ports import free_ports
 from bookwarden.devcluster.servers import load_runtime
+from bookwarden.devcluster.settings import METADATA_STORES
 
 BUCKET = "demo-archive"
+_STORE_NAMES = {"zookeeper": "ZooKeeper", "oxia": "Oxia"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +32,23 @@ class Stage:
     garbage: GarbageOnDemand
 
     @property
+    def store_name(self) -> str:
+        """What people call the metadata store."""
+        return _STORE_NAMES[self.cluster.options.metadata]
+
+    @property
     def offload_settings(self) -> dict[str, Any]:
         """The settings of bookwarden's section `offload`."""
         return {"stores": [self.objects.sweep_settings(BUCKET)]}
 
 
 @contextmanager
-def running_stage(home: Path, progress: Progress) -> Iterator[Stage]:
-    """Run the servers for the block, with all that they keep in this home."""
+def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORES[0]) -> Iterator[Stage]:
+    """Run the servers for the block, with all that they keep in this home; ``metadata`` is as in ClusterOptions."""
     ports = free_ports(2)
     objects, garbage = ObjectStore(home, ports[0]), GarbageOnDemand(ports[1])
     options = ClusterOptions(
+        metadata=metadata,
         max_entries_per_ledger=ENTRIES_PER_LEDGER,
         offload=True,
         broker_settings=objects.broker_settings(BUCKET),
@@ -50,6 +59,8 @@ def running_stage(home: Path, progress: Progress) -> Iterator[Stage]:
     # First what may be missing, such as Java.
     load_runtime(progress=progress)
     ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
+    if metadata == "oxia":
+        ensure_oxia(progress=progress)
     progress(f"starting an object store on {objects.endpoint}")
     # It starts while Pulsar does.
     with objects, cluster:

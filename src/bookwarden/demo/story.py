@@ -124,7 +124,7 @@ class Story:
     def _take_census(self, places: Places) -> list[CountedLedger]:
         census = take_census(places, topics.TENANT)
         census.append(CountedLedger(DAMAGED_LEDGER, "(cannot be read)", "?", on_bookie=False, in_bucket=False))
-        self._say(f"{len(census)} ledgers of the demo are in ZooKeeper, on the bookie and in the bucket")
+        self._say(f"{len(census)} ledgers of the demo are in {self._stage.store_name}, on the bookie and in the bucket")
         return census
 
     def _phase_one(self, phase_one: PhaseOneContext) -> None:
@@ -236,6 +236,7 @@ class Story:
             (DAMAGED_LEDGER,),
             readable,
             restored,
+            self._stage.store_name,
         )
 
     def _stays(self, ledger_id: int) -> bool:
