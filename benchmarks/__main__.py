@@ -7,7 +7,19 @@ from collections.abc import Callable
 
 import click
 
-from benchmarks import journal, latency, ledger_read, mark, offload, scan, scan_snapshot, source, sweep
+from benchmarks import (
+    delete_oxia,
+    delete_zookeeper,
+    journal,
+    latency,
+    ledger_read,
+    mark,
+    offload,
+    scan,
+    scan_snapshot,
+    source,
+    sweep,
+)
 from benchmarks.options import Options
 from benchmarks.results import OUTPUT, say
 from bookwarden.errors import BookwardenError
@@ -22,6 +34,8 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "offload": offload.run,
     "scan": scan.run,
     "scan-snapshot": scan_snapshot.run,
+    "delete-zookeeper": delete_zookeeper.run,
+    "delete-oxia": delete_oxia.run,
 }
 
 
@@ -31,7 +45,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
 @click.option("--count", type=click.IntRange(min=1), help="Messages, ledgers or marks, instead of the benchmark's own.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds, instead of the benchmark's own.")
 def main(names: tuple[str, ...], scale: float, count: int | None, rounds: int | None) -> None:
-    """Run all benchmarks, or those named, each on a Pulsar of its own that is stopped at the end."""
+    """Run all benchmarks, or those named, each on servers of its own that are stopped at the end."""
     options = Options(scale, count, rounds)
     try:
         for name in names or BENCHMARKS:

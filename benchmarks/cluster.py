@@ -44,11 +44,8 @@ class Site:
 @contextmanager
 def running_site(sections: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[Site]:
     """Start a cluster with the deletion topics on it; `sections` override the settings of a benchmark."""
-    for variable in [name for name in os.environ if name.startswith("BOOKWARDEN_") and name != "BOOKWARDEN_CACHE"]:
-        # Settings that were exported for a real cluster must not reach this one.
-        del os.environ[variable]
     options = ClusterOptions(throughput=True, log_level="warn")
-    with _temporary_home() as home, sigterm_unwinds(), DevCluster(home, options, progress=say) as cluster:
+    with temporary_home() as home, sigterm_unwinds(), DevCluster(home, options, progress=say) as cluster:
         path = home / "bookwarden.yaml"
         path.write_text(yaml.safe_dump(_merged(settings_of(cluster), _SECTIONS, sections or {})), encoding="utf-8")
         site = Site(cluster, load_settings(path), path)
@@ -66,7 +63,11 @@ def _merged(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any
 
 
 @contextmanager
-def _temporary_home() -> Iterator[Path]:
+def temporary_home() -> Iterator[Path]:
+    """A folder for servers, gone afterwards; settings come from no environment any more."""
+    for variable in [name for name in os.environ if name.startswith("BOOKWARDEN_") and name != "BOOKWARDEN_CACHE"]:
+        # Settings that were exported for a real cluster must not reach this one.
+        del os.environ[variable]
     home = Path(tempfile.mkdtemp(prefix="bookwarden-bench-"))
     try:
         with temporary_files_in(home / "tmp"):

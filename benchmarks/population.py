@@ -65,7 +65,14 @@ class Population:
 @contextmanager
 def zookeeper_of(site: Site) -> Iterator[KazooClient]:
     """A bare client of the site's ZooKeeper."""
-    client = KazooClient(site.cluster.store_url.removeprefix("zk:"), timeout=30.0)
+    with zookeeper_at(site.cluster.store_url) as client:
+        yield client
+
+
+@contextmanager
+def zookeeper_at(url: str) -> Iterator[KazooClient]:
+    """A bare client of the ZooKeeper of this URL."""
+    client = KazooClient(url.removeprefix("zk:"), timeout=30.0)
     client.start()
     try:
         yield client
