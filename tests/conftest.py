@@ -80,7 +80,11 @@ def oxia_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluste
 @pytest.fixture
 def shared_cluster(request: pytest.FixtureRequest) -> DevCluster:
     """The cluster that all tests share; that on Oxia where servers.each_store asks for it."""
-    cluster: DevCluster = request.getfixturevalue(SHARED_CLUSTERS[getattr(request, "param", "zookeeper")])
+    name = SHARED_CLUSTERS[getattr(request, "param", "zookeeper")]
+    cluster: DevCluster = request.getfixturevalue(name)
+    if name == "oxia_cluster" and getattr(request.node, "execution_count", 1) > 1:
+        # A shard that two writers broke, see docs/oxia.md, takes writes again when its server was restarted.
+        cluster.oxia.restart()
     return cluster
 
 
