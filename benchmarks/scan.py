@@ -40,7 +40,7 @@ _ROOT = "/ledgers"
 # Far above the ids that the cluster itself gives out.
 _FIRST_ID = 100_000_000
 _READS_IN_FLIGHT = 256
-_WARM_UP_ROUNDS = 3
+_WARM_UP_LEDGERS = 300_000
 _MIB = 1 << 20
 # The site's bookie makes none, and BookKeeper's driver for ZooKeeper asks for it.
 _LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
@@ -63,7 +63,7 @@ def run(options: Options) -> None:
         peers = [stack.enter_context(java_peer("ScanPeer.java", [uri, str(_READS_IN_FLIGHT)])) for uri in uris]
         with _listers(site) as listers, scan_process(_settings_file(site)) as scanner:
             say("warming up")
-            for _ in range(_WARM_UP_ROUNDS):
+            for _ in range(max(1, _WARM_UP_LEDGERS // count)):
                 for peer in peers:
                     _scan_in_java(peer, count)
             _scan(site, listers, count)
