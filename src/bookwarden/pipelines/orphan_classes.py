@@ -20,18 +20,18 @@ from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_na
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, Emptied
 from bookwarden.orphans.summary import NO_NAMESPACE, OTHER_KIND, SHOWN_IDS, SHOWN_OWNERS, Cell, ForeignOwner, age_bucket
-from bookwarden.pipelines.orphan_join import JOIN_STAGE, REFERENCED_CELLS
+from bookwarden.pipelines.orphan_join import JOIN_STAGE, REFERENCED_CELLS, cells_of
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_ids import ABSENT_TABLE
 from bookwarden.pipelines.scan_reading import LATE_STAGE, LOG_PLACES, REFERENCES_STAGE, TOPIC_PLACES
 from bookwarden.pipelines.scan_rows import read_table, read_tables
 from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.scan_tables import ABSENT, CELLS, CLASSIFIED, LEDGERS, REFERENCES, Columns, Description
+from bookwarden.pipelines.scan_tables import ABSENT, CLASSIFIED, LEDGERS, REFERENCES, Columns, Description
 
 CLASSES_STAGE = "classes"
 _CELLS_TABLE = "other_cells"
 _COUNTED_OWNERS = 10_000
-_FIRST, _LAST = "first_orphan", "last_orphan"
+_FIRST = "first_orphan"
 _ORPHAN_COLUMNS = [name for name in Candidate._fields if name != "first_seen_ms"]
 _HEADINGS = ["ledger_class", "kind", "namespace", "cause", "age"]
 
@@ -62,7 +62,6 @@ class ClassifyPiece:
         for name in described.column_names:
             rows = rows.append_column(name, described.column(name))
         orphans = rows.filter(pc.field("ledger_class") == LedgerClass.ORPHAN.value).column("ledger_id")
-        extremes = {_FIRST: pc.min(orphans).as_py(), _LAST: pc.max(orphans).as_py()} if len(orphans) else {}
         folder.write(
             CLASSES_STAGE,
             number,
@@ -70,7 +69,7 @@ class ClassifyPiece:
             names=rows.num_rows,
             digest="",
             others={_CELLS_TABLE: _count(rows)},
-            notes=extremes,
+            notes={_FIRST: pc.min(orphans).as_py()} if len(orphans) else {},
         )
 
     def _describe(self, row: ListedLedger, only_logs: bool | None) -> Description:
@@ -92,9 +91,7 @@ class ClassifyPiece:
 def _count(rows: pa.Table) -> pa.Table:
     kinds = pc.fill_null(rows.column("kind"), OTHER_KIND)
     headed = rows.set_column(rows.column_names.index("kind"), "kind", kinds)
-    cells = headed.group_by(_HEADINGS).aggregate([("ledger_id", "count"), ("length", "sum")])
-    named = cells.rename_columns({"ledger_id_count": "ledgers", "length_sum": "logical_bytes"})
-    return named.select(CELLS.arrow.names).cast(CELLS.arrow)
+    return cells_of(headed.select([*_HEADINGS, "length"]))
 
 
 class Classification:

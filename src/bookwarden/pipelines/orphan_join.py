@@ -22,7 +22,7 @@ from bookwarden.orphans.classify import Knowledge, sign_of_life
 from bookwarden.orphans.owners import Owner, owner_of
 from bookwarden.orphans.summary import AGE_BOUNDS_MS, AGE_BUCKETS, NO_NAMESPACE
 from bookwarden.pipelines.scan_files import ScanFolder
-from bookwarden.pipelines.scan_ids import Flags, Ids, NamedIds, ScanIds, is_among
+from bookwarden.pipelines.scan_ids import NamedIds, ScanIds, is_among
 from bookwarden.pipelines.scan_reading import HOLDER_TABLES, LEDGERS_STAGE
 from bookwarden.pipelines.scan_stage import Stages
 from bookwarden.pipelines.scan_tables import CELLS, OTHERS, OWNERS, UnnamedOwner
@@ -55,7 +55,7 @@ class JoinPiece:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         ledgers = self._as_they_are_now(folder.read(LEDGERS_STAGE, piece))
-        named, only_logs = _named(NamedIds(folder), ledgers.column("ledger_id").to_numpy())
+        named, only_logs = NamedIds(folder).flags(ledgers.column("ledger_id").to_numpy())
         plain = pc.and_(
             pa.array(named), pc.and_(ledgers.column("problem").is_null(), ledgers.column("kind").is_valid())
         )
@@ -122,17 +122,6 @@ class LedgerJoin:
         return owners
 
 
-def _named(named: NamedIds, ids: Ids) -> tuple[Flags, Flags]:
-    """Say of each id whether places name it, and whether these are logs alone."""
-    if not len(ids):
-        return np.empty(0, np.bool_), np.empty(0, np.bool_)
-    known, only_logs = named.between(int(ids.min()), int(ids.max()))
-    if not len(known):
-        return np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
-    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    return known[places] == ids, only_logs[places]
-
-
 def _names_of(owner: Owner) -> Iterator[str]:
     yield str(owner.holder)
     if owner.topic is not None:
@@ -157,17 +146,23 @@ def _owners(others: pa.Table, cutoff_ms: int) -> pa.Table:
 def _count(referenced: pa.Table, now_ms: int) -> pa.Table:
     """Count ledgers and bytes by all headings of the summary."""
     ages = np.searchsorted(AGE_BOUNDS_MS, now_ms - _born_ms(referenced).to_numpy(), side="right")
-    headings = {
+    rows = {
         "kind": referenced.column("kind"),
         "namespace": _namespaces(referenced),
         "age": pa.array(AGE_BUCKETS).take(pa.array(ages)),
+        "length": referenced.column("length"),
     }
-    rows = pa.table({**headings, "length": referenced.column("length")})
-    cells = rows.group_by(list(headings)).aggregate([("length", "count"), ("length", "sum")])
-    named = cells.rename_columns({"length_count": "ledgers", "length_sum": "logical_bytes"})
-    for name, value in (("ledger_class", LedgerClass.REFERENCED.value), ("cause", "")):
-        named = named.append_column(name, pa.repeat(value, named.num_rows))
-    return named.select(CELLS.arrow.names).cast(CELLS.arrow)
+    return cells_of(pa.table(rows), ledger_class=LedgerClass.REFERENCED.value, cause="")
+
+
+def cells_of(rows: pa.Table, **same: str) -> pa.Table:
+    """Count ledgers by the headings of a Cell: ``rows`` have headings and a length, ``same`` are what all share."""
+    headings = [name for name in rows.column_names if name != "length"]
+    counted = rows.group_by(headings).aggregate([("length", "count"), ("length", "sum")])
+    cells = counted.rename_columns({"length_count": "ledgers", "length_sum": "logical_bytes"})
+    for name, value in same.items():
+        cells = cells.append_column(name, pa.repeat(value, cells.num_rows))
+    return cells.select(CELLS.arrow.names).cast(CELLS.arrow)
 
 
 def _namespaces(ledgers: pa.Table) -> pa.Array:

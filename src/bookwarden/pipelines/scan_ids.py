@@ -41,6 +41,7 @@ _ABSENT_FILE = f"{ABSENT_TABLE}/piece-00000.parquet"
 _GROUP_ROWS = 65_536
 _READERS = 4
 _NONE: Ids = np.empty(0, np.int64)
+_NO_NAMES: tuple[Ids, Flags] = _NONE, np.empty(0, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,12 @@ class NamedIds:
     def __init__(self, folder: ScanFolder) -> None:
         self._folder = folder
 
-    def between(self, first_id: int, last_id: int) -> tuple[Ids, Flags]:
+    def flags(self, ids: Ids) -> tuple[Flags, Flags]:
+        """Say of each id whether places name it, and whether these are logs alone."""
+        known, only_logs = self._between(int(ids.min()), int(ids.max())) if len(ids) else _NO_NAMES
+        return is_among(ids, known), is_among(ids, known[only_logs])
+
+    def _between(self, first_id: int, last_id: int) -> tuple[Ids, Flags]:
         """Give the named ids from the first to the last, and perhaps others; and which ones logs alone name."""
         with self._folder.folder.open(_NAMED_FILE) as source:
             file = pq.ParquetFile(source)
@@ -92,7 +98,7 @@ class NamedIds:
                 if _may_have(file.metadata.row_group(number).column(0).statistics, first_id, last_id)
             ]
             if not groups:
-                return _NONE, np.empty(0, np.bool_)
+                return _NO_NAMES
             found = file.read_row_groups(groups)
         return found.column("ledger_id").to_numpy(), found.column("only_logs").to_numpy()
 
