@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from bookwarden.errors import StoreUnavailableError
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia_channels import Channels, ServerLost
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.oxia_shards import OxiaCluster, Shard
 from bookwarden.metastore.oxia_writes import ShardWriters, WriteStream
-from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 SHARD = Shard(0, "a:1", 0, 2**32 - 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.pacing import Pace
 from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
@@ -20,7 +21,7 @@ from bookwarden.metastore.zookeeper_requests import (
     delete_operation,
     failed_at,
 )
-from bookwarden.metastore.zookeeper_session import Deadline, PendingReply, ZooKeeperConnection
+from bookwarden.metastore.zookeeper_session import PendingReply, ZooKeeperConnection
 
 
 def encoded_node(value: bytes, *, length: int | None = None) -> bytes:

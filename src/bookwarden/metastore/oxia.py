@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_connection import OxiaConnection
@@ -23,7 +24,6 @@ from bookwarden.metastore.oxia_sessions import OxiaSessions
 from bookwarden.metastore.oxia_shards import OxiaCluster
 from bookwarden.metastore.oxia_writes import ShardWriters
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
-from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _LOG = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_reads import OxiaReader
 from bookwarden.metastore.oxia_shards import OxiaCluster
 from bookwarden.metastore.paths import parent_of
-from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 # Fewer siblings than these are asked one by one whether they have children.

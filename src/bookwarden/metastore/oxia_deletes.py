@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from bookwarden.errors import StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_reads import OxiaReader
 from bookwarden.metastore.oxia_shards import OxiaCluster, ShardMap
 from bookwarden.metastore.oxia_writes import PendingWrite, ShardWriters
-from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _LOG = logging.getLogger(__name__)

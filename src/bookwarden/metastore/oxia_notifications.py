@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 
 from bookwarden.errors import BookwardenError, StoreUnavailableError
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia_channels import ServerLost, meaning_of
 from bookwarden.metastore.oxia_shards import OxiaCluster
-from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _LOG = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import grpc
 
 from bookwarden.errors import StoreError
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_shards import OxiaCluster, Shard, ShardMap
 from bookwarden.metastore.zookeeper_batches import split
-from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 

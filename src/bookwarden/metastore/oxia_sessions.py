@@ -15,10 +15,10 @@ from uuid import uuid4
 import grpc
 
 from bookwarden.errors import StoreUnavailableError
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia_channels import SessionEnded, meaning_of
 from bookwarden.metastore.oxia_shards import OxiaCluster, Shard
 from bookwarden.metastore.oxia_writes import ShardWriters
-from bookwarden.metastore.zookeeper_session import Deadline
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import grpc
 import xxhash
 
 from bookwarden.errors import BookwardenError, StoreError, StoreUnavailableError
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia_channels import Channels, OxiaServer, ServerLost, meaning_of
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.pacing import Rate
-from bookwarden.metastore.zookeeper_session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _LOG = logging.getLogger(__name__)

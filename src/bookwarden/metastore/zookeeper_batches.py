@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 
 from bookwarden.errors import StoreAccessError, StoreError
 from bookwarden.metastore import zookeeper_requests as wire
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
-    Deadline,
     PendingReply,
     ReplyLost,
     ServerRefusal,

@@ -11,12 +11,12 @@ from typing import Final
 from bookwarden.errors import StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
-    Deadline,
     PendingReply,
     ReplyLost,
     ServerRefusal,

@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -35,6 +34,7 @@ from kazoo.protocol.serialization import Auth, Exists, Sync
 from kazoo.protocol.states import KazooState, KeeperState
 
 from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUnavailableError
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.pacing import Pace, Turn
 
 if TYPE_CHECKING:
@@ -137,24 +137,6 @@ class ZooKeeperConnection:
             raise ConfigError("the metadata store's TLS certfile and keyfile go together; only one of them is set")
         if self.digest is not None and (not all(self.digest) or ":" in self.digest[0]):
             raise ConfigError("the metadata store's digest needs a user without a colon, and a password")
-
-
-class Deadline:
-    """The moment by which a call must have made progress; each progress moves it."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    def progress(self) -> None:
-        self._end = time.monotonic() + self._seconds
-
-    def extend(self, seconds: float) -> None:
-        """Leave out time in which we ourselves kept the call back."""
-        self._end += seconds
-
-    def left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
 
 
 class _SessionLog(_Adapter):

@@ -1,0 +1,23 @@
+"""How long a call to a store may go on without any progress."""
+
+from __future__ import annotations
+
+import time
+
+
+class Deadline:
+    """The moment by which a call must have made progress; each progress moves it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def progress(self) -> None:
+        self._end = time.monotonic() + self._seconds
+
+    def extend(self, seconds: float) -> None:
+        """Leave out time in which we ourselves kept the call back."""
+        self._end += seconds
+
+    def left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
