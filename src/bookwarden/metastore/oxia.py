@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
+from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_connection import OxiaConnection
-from bookwarden.metastore.oxia_deletes import BatchDelete, Target
+from bookwarden.metastore.oxia_deletes import BatchDelete
 from bookwarden.metastore.oxia_notifications import Watch
 from bookwarden.metastore.oxia_reads import OxiaReader
 from bookwarden.metastore.oxia_sessions import OxiaSessions

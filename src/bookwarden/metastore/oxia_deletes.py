@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bookwarden.errors import StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_reads import OxiaReader
@@ -20,16 +20,6 @@ from bookwarden.metastore.oxia_writes import PendingWrite, ShardWriters
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A key to delete; ``in_doubt`` once a delete was sent whose answer never came."""
-
-    path: str
-    version: int
-    created_ms: int | None = None
-    in_doubt: bool = False
 
 
 class _Delete(NamedTuple):
@@ -142,7 +132,7 @@ class BatchDelete:
         again = []
         rows = self.reader.get_many([target.path for target in targets], deadline)
         for target, row in zip(targets, rows, strict=True):
-            result = _result_of_row(target, row)
+            result = target.result_of(row)
             if result is None:
                 again.append(target)
             else:
@@ -157,14 +147,3 @@ def _request_of(targets: Iterable[Target]) -> pb.WriteRequest:
     return pb.WriteRequest(
         deletes=[pb.DeleteRequest(key=target.path, expected_version_id=target.version) for target in targets]
     )
-
-
-def _result_of_row(target: Target, row: Versioned | None) -> DeleteResult | None:
-    if row is None:
-        return DeleteResult.DELETED if target.in_doubt else DeleteResult.ABSENT
-    if row.version != target.version:
-        return DeleteResult.LOST_RACE
-    # Versions that Pulsar's copy from ZooKeeper set may come once more: another creation time is another key.
-    if target.created_ms is not None and row.created_ms != target.created_ms:
-        return DeleteResult.LOST_RACE
-    return None

@@ -19,10 +19,11 @@ from bookwarden.errors import (
 )
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
+from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.zookeeper_batches import BatchReader
-from bookwarden.metastore.zookeeper_deletes import BatchDelete, Target
+from bookwarden.metastore.zookeeper_deletes import BatchDelete
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
     ReplyLost,

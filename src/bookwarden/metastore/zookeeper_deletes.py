@@ -12,7 +12,7 @@ from bookwarden.errors import StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
 from bookwarden.metastore.zookeeper_session import (
@@ -30,16 +30,6 @@ _RESULT_OF_CODE: Final = {
     wire.BAD_VERSION: DeleteResult.LOST_RACE,
     wire.NOT_EMPTY: DeleteResult.LOST_RACE,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A node to delete, by absolute path; ``in_doubt`` once a delete was sent whose reply never came."""
-
-    path: str
-    version: int
-    created_ms: int | None = None
-    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +144,7 @@ class BatchDelete:
         again = []
         rows = self.reader.read([target.path for target in targets], deadline)
         for target, row in zip(targets, rows, strict=True):
-            result = _result_of_row(target, row)
+            result = target.result_of(row)
             if result is None:
                 again.append(target)
             else:
@@ -170,14 +160,3 @@ def _result_of_code(target: Target, code: int) -> DeleteResult:
     if code == wire.NO_NODE and target.in_doubt:
         return DeleteResult.DELETED
     return _RESULT_OF_CODE.get(code, DeleteResult.UNKNOWN)
-
-
-def _result_of_row(target: Target, row: Versioned | None) -> DeleteResult | None:
-    if row is None:
-        return DeleteResult.DELETED if target.in_doubt else DeleteResult.ABSENT
-    if row.version != target.version or row.children:
-        return DeleteResult.LOST_RACE
-    # Versions restart when a node is created again: another creation time is another node.
-    if target.created_ms is not None and row.created_ms != target.created_ms:
-        return DeleteResult.LOST_RACE
-    return None
