@@ -26,9 +26,9 @@ from bookwarden.clusters.pulsar.brokers import Brokers
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.migration_flag import MigrationFlagReader
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
-from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
 from bookwarden.clusters.pulsar.references import MetadataReferences

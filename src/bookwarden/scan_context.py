@@ -13,9 +13,9 @@ from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.brokers import broker_clock
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
 from bookwarden.clusters.pulsar.other_roots import roots_without_bookkeeper
-from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.reference_check import still_names
 from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.config import Settings

@@ -8,8 +8,8 @@ import pulsar
 import pytest
 
 from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
-from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.retries import RetrySender
 from bookwarden.clusters.pulsar.schemas import SchemaRegistry

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pulsar
 import pytest
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
-from bookwarden.clusters.pulsar.producers import PendingDeletionSender
 from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
 from bookwarden.clusters.pulsar.topic_positions import topic_path
 from bookwarden.clusters.pulsar.topics import Topics
@@ -36,6 +38,7 @@ class Site:
     """A namespace with a deletion topic, and phase one over it."""
 
     namespace: str
+    connection: PulsarConnection
     admin: PulsarAdmin
     topics: Topics
     store: MetadataStore
@@ -104,7 +107,7 @@ def site(pulsar_cluster, namespace) -> Iterator[Site]:
     topics.create(topic)
     client.subscribe(topic, "keeps").close()
     sender = PendingDeletionSender(connection, topic, PendingDeletionCodec())
-    yield Site(namespace, admin, topics, store, client, sender)
+    yield Site(namespace, connection, admin, topics, store, client, sender)
     sender.close()
     client.close()
     store.close()
@@ -127,13 +130,45 @@ def test_marks_arrive_as_sent_under_the_key_of_their_holder_and_with_the_schema(
     assert registry.written_with(site.deletion_topic, version).kind == "AVRO"
 
 
-def test_a_send_that_the_broker_refuses_is_reported_for_each_mark(site):
+def test_marks_in_whole_batches_and_those_left_over_share_the_partition_of_their_holder_and_their_order(site):
+    deletion_topic = site.name("partitioned")
+    site.admin.put(f"{topic_path(deletion_topic)}/partitions", 3)
+    partitions = site.client.get_topic_partitions(deletion_topic)
+    consumers = [site.client.subscribe(partition, "reads") for partition in partitions]
+    # Five holders, one of them not of ASCII: whole batches for most partitions, and something left for each.
+    marks = [
+        PendingDeletion(
+            site.name(("orders", "invoices", "über", "x", "y")[n % 5]),
+            LedgerComponent.MANAGED_LEDGER,
+            LedgerType.LEDGER,
+            n,
+            marked_at=5,
+        )
+        for n in range(4321)
+    ]
+    with PendingDeletionSender(site.connection, deletion_topic, PendingDeletionCodec()) as sender:
+        assert sender.send_all(marks) == [None] * len(marks)
+    codec = PendingDeletionCodec()
+    found: dict[str, list[PendingDeletion]] = {}
+    seen_in: dict[str, set[int]] = {}
+    for number, consumer in enumerate(consumers):
+        with suppress(pulsar.Timeout):
+            while True:
+                message = consumer.receive(2_000)
+                found.setdefault(message.partition_key(), []).append(codec.decode(message.data()))
+                seen_in.setdefault(message.partition_key(), set()).add(number)
+    assert found == {str(mark.holder()): [m for m in marks if m.holder() == mark.holder()] for mark in marks[:5]}
+    assert [len(places) for places in seen_in.values()] == [1] * 5
+
+
+@pytest.mark.parametrize("count", [2, 1_200])
+def test_a_send_that_the_broker_refuses_is_reported_for_each_mark(site, count):
     mark = PendingDeletion(site.name("t"), LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 1)
-    assert site.marker.mark([mark]).failed == ()
+    assert site.marker.mark([mark] * count).failed == ()
     site.topics.terminate(site.deletion_topic)
-    report = site.marker.mark([mark, mark])
-    assert [ledger.sent for ledger in report.ledgers] == [False, False]
-    assert "the broker answered" in str(report.failed[0].failure)
+    report = site.marker.mark([mark] * count)
+    assert [ledger.sent for ledger in report.ledgers] == [False] * count
+    assert all("the broker answered" in str(ledger.failure) for ledger in report.failed)
 
 
 def test_trim_through_the_broker_marks_what_the_broker_removes(site):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.producers import PendingDeletionSender
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.context import connection_of, in_flight_of
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess, ServerSpec
 from bookwarden.errors import PulsarError, PulsarUnavailableError

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.producers import PendingDeletionSender
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.config import Settings, load_settings
 from bookwarden.context import connection_of
 from bookwarden.ledgers.pending_deletion import PendingDeletion

@@ -13,7 +13,8 @@ import bookwarden.cli.mark
 from bookwarden.cli.failures import INTERRUPTED_EXIT_CODE
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.producers import ConfirmedProducers, PendingDeletionSender
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.producers import ConfirmedProducers
 from bookwarden.errors import MarkingInterrupted
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec
@@ -50,6 +51,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None
     """Let every send end as an `InterruptedProducer` does."""
 
     def prepare(error: BaseException) -> None:
+        monkeypatch.setattr(ConfirmedProducers, "partitions", lambda _, topic: [topic])
         monkeypatch.setattr(ConfirmedProducers, "producer", lambda *_: InterruptedProducer(error))
 
     return prepare
