@@ -130,7 +130,7 @@ def test_a_ledger_just_created_may_not_be_listed_yet(ctime: int) -> None:
 
 
 def test_a_wrong_clock_at_the_creator_does_not_hide_a_young_node() -> None:
-    young = replace(stored(ctime=HOUR), created_ms=NOW - 1000)
+    young = stored(ctime=HOUR)._replace(created_ms=NOW - 1000)
     assert decided(young).action is Action.RETRY
 
 

@@ -86,7 +86,7 @@ def open_bookies() -> Iterator[Callable[[BookieOptions | None], Bookies]]:
 @pytest.fixture
 def make_reader(scripted: list[ScriptedBookie], open_bookies: Callable[[BookieOptions | None], Bookies]) -> MakeReader:
     def make(options: BookieOptions | None = None, **changes: object) -> LedgerReader:
-        metadata = dataclasses.replace(metadata_of(scripted), **changes)
+        metadata = metadata_of(scripted)._replace(**changes)
         return LedgerReader(LEDGER, metadata, DIGEST, open_bookies(options))
 
     return make

@@ -1,9 +1,10 @@
-"""A row of the listing says what the careful decoder says, whatever the bytes."""
+"""The quick decoder, and a row of the listing, say what the careful decoder says, whatever the bytes."""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ from bookwarden.ledgers.holders import (
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.pending_deletion import LedgerComponent
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+from bookwarden.wire import ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_carefully, decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
 from bookwarden.wire.varint import encode_varint
 
@@ -49,9 +51,12 @@ KINDS: list[tuple[Holder, LedgerComponent]] = [
 
 def by_the_careful_decoder(value: bytes) -> ListedLedger:
     try:
-        metadata = decode_ledger_metadata(value)
+        metadata = decode_carefully(value)
     except FormatError as error:
+        with pytest.raises(FormatError, match=re.escape(str(error))):
+            decode_ledger_metadata(value)
         return ListedLedger(7, "/p", 3, 9, problem=str(error))
+    assert decode_ledger_metadata(value) == metadata
     holder = identify_holder(metadata.custom)
     return ListedLedger(
         *(7, "/p", 3, 9, metadata.ctime_ms, metadata.state.name, metadata.length),
@@ -163,8 +168,11 @@ def test_a_recorded_node_is_listed_as_it_is_decoded(value: bytes) -> None:
 
 def test_what_brokers_write_today_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [by_the_careful_decoder(value) for value in RECORDED]
+    decoded = [decode_carefully(value) for value in RECORDED]
     monkeypatch.setattr(listed, "decode_ledger_metadata", None)
+    monkeypatch.setattr(ledger_metadata, "decode_carefully", None)
     assert [listed_row(value) for value in RECORDED] == expected
+    assert [decode_ledger_metadata(value) for value in RECORDED] == decoded
 
 
 @pytest.mark.parametrize(("holder", "component"), KINDS, ids=lambda part: getattr(part, "name", None))

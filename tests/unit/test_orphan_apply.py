@@ -51,7 +51,7 @@ def candidate(ledger_id: int, holder: Holder = HOLDER, **fields: Any) -> Candida
 def stored(ledger_id: int, holder: Holder = HOLDER, **fields: Any) -> StoredLedger:
     custom = {name: value.encode() for name, value in expected_custom_metadata(holder).items()}
     metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, (), 10, 0, "CRC32C", 6, custom)
-    return replace(StoredLedger(ledger_id, f"/ledgers/{ledger_id}", 3, 5, b"", metadata), **fields)
+    return StoredLedger(ledger_id, f"/ledgers/{ledger_id}", 3, 5, b"", metadata)._replace(**fields)
 
 
 def plan_of(candidates: Sequence[Candidate], **fields: Any) -> PlanManifest:
@@ -227,10 +227,10 @@ CHANGED: list[tuple[LedgerReading, str]] = [
     (stored(1, path="/elsewhere"), "its path is /elsewhere, in the plan /ledgers/1"),
     (stored(1, version=4), "its version is 4, in the plan 3"),
     (stored(1, created_ms=6), "its creation time is 6, in the plan 5"),
-    (stored(1, metadata=replace(stored(1).metadata, ctime_ms=None)), "its creator's time is None"),
+    (stored(1, metadata=stored(1).metadata._replace(ctime_ms=None)), "its creator's time is None"),
     (stored(1, ManagedLedgerHolder("t/n/persistent/b")), "in the plan it is a MANAGED_LEDGER of t/n/persistent/a"),
     (stored(1, CursorHolder("t/n/persistent/a", "c")), "pulsar/cursor=c"),
-    (stored(1, metadata=replace(stored(1).metadata, custom={})), "nothing (no custom metadata)"),
+    (stored(1, metadata=stored(1).metadata._replace(custom={})), "nothing (no custom metadata)"),
 ]
 
 

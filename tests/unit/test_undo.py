@@ -190,7 +190,7 @@ def test_one_silent_bookie_of_two_is_told_of_and_no_obstacle(site: Site) -> None
 
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
 def test_a_ledger_that_was_not_closed_is_not_restored(site: Site, state: LedgerState) -> None:
-    site.deleted(replace(CLOSED, state=state, last_entry_id=None))
+    site.deleted(CLOSED._replace(state=state, last_entry_id=None))
     (row,) = site.undo()
     assert row.outcome is UndoOutcome.NOT_RESTORABLE
     assert state.name.lower().split("_")[0] in row.reason
@@ -230,7 +230,7 @@ def test_a_ledger_that_was_never_deleted_is_left_alone_and_no_bookie_is_asked(si
 
 @pytest.mark.parametrize(
     ("other", "says"),
-    [(replace(CLOSED, ctime_ms=1_700_000_000_000), "another ledger"), (replace(CLOSED, length=5), "not what was")],
+    [(CLOSED._replace(ctime_ms=1_700_000_000_000), "another ledger"), (CLOSED._replace(length=5), "not what was")],
 )
 def test_other_metadata_in_its_place_stays_as_it_is(site: Site, other: LedgerMetadata, says: str) -> None:
     site.deleted()
@@ -270,7 +270,7 @@ def test_a_second_undo_asks_the_bookies_again_and_writes_nothing(site: Site) -> 
 
 
 def test_an_empty_ledger_is_restored_without_a_question(site: Site) -> None:
-    site.deleted(replace(CLOSED, last_entry_id=-1, length=0))
+    site.deleted(CLOSED._replace(last_entry_id=-1, length=0))
     site.usual = GONE
     (row,) = site.undo()
     assert (row.outcome, row.reason, site.asked) == (UndoOutcome.RESTORED, "it has no entries", [])
@@ -278,7 +278,7 @@ def test_an_empty_ledger_is_restored_without_a_question(site: Site) -> None:
 
 def test_a_dry_run_asks_the_bookies_and_writes_nothing(site: Site) -> None:
     site.deleted()
-    site.deleted(replace(CLOSED, state=LedgerState.OPEN), ledger_id=8, path="/ledgers/00/0000/L0008")
+    site.deleted(CLOSED._replace(state=LedgerState.OPEN), ledger_id=8, path="/ledgers/00/0000/L0008")
     outcomes = [row.outcome for row in site.preview()]
     assert outcomes == [UndoOutcome.WOULD_RESTORE, UndoOutcome.NOT_RESTORABLE]
     site.usual = GONE

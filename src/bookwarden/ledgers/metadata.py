@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 
 class LedgerState(enum.Enum):
@@ -23,9 +24,12 @@ class Segment:
     ensemble: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerMetadata:
-    """The decoded value of a ledger's metadata node.
+# Shared by all that have none; nobody changes it.
+_NO_CUSTOM_METADATA: Final[Mapping[str, bytes]] = {}
+
+
+class LedgerMetadata(NamedTuple):
+    """The decoded value of a ledger's metadata node; a tuple, since a sweep makes one of each ledger.
 
     ``length`` is in bytes; ``ctime_ms`` is the creator's clock in milliseconds and None where the format has
     none; ``last_entry_id`` is None while the ledger is not closed. Format: LedgerMetadataSerDe, BookKeeper 4.17.
@@ -41,11 +45,10 @@ class LedgerMetadata:
     last_entry_id: int | None = None
     digest_type: str | None = None
     ctime_ms: int | None = None
-    custom: Mapping[str, bytes] = field(default_factory=dict)
+    custom: Mapping[str, bytes] = _NO_CUSTOM_METADATA
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLedger:
+class StoredLedger(NamedTuple):
     """A ledger's metadata as it was read: ``raw`` and ``version`` come from the same read.
 
     ``created_ms`` is the store's creation time of the node, in milliseconds; together with ``version`` it names

@@ -47,7 +47,7 @@ class BookKeeperCatalog:
         paths = [path for candidates in places.values() for path in candidates]
         values = iter(self._get_below_root(paths))
         for ledger_id, candidates in places.items():
-            found = [(path, value) for path, value in ((path, next(values)) for path in candidates) if value]
+            found = [(path, node) for path in candidates if (node := next(values)) is not None]
             readings[ledger_id] = _reading(ledger_id, found)
         return [readings[ledger_id] for ledger_id in ledger_ids]
 
@@ -101,9 +101,10 @@ class BookKeeperCatalog:
         return self._layouts
 
     def _places(self, ledger_id: int, layouts: Sequence[LedgerLayout]) -> tuple[str, ...]:
-        hybrid, *others = layouts
-        paths = [ledger_path(self._root, ledger_id, hybrid)]
-        for layout in others:
+        paths = [ledger_path(self._root, ledger_id, layouts[0])]
+        if len(layouts) == 1:
+            return tuple(paths)
+        for layout in layouts[1:]:
             if layout is LedgerLayout.LEGACY_HIERARCHICAL:
                 # It holds no id that the hybrid would put elsewhere, save a few beyond Java's int that never were.
                 continue
