@@ -1,4 +1,4 @@
-"""A peer in Java: a source file of benchmarks/java in a process of its own, which waits for orders."""
+"""A peer in Java: a source file of benchmarks/peer in a process of its own, which waits for orders."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class JavaPeer:
 
 @contextmanager
 def java_peer(source: str, arguments: Sequence[str]) -> Iterator[JavaPeer]:
-    """Compile and run a file of benchmarks/java with the jars of Pulsar; it ends with this context."""
+    """Compile and run a file of benchmarks/peer with the jars of Pulsar; it ends with this context."""
     command = find_java().command(
         ensure_distribution(),
-        str(Path(__file__).parent / "java" / source),
+        str(Path(__file__).parent / "peer" / source),
         arguments,
         heap_mb=1024,
         direct_mb=512,

@@ -11,7 +11,8 @@ import pytest
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.pacing import Pace
-from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
+from bookwarden.metastore.request_batches import halves, split
+from bookwarden.metastore.zookeeper_batches import BatchReader
 from bookwarden.metastore.zookeeper_requests import (
     NO_NODE,
     GetChildren,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Final
 
 from bookwarden.errors import ConfigError
+from bookwarden.metastore.tls_files import validate_tls_files
 
 # What servers take: common/constant of Oxia 0.14.
 _MIN_SESSION_S: Final = 2.0
@@ -50,9 +50,4 @@ class OxiaConnection:
                 f"the metadata store's session timeout is {self.session_timeout_s:g} s; "
                 f"Oxia takes {_MIN_SESSION_S:g} to {_MAX_SESSION_S:g} s"
             )
-        for name in ("ca", "certfile", "keyfile"):
-            file = getattr(self, name)
-            if file is not None and not os.path.isfile(file):
-                raise ConfigError(f"the metadata store's TLS file {name} is {file!r}: there is no such file")
-        if bool(self.certfile) != bool(self.keyfile):
-            raise ConfigError("the metadata store's TLS certfile and keyfile go together; only one of them is set")
+        validate_tls_files(ca=self.ca, certfile=self.certfile, keyfile=self.keyfile)

@@ -18,7 +18,7 @@ from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_shards import OxiaCluster, Shard, ShardMap
-from bookwarden.metastore.zookeeper_batches import split
+from bookwarden.metastore.request_batches import split
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 

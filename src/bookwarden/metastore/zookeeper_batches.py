@@ -1,16 +1,17 @@
-"""Batches over a ZooKeeper session: how they are cut, and reading them with MultiRead."""
+"""Reads over a ZooKeeper session, in batches with MultiRead."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from bookwarden.errors import StoreAccessError, StoreError
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.request_batches import OPERATION_OVERHEAD, REQUEST_MARGIN, halves, split
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
     PendingReply,
@@ -19,11 +20,7 @@ from bookwarden.metastore.zookeeper_session import (
     ZooKeeperSession,
 )
 
-T = TypeVar("T")
 Row = Versioned | int
-
-# What frames, xid and headers take of a request besides its operations.
-_REQUEST_MARGIN: Final = 1024
 
 _MOST_BYTES_OF_CHARACTER: Final = 4
 
@@ -32,33 +29,11 @@ _SMALL_NODE_BYTES: Final = 1024
 _BATCHES_OF_SMALL_NODES: Final = 5
 
 
-def split(items: Sequence[T], size: int, max_bytes: int, path_of: Callable[[T], str]) -> Iterator[list[T]]:
-    """Cut into batches of at most ``size`` items whose request stays below ``max_bytes``."""
-    budget = max_bytes - _REQUEST_MARGIN
-    batch: list[T] = []
-    used = 0
-    for item in items:
-        cost = len(path_of(item).encode("utf-8")) + wire.OPERATION_OVERHEAD
-        if batch and (len(batch) >= size or used + cost > budget):
-            yield batch
-            batch, used = [], 0
-        batch.append(item)
-        used += cost
-    if batch:
-        yield batch
-
-
 def _first_batch(paths: list[str], size: int, max_bytes: int) -> list[str]:
     """Cut the first batch off as split does, without a look at each path where they are all short."""
     batch = paths[:size]
-    most = (max(map(len, batch)) * _MOST_BYTES_OF_CHARACTER + wire.OPERATION_OVERHEAD) * len(batch)
-    return batch if most <= max_bytes - _REQUEST_MARGIN else next(split(batch, size, max_bytes, str))
-
-
-def halves(batch: list[T]) -> list[list[T]]:
-    """Cut a batch whose connection broke in two: it may be more than the server takes at once."""
-    middle = len(batch) // 2
-    return [batch[:middle], batch[middle:]] if middle else [batch]
+    most = (max(map(len, batch)) * _MOST_BYTES_OF_CHARACTER + OPERATION_OVERHEAD) * len(batch)
+    return batch if most <= max_bytes - REQUEST_MARGIN else next(split(batch, size, max_bytes, str))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.paths import parent_of
-from bookwarden.metastore.zookeeper_batches import BatchReader, halves, split
+from bookwarden.metastore.request_batches import halves, split
+from bookwarden.metastore.zookeeper_batches import BatchReader
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
     PendingReply,

@@ -45,9 +45,6 @@ _END = _HEADER.pack(-1, 1, -1)
 _GET_DATA_HEADER = _HEADER.pack(GET_DATA, 0, -1)
 _DELETE_HEADER = _HEADER.pack(DELETE, 0, -1)
 
-# Bytes of an operation besides its path: header, length of the path, version or flags.
-OPERATION_OVERHEAD: Final = 32
-
 
 class AccessRule(NamedTuple):
     """One entry of a node's ACL: permission bits, scheme and id."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUnavailableError
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.pacing import Pace, Turn
+from bookwarden.metastore.tls_files import validate_tls_files
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -129,12 +129,7 @@ class ZooKeeperConnection:
             raise ConfigError(
                 "the metadata store's URL names no ZooKeeper host; expected zk:host:port,host:port/chroot"
             )
-        for name in ("ca", "certfile", "keyfile"):
-            file = getattr(self, name)
-            if file is not None and not os.path.isfile(file):
-                raise ConfigError(f"the metadata store's TLS file {name} is {file!r}: there is no such file")
-        if bool(self.certfile) != bool(self.keyfile):
-            raise ConfigError("the metadata store's TLS certfile and keyfile go together; only one of them is set")
+        validate_tls_files(ca=self.ca, certfile=self.certfile, keyfile=self.keyfile)
         if self.digest is not None and (not all(self.digest) or ":" in self.digest[0]):
             raise ConfigError("the metadata store's digest needs a user without a colon, and a password")
 
