@@ -15,6 +15,8 @@ import grpc
 from bookwarden.metastore.oxia_shards import hash_of
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
+# In the place of a server: no one leads a shard, as between two elections.
+NOBODY = -1
 _SERVICE = "io.streamnative.oxia.proto.OxiaClient"
 
 
@@ -167,7 +169,7 @@ class ScriptedOxia:
             namespace.shard_key_router = pb.XXHASH3
             for shard, (lowest, highest) in enumerate(self._ranges):
                 hashes = pb.Int32HashRange(min_hash_inclusive=lowest, max_hash_inclusive=highest)
-                leader = self.addresses[told[shard]]
+                leader = "" if told[shard] == NOBODY else self.addresses[told[shard]]
                 namespace.assignments.add(shard=shard, leader=leader, int32_hash_range=hashes)
             yield answer
 

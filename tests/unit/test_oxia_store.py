@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from bookwarden.metastore.oxia import OxiaStore
 from bookwarden.metastore.pacing import Rate
 from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
 from bookwarden.wire.pb import oxia_client_pb2 as pb
-from servers.scripted_oxia import Refusal, ScriptedOxia
+from servers.scripted_oxia import NOBODY, Refusal, ScriptedOxia
 from servers.waiting import eventually
 
 DELETED, ABSENT, LOST_RACE, UNKNOWN = (
@@ -93,6 +93,44 @@ def test_reads_and_deletes_follow_a_leader_that_moved(scripted: Maker, opened: O
         server.tell()
         assert work.result(timeout=30) == [DELETED] * 60
     assert store.get_many([path for path, _ in asked]) == [None] * 60
+
+
+def test_a_shard_without_a_leader_is_waited_for(scripted: Maker, opened: Opener) -> None:
+    server = scripted(shards=3)
+    store = opened(server)
+    asked = ledgers(server, 60)
+    server.move(1, NOBODY)
+    server.tell()
+    with ThreadPoolExecutor(2) as pool:
+        read = pool.submit(store.get_many, [path for path, _ in asked])
+        wait([read], 0.5)
+        assert not read.done()
+        server.move(1, 0)
+        server.tell()
+        assert all(read.result(timeout=30))
+        server.move(1, NOBODY)
+        server.tell()
+        deleted = pool.submit(store.delete_many, asked)
+        wait([deleted], 0.5)
+        assert not deleted.done()
+        server.move(1, 0)
+        server.tell()
+        assert deleted.result(timeout=30) == [DELETED] * 60
+
+
+def test_a_shard_that_finds_no_leader_in_time_is_named_and_nothing_is_deleted(scripted: Maker, opened: Opener) -> None:
+    server = scripted(shards=3)
+    store = opened(server, operation_timeout_s=1.0)
+    asked = ledgers(server, 60)
+    store.sync()
+    server.move(1, NOBODY)
+    server.tell()
+    with pytest.raises(StoreUnavailableError, match="a shard has no leader"):
+        store.get_many([path for path, _ in asked])
+    # Whether a key has children only all shards together can tell.
+    with pytest.raises(StoreUnavailableError, match="a shard has no leader"):
+        store.delete_many(asked)
+    assert len(server.records) == 60
 
 
 def test_a_write_that_the_former_leader_refused_is_not_in_doubt(scripted: Maker, opened: Opener) -> None:

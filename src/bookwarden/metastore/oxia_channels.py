@@ -53,6 +53,9 @@ _LOST_TEXTS: Final = (
     "operation was cancelled",
     "EOF",
 )
+# A shard between two leaders names none. Calls to it fail at once here, as those to a server that is gone.
+_NOBODY: Final = ""
+_NOWHERE: Final = "127.0.0.1:0"
 # The server asks whether it leads the shard, and gRPC whether there is a connection, before anything else.
 _UNTOUCHED_TEXTS: Final = ("is not leader for shard", "failed to connect to all addresses")
 _WEDGED_TEXT: Final = "can not immediately follow"
@@ -151,7 +154,7 @@ class Channels:
         self._closed = False
 
     def server(self, address: str) -> OxiaServer:
-        """Return the server at host:port."""
+        """Return the server at host:port; for a shard without a leader, one whose every call fails."""
         with self._lock:
             if self._closed:
                 raise StoreUnavailableError("this metadata store was closed")
@@ -170,8 +173,8 @@ class Channels:
 
     def _channel(self, address: str) -> grpc.Channel:
         settings = self._connection
-        if not settings.use_ssl:
-            return grpc.insecure_channel(address, options=_OPTIONS)
+        if not settings.use_ssl or address == _NOBODY:
+            return grpc.insecure_channel(address or _NOWHERE, options=_OPTIONS)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=_bytes_of(settings.ca),
             private_key=_bytes_of(settings.keyfile),
@@ -181,7 +184,9 @@ class Channels:
 
 
 def meaning_of(error: grpc.RpcError, address: str) -> ServerLost | SessionEnded | StoreError | ConfigError:
-    """Say what a server's error means."""
+    """Say what a server's error means; the address is empty for a shard without a leader."""
+    if address == _NOBODY:
+        return ServerLost("a shard has no leader", untouched=True)
     code, text = error.code(), error.details() or ""
     if _WEDGED_TEXT in text:
         return StoreWedgedError(
