@@ -107,6 +107,26 @@ def test_a_node_has_its_version_and_creation_time(store: MetadataStore, root: st
     assert second.modified_ms >= second.created_ms
 
 
+def test_an_ephemeral_node_says_that_it_is_one(store: MetadataStore, root: str) -> None:
+    path = store.ephemeral_sequential(f"{root}/id-", b"")
+    found = store.get_many([path, root])
+    assert [node and node.ephemeral for node in found] == [True, False]
+
+
+def test_parents_are_told_from_nodes_without_children(store: MetadataStore, root: str) -> None:
+    # So many siblings that a store may ask for all of them at once, and a few.
+    for siblings, parents in ((f"{root}/many", range(0, 40, 13)), (f"{root}/few", (1,)), (f"{root}/none", ())):
+        store.create(siblings, b"")
+        for name in range(40 if siblings != f"{root}/few" else 3):
+            store.create(f"{siblings}/{name:02d}", b"")
+        for name in parents:
+            store.create(f"{siblings}/{name:02d}/child", b"")
+        paths = [f"{siblings}/{name}" for name in store.list_children(siblings)]
+        assert store.parents_among(paths) == {f"{siblings}/{name:02d}" for name in parents}
+    assert store.parents_among([root, f"{root}/absent"]) == {root}
+    assert store.parents_among([]) == set()
+
+
 def test_each_node_of_a_batch_with_stale_versions_has_its_own_result(store: MetadataStore, root: str) -> None:
     paths = fill(store, root, 450)
     asked = expected_of(store, paths)

@@ -25,9 +25,9 @@ from bookwarden.metastore.zookeeper_requests import (
 from bookwarden.metastore.zookeeper_session import PendingReply, ZooKeeperConnection
 
 
-def encoded_node(value: bytes, *, length: int | None = None) -> bytes:
+def encoded_node(value: bytes, *, length: int | None = None, owner: int = 6) -> bytes:
     """A node as a server sends it: the children are 9, the version 3, created at 11, modified at 12."""
-    stat = struct.pack("!qqqqiiiqiiq", 1, 2, 11, 12, 3, 4, 5, 6, len(value), 9, 8)
+    stat = struct.pack("!qqqqiiiqiiq", 1, 2, 11, 12, 3, 4, 5, owner, len(value), 9, 8)
     return struct.pack("!i", len(value) if length is None else length) + value + stat
 
 
@@ -48,11 +48,22 @@ def test_a_multi_read_asks_for_each_path_in_its_own_operation() -> None:
 def test_the_answer_to_a_multi_read_has_a_node_or_an_error_for_each() -> None:
     reply = b"header" + answer([encoded_node(b"one"), NO_NODE, encoded_node(b""), encoded_node(b"", length=-1), -102])
     request = MultiRead([])
-    empty = Versioned(b"", 3, 11, 12, 9)
-    assert request.deserialize(reply, 6) == [Versioned(b"one", 3, 11, 12, 9), NO_NODE, empty, empty, -102]
+    empty = Versioned(b"", 3, 11, 12, 9, True)
+    assert request.deserialize(reply, 6) == [Versioned(b"one", 3, 11, 12, 9, True), NO_NODE, empty, empty, -102]
     assert request.reply_bytes == len(reply) - 6
     assert MultiRead([]).deserialize(answer([]), 0) == []
-    assert GetData.deserialize(b"header" + encoded_node(b"one"), 6) == Versioned(b"one", 3, 11, 12, 9)
+    assert GetData.deserialize(b"header" + encoded_node(b"one"), 6) == Versioned(b"one", 3, 11, 12, 9, True)
+
+
+# The owners of a persistent node, of a container, of a node with a TTL, and of two sessions' nodes.
+@pytest.mark.parametrize(
+    ("owner", "ephemeral"),
+    [(0, False), (-(2**63), False), (-(2**56) + 1000, False), (0x100123456789ABC, True), (-(2**57), True)],
+)
+def test_an_ephemeral_node_is_told_by_its_owner(owner: int, ephemeral: bool) -> None:
+    node = encoded_node(b"", owner=owner)
+    assert MultiRead([]).deserialize(answer([node]), 0) == [Versioned(b"", 3, 11, 12, 9, ephemeral)]
+    assert GetData.deserialize(node, 0).ephemeral is ephemeral
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9, 12, 40])

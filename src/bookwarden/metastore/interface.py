@@ -1,7 +1,7 @@
 """The interface of a metadata store: batches of paths in, a result for each out.
 
 All calls are synchronous and safe to use from several threads. Reads see everything that was committed before
-the last `sync` returned. `get_many`, `list_children` and `sync` may be retried freely. A write is atomic for its
+the last `sync` returned. Reads and `sync` may be retried freely. A write is atomic for its
 node; `delete_many` is not atomic over its nodes. Whatever the implementation, the errors are:
 
 - StoreUnavailableError: no connection, session lost, or no answer in time; a write that raises it changed nothing.
@@ -17,13 +17,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.metadata import DeleteResult
 
 
 class Versioned(NamedTuple):
     """A node's value with the version and the times (milliseconds) of the same read; a tuple, since scans make many.
 
-    ``children`` is how many nodes are below it, where the store tells that with the value.
+    ``children`` is how many nodes are below it, where the store tells that with the value. ``ephemeral`` nodes end with
+    a session. ``modifications`` is how often the value was replaced, where the version does not tell that.
     """
 
     value: bytes
@@ -31,6 +33,8 @@ class Versioned(NamedTuple):
     created_ms: int
     modified_ms: int = 0
     children: int | None = None
+    ephemeral: bool = False
+    modifications: int | None = None
 
 
 class MetadataStore(ABC):
@@ -70,6 +74,14 @@ class MetadataStore(ABC):
     def list_children(self, path: str) -> list[str]:
         """Name the direct children, sorted; NotFoundError if there is no such node."""
 
+    def parents_among(self, paths: Sequence[str]) -> set[str]:
+        """Name those of the paths that have nodes below them."""
+        return {
+            path
+            for path, node in zip(paths, self.get_many(paths), strict=True)
+            if node is not None and (self._has_children(path) if node.children is None else node.children)
+        }
+
     @abstractmethod
     def sync(self) -> None:
         """Let later reads see everything that was committed before this call."""
@@ -93,3 +105,9 @@ class MetadataStore(ABC):
     def get(self, path: str) -> Versioned | None:
         """Read one path."""
         return self.get_many([path])[0]
+
+    def _has_children(self, path: str) -> bool:
+        try:
+            return bool(self.list_children(path))
+        except NotFoundError:
+            return False

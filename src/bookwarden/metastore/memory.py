@@ -105,7 +105,7 @@ class MemoryStore(MetadataStore):
             parent = parent_of(prefix)
             number = self._sequences.get(parent, 0)
             path = f"{prefix}{number:010d}"
-            self._add(path, value)
+            self._add(path, value, ephemeral=True)
             self._sequences[parent] = number + 1
             self._ephemerals.append(path)
         self._notify([path])
@@ -128,12 +128,12 @@ class MemoryStore(MetadataStore):
         if self._closed:
             raise StoreUnavailableError("this metadata store was closed")
 
-    def _add(self, path: str, value: bytes) -> None:
+    def _add(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
         parent = parent_of(path)
         if parent not in self._nodes:
             raise NotFoundError(f"{path} cannot be created: the metadata store has no node {parent}")
         now = _now_ms()
-        self._nodes[path] = Versioned(value, 0, now, now)
+        self._nodes[path] = Versioned(value, 0, now, now, ephemeral=ephemeral)
         self._children[path] = set()
         self._children[parent].add(path.rpartition("/")[2])
 

@@ -17,6 +17,7 @@ from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
+from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.oxia_deletes import BatchDelete
 from bookwarden.metastore.oxia_notifications import Watch
@@ -101,6 +102,12 @@ class OxiaStore(MetadataStore):
             raise NotFoundError(f"the metadata store has no node {path}")
         # A key "/" would be its own child.
         return sorted(name for name in names if name)
+
+    def parents_among(self, paths: Sequence[str]) -> set[str]:
+        deadline = self._cluster.deadline()
+        found = Parents(self._cluster, self._reader).among(validate_paths(paths), deadline) if paths else set()
+        self._reader.require_hierarchical(deadline)
+        return found
 
     def sync(self) -> None:
         # Reads go to the leaders, which have everything that was committed; what is left is to find them.

@@ -176,4 +176,12 @@ def _versioned(answer: pb.GetResponse) -> Versioned | None:
     if answer.status == pb.KEY_NOT_FOUND:
         return None
     version = answer.version
-    return Versioned(answer.value, version.version_id, version.created_timestamp, version.modified_timestamp)
+    return Versioned(
+        answer.value,
+        version.version_id,
+        version.created_timestamp,
+        version.modified_timestamp,
+        None,
+        version.HasField("session_id"),
+        version.modifications_count,
+    )

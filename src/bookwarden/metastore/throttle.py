@@ -50,6 +50,15 @@ class ThrottledStore(MetadataStore):
         self._wait_for(1)
         return self._store.list_children(path)
 
+    def parents_among(self, paths: Sequence[str]) -> set[str]:
+        size = self._rate.most_at_once
+        found: set[str] = set()
+        for begin in range(0, len(paths), size):
+            batch = paths[begin : begin + size]
+            self._wait_for(len(batch))
+            found |= self._store.parents_among(batch)
+        return found
+
     def sync(self) -> None:
         self._store.sync()
 

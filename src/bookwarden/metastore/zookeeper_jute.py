@@ -19,6 +19,8 @@ _BYTE: Final = struct.Struct(">b")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _VERSION: Final = 2
+_CONTAINER_OWNER: Final = -(1 << 63)
+_TTL_OWNERS: Final = 0xFF
 
 
 class JuteReader:
@@ -109,6 +111,14 @@ class JuteReader:
         (value,) = kind.unpack_from(self._data, self.offset)
         self.offset += kind.size
         return int(value)
+
+
+def is_of_session(owner: int) -> bool:
+    """Tell by a stat's owner whether the node ends with a session; containers and nodes with a TTL do not.
+
+    Source: server.EphemeralType, ZooKeeper 3.9.
+    """
+    return owner not in (0, _CONTAINER_OWNER) and (owner >> 56) & 0xFF != _TTL_OWNERS
 
 
 def damaged(place: str, offset: int, what: str) -> FormatError:

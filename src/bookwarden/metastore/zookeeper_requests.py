@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.zookeeper_jute import is_of_session
 
 MULTI_READ: Final = 22
 MULTI: Final = 14
@@ -38,8 +39,8 @@ EPHEMERAL_SEQUENTIAL: Final = 3
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
-# What of it a read is asked for: times of creation and change, version, number of children.
-_READ_STAT = struct.Struct("!16xqqi20xi8x")
+# What of it a read is asked for: times of creation and change, version, owner, number of children.
+_READ_STAT = struct.Struct("!16xqqi8xq4xi8x")
 _ROW_BEGIN = struct.Struct("!iBii")
 _END = _HEADER.pack(-1, 1, -1)
 _GET_DATA_HEADER = _HEADER.pack(GET_DATA, 0, -1)
@@ -81,8 +82,9 @@ class MultiRead:
                 rows.append(number)
                 continue
             end = offset + number if number > 0 else offset
-            created, modified, version, children = _READ_STAT.unpack_from(reply, end)
-            rows.append(Versioned(reply[offset:end], version, created, modified, children))
+            created, modified, version, owner, children = _READ_STAT.unpack_from(reply, end)
+            ephemeral = owner != 0 and is_of_session(owner)
+            rows.append(Versioned(reply[offset:end], version, created, modified, children, ephemeral))
             offset = end + _READ_STAT.size
         if _HEADER.unpack_from(reply, offset)[1] != 1:
             raise ValueError("the answer to a multi-read has no end")
@@ -105,8 +107,8 @@ class GetData:
         (length,) = _INT.unpack_from(reply, offset)
         begin = offset + _INT.size
         end = begin + max(length, 0)
-        created, modified, version, children = _READ_STAT.unpack_from(reply, end)
-        return Versioned(reply[begin:end], version, created, modified, children)
+        created, modified, version, owner, children = _READ_STAT.unpack_from(reply, end)
+        return Versioned(reply[begin:end], version, created, modified, children, is_of_session(owner))
 
 
 class GetChildren:

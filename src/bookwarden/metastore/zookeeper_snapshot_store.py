@@ -13,7 +13,7 @@ from bookwarden.errors import NotFoundError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
-from bookwarden.metastore.zookeeper_jute import Bytes, damaged
+from bookwarden.metastore.zookeeper_jute import Bytes, damaged, is_of_session
 from bookwarden.metastore.zookeeper_snapshot import SnapshotFile, open_snapshot
 from bookwarden.metastore.zookeeper_snapshot_index import SnapshotIndex
 from bookwarden.metastore.zookeeper_snapshot_walk import paths_between, read_values
@@ -138,7 +138,7 @@ class _Opened:
             name = path.rstrip("/")
             if name in self.index.changed:
                 node = self.index.changed[name]
-                found[number] = node and Versioned(node.value, node.version, node.created_ms, node.modified_ms)
+                found[number] = node and Versioned(*node[:4], ephemeral=is_of_session(node.owner))
         return found
 
     def children_of(self, path: str) -> list[str]:

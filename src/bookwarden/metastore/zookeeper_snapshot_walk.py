@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bookwarden.metastore.interface import Versioned
-from bookwarden.metastore.zookeeper_jute import Bytes, JuteReader, damaged
+from bookwarden.metastore.zookeeper_jute import Bytes, JuteReader, damaged, is_of_session
 from bookwarden.metastore.zookeeper_replay import Replay, SnapshotNode
 
 _MAGIC: Final = b"ZKSN"
@@ -23,8 +23,8 @@ _LAST_ZXID: Final = 8 + _SEAL
 _BLOCK: Final = 1 << 22
 # Nodes so far below the chroot are found from the nodes above them.
 _KEPT_DEPTH: Final = 3
-# And of these: ctime, mtime, version.
-_LIFE: Final = struct.Struct(">24xqqi")
+# And of these: ctime, mtime, version, owner.
+_LIFE: Final = struct.Struct(">24xqqi8xq")
 # What the nodes of a run are that are not kept: far below the chroot, or ledgers of the flat layout.
 _DEEP, _FLAT = 1, 2
 
@@ -55,8 +55,9 @@ def read_values(data: Bytes, places: Iterable[int | None]) -> list[Versioned | N
         (size,) = length_at(data, place)
         start = place + 4
         stat = start + size if size > 0 else start
-        created, modified, version = life_at(data, stat)
-        found.append(Versioned(data[start:stat], version, created, modified))
+        created, modified, version, owner = life_at(data, stat)
+        ephemeral = owner != 0 and is_of_session(owner)
+        found.append(Versioned(data[start:stat], version, created, modified, None, ephemeral))
     return found
 
 
