@@ -15,11 +15,24 @@ from bookwarden.cli.init import init
 from bookwarden.cli.invocation import Invocation
 from bookwarden.cli.ledger import ledger
 from bookwarden.cli.mark import mark
+from bookwarden.cli.metadata_migration import metadata_migration
 from bookwarden.cli.orphans import orphans
 from bookwarden.cli.sweep import sweep
 from bookwarden.cli.undo import undo
 
-COMMANDS: tuple[click.Command, ...] = (dev, init, mark, sweep, orphans, undo, inflight, dlq, ledger, demo)
+COMMANDS: tuple[click.Command, ...] = (
+    dev,
+    init,
+    mark,
+    sweep,
+    orphans,
+    undo,
+    inflight,
+    dlq,
+    ledger,
+    metadata_migration,
+    demo,
+)
 
 _EPILOG = """\b
 Try it on this machine:

@@ -1,0 +1,187 @@
+"""The commands about a move of Pulsar's metadata to another store."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bookwarden.cli.difference_files import difference_file, row_of
+from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.migration.differences import Difference, DifferenceClass
+from bookwarden.migration.findings import Report, VersionRule
+from bookwarden.migration_context import VerificationContext
+
+# Beyond the exit codes of errors, and those of scans.
+DIFFERENCES_FOUND: Final = 22
+
+_SAID_EVERY: Final = 250_000
+
+_EPILOG = """\b
+Examples:
+  bookwarden metadata-migration verify                    the store in the settings, and where it was moved
+  bookwarden metadata-migration verify --source zk:zk1:2181,zk2:2181 --target oxia://oxia1:6648/default
+  bookwarden metadata-migration verify --differences differences.parquet -o json
+
+\b
+What each class means and what to do: docs/metadata-migration-verify.md."""
+
+
+@click.group("metadata-migration")
+def metadata_migration() -> None:
+    """Verify a move of Pulsar's metadata to another store (PIP-454)."""
+
+
+@metadata_migration.command(epilog=_EPILOG)
+@click.option("--source", metavar="URL", help="The store that was copied. Default: metadata_store.urls.")
+@click.option("--target", metavar="URL", help="The copy. Default: what the source's migration flag names.")
+@click.option(
+    "--versions",
+    type=click.Choice([rule.value for rule in VersionRule]),
+    default=VersionRule.AUTO.value,
+    show_default=True,
+    help="Whether another version is a difference; auto: unless the target gives all nodes versions of its own.",
+)
+@click.option(
+    "--differences",
+    "file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all differences to this .parquet or .jsonl file; one that is there is replaced.",
+)
+@click.option(
+    "--show", type=click.IntRange(min=0), default=20, show_default=True, help="Differences of each class to list."
+)
+@click.option(
+    "--max-reads-per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Nodes read from each of both stores in a second. Default: no limit but that of the settings.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@pass_invocation
+def verify(
+    invocation: Invocation,
+    source: str | None,
+    target: str | None,
+    versions: str,
+    file: Path | None,
+    show: int,
+    max_reads_per_second: float | None,
+    output: str | None,
+) -> None:
+    """Compare all nodes of a migrated store with the source.
+
+    Reads only. Ends with 0 where the target has every node of the source as it was, and with 22 where it does not;
+    what was written to the target after the switch is counted, and is no fault.
+    """
+    if output is not None:
+        invocation.output = output
+    limit = max_reads_per_second
+    with (
+        difference_file(file) as sink,
+        VerificationContext(invocation.settings, source=source, target=target, max_reads_per_second=limit) as context,
+        _progress(invocation, f"comparing {context.source_url} with {context.target_url}") as tell,
+    ):
+        begin = time.monotonic()
+        report = context.compare(versions=VersionRule(versions), keep=show, sink=sink, progress=tell)
+        seconds = time.monotonic() - begin
+    invocation.write(_describe(context, report, seconds, file))
+    click.get_current_context().exit(DIFFERENCES_FOUND if report.faults else 0)
+
+
+def _describe(context: VerificationContext, report: Report, seconds: float, file: Path | None) -> Document:
+    phase = "not begun" if context.flag is None else context.flag.phase
+    shown = [one for found in report.first.values() for one in found]
+    data = {
+        "source": context.source_url,
+        "target": context.target_url,
+        "phase": None if context.flag is None else context.flag.phase,
+        "switched_ms": context.switched_ms,
+        "seconds": round(seconds, 3),
+        "clean": not report.faults,
+        "compared": report.compared,
+        "equal": report.equal,
+        "ephemeral": report.ephemeral,
+        "versions_kept": report.versions_kept,
+        "other_versions": report.other_versions,
+        "counts": {kind.value: count for kind, count in report.counts.items()},
+        "first": [row_of(one) for one in shown],
+        "differences_file": file,
+    }
+    pairs = (
+        ("source", context.source_url),
+        ("target", context.target_url),
+        ("migration", f"{phase} at {moment(context.switched_ms)}" if context.switched_ms else phase),
+        ("nodes compared", f"{report.compared:,} in {seconds:,.1f} s"),
+        ("equal", f"{report.equal:,}"),
+        ("ephemeral", f"{report.ephemeral:,}, passed over"),
+    )
+    counts = tuple((kind.value, f"{count:,}") for kind, count in report.counts.items())
+    parts: list[Part] = [Facts(pairs), Table((Column("difference"), Column("nodes", right=True)), counts)]
+    if shown:
+        columns = (Column("difference"), Column("path", whole=False), Column("how", whole=False))
+        rows = tuple((one.kind.value, one.path, _how(one)) for one in shown)
+        parts.append(Table(columns, rows, title="The first of each"))
+    parts += [Note(text) for text in _notes(report, file)]
+    return Document(data, tuple(parts))
+
+
+def _how(one: Difference) -> str:
+    source, target = one.source, one.target
+    if source is None or target is None:
+        side = source or target
+        return f"{side.size:,} bytes, written {moment(side.modified_ms)}" if side else ""
+    if one.first_byte is not None:
+        return f"{source.size:,} and {target.size:,} bytes, differ from byte {one.first_byte:,}"
+    return (
+        f"version {source.version} and {target.version}, "
+        f"written again {source.modifications:,} and {target.modifications:,} times"
+    )
+
+
+def _notes(report: Report, file: Path | None) -> Iterator[str]:
+    if report.versions_kept is False:
+        yield (
+            f"The target has versions of its own ({counted(report.other_versions, 'node')} with another one than the "
+            "source): a version from before the switch is void. --versions required counts them as differences."
+        )
+    if report.counts[DifferenceClass.LATE_SOURCE]:
+        yield "Somebody writes to the source still: find the process that has not followed to the target."
+    if file is not None:
+        yield f"All differences are in {file}."
+    yield (
+        f"{counted(report.faults, 'node')} not as in the source."
+        if report.faults
+        else "The target has every node of the source as it was."
+    )
+
+
+@contextmanager
+def _progress(invocation: Invocation, what: str) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many nodes were compared; elsewhere say it from time to time."""
+    if invocation.output != "json" and sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} nodes"))
+        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+            # How many there are is not known before they were all listed.
+            task = bars.add_task("comparing", total=None)
+            yield lambda compared: bars.update(task, completed=compared)
+        return
+    invocation.say(what)
+    said = 0
+
+    def say(compared: int) -> None:
+        nonlocal said
+        if compared >= said + _SAID_EVERY:
+            said = compared
+            invocation.say(f"{compared:,} nodes compared")
+
+    yield say

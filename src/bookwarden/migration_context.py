@@ -1,0 +1,89 @@
+"""Builds what verifies a migrated metadata store, from the settings, as `context` does for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, MigrationState, read_flag
+from bookwarden.config import Settings
+from bookwarden.context import open_metadata_store
+from bookwarden.errors import ConfigError, RefusedError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.paths import parent_of
+from bookwarden.metastore.throttle import throttled
+from bookwarden.metastore.urls import scheme_of, split_chroot
+from bookwarden.migration.comparison import ZOOKEEPERS_OWN, Comparison
+from bookwarden.migration.findings import DifferenceSink, Report, VersionRule
+from bookwarden.resources import Resources
+
+
+class VerificationContext(Resources):
+    """The source and the target of a migration, whatever its phase; close it, or use it in a with statement.
+
+    ``source`` and ``target`` are URLs; those that are None are what the settings name, and what the source's flag
+    does. ``max_reads_per_second`` is for each of both stores. Raises ConfigError where there is nothing to compare,
+    and RefusedError where the flag names a target that is not complete.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        max_reads_per_second: float | None = None,
+    ) -> None:
+        super().__init__()
+        with self._closed_on_error():
+            self.source_url = source or _former_store(settings)
+            self._source = self._open(settings, self.source_url, max_reads_per_second)
+            self.flag = read_flag(self._source)
+            self.target_url = target or _target_of(self.flag, self.source_url)
+            if split_chroot(self.source_url) == split_chroot(self.target_url):
+                raise ConfigError(f"{self.target_url} would be compared with itself: name two stores")
+            self._target = self._open(settings, self.target_url, max_reads_per_second)
+
+    @property
+    def switched_ms(self) -> int | None:
+        """When the target was put in the source's place, by the source's clock; None if it was not."""
+        return self.flag.changed_ms if self.flag is not None and self.flag.is_completed else None
+
+    def compare(
+        self, *, versions: VersionRule, keep: int, sink: DifferenceSink, progress: Callable[[int], object]
+    ) -> Report:
+        """Compare both stores; reads only."""
+        return Comparison(
+            self._source,
+            self._target,
+            passed_over=(ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH)),
+            switched_ms=self.switched_ms,
+            versions=versions,
+            keep=keep,
+            sink=sink,
+            progress=progress,
+        ).run()
+
+    def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
+        return throttled(self._keep(open_metadata_store(settings, url)), max_reads_per_second)
+
+
+def _former_store(settings: Settings) -> str:
+    urls = settings.metadata_store.urls
+    if len(urls) > 1:
+        raise ConfigError(f"metadata_store.urls names {len(urls)} stores: say with --source which was migrated")
+    if scheme_of(urls[0]) == "oxia":
+        raise ConfigError(
+            f"metadata_store.urls names {urls[0]}: name the store from before the migration with --source"
+        )
+    return urls[0]
+
+
+def _target_of(flag: MigrationState | None, source_url: str) -> str:
+    if flag is None or not flag.target_url:
+        raise ConfigError(f"{source_url} has no {MIGRATION_PATH} that names a target: name one with --target")
+    if not flag.is_completed:
+        raise RefusedError(
+            f"the migration of {source_url} to {flag.target_url} is {flag.phase}, not COMPLETED, and its target is not "
+            "complete: wait for it, or name the target with --target to compare it all the same"
+        )
+    return flag.target_url
