@@ -1,4 +1,4 @@
-"""The quick decoder, and a row of the listing, say what the careful decoder says, whatever the bytes."""
+"""The quick decoder, and both kinds of listing, say what the careful decoder says, whatever the bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookwarden.clusters.bookkeeper import listed
 from bookwarden.clusters.bookkeeper.listed import listed_ledger
+from bookwarden.clusters.bookkeeper.listing import PieceOfNodes
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
 from bookwarden.ledgers.holders import (
@@ -26,6 +26,9 @@ from bookwarden.ledgers.holders import (
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.metastore.interface import Versioned
+from bookwarden.pipelines import scan_ledgers
+from bookwarden.pipelines.scan_ledgers import ledger_table
 from bookwarden.wire import ledger_metadata
 from bookwarden.wire.ledger_metadata import decode_carefully, decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
@@ -69,8 +72,18 @@ def by_the_careful_decoder(value: bytes) -> ListedLedger:
 KINDS_BY_TYPE = [(type(holder), component) for holder, component in KINDS]
 
 
+def table_rows(values: list[bytes]) -> list[ListedLedger]:
+    """List all of them together, on whole columns, as a scan does."""
+    nodes = [Versioned(value, 3, 9) for value in values]
+    found = PieceOfNodes([7] * len(values), ["/p"] * len(values), nodes, len(values), "", [])
+    return [ListedLedger(**row) for row in ledger_table(found).to_pylist()]
+
+
 def listed_row(value: bytes) -> ListedLedger:
-    return listed_ledger(7, "/p", value, 3, 9)
+    """List it as a row by itself, and as one of a table beside others."""
+    row = listed_ledger(7, "/p", value, 3, 9)
+    assert table_rows([RECORDED[0], value, RECORDED[1]])[1] == row
+    return row
 
 
 def metadata(custom: dict[str, bytes], **fields: object) -> LedgerMetadata:
@@ -166,13 +179,20 @@ def test_a_recorded_node_is_listed_as_it_is_decoded(value: bytes) -> None:
     assert listed_row(value).problem is None
 
 
-def test_what_brokers_write_today_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_brokers_write_today_takes_the_quick_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [by_the_careful_decoder(value) for value in RECORDED]
     decoded = [decode_carefully(value) for value in RECORDED]
-    monkeypatch.setattr(listed, "decode_ledger_metadata", None)
+    monkeypatch.setattr(scan_ledgers, "listed_ledger", None)
     monkeypatch.setattr(ledger_metadata, "decode_carefully", None)
-    assert [listed_row(value) for value in RECORDED] == expected
+    assert table_rows(RECORDED) == expected
     assert [decode_ledger_metadata(value) for value in RECORDED] == decoded
+
+
+def test_a_table_keeps_the_order_of_usual_and_unusual_ledgers() -> None:
+    former = HEADER + b"1\n1\n1\n0\n0\ta:3181\n5\tCLOSED"
+    values = [former, RECORDED[0], b"", former, *RECORDED, former[:-1]]
+    assert table_rows(values) == [by_the_careful_decoder(value) for value in values]
+    assert table_rows([]) == []
 
 
 @pytest.mark.parametrize(("holder", "component"), KINDS, ids=lambda part: getattr(part, "name", None))

@@ -22,12 +22,12 @@ from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import PlaceKind
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
+from bookwarden.pipelines.scan_ledgers import ledger_table
 from bookwarden.pipelines.scan_tables import (
     CHANGES,
     COPIES,
     DOUBTS,
     HOLDERS,
-    LEDGERS,
     ODD_NAMES,
     REFERENCES,
     ChangedLedger,
@@ -96,12 +96,12 @@ class ReadLedgers:
     source: ScanInput
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
-        found = self.source.shared().listing.read(from_json(ListingPiece, piece))
-        newest = max((row.created_ms for row in found.rows), default=0)
+        found = self.source.shared().listing.nodes(from_json(ListingPiece, piece))
+        newest = max((node.created_ms for node in found.nodes), default=0)
         folder.write(
             LEDGERS_STAGE,
             number,
-            LEDGERS.table(found.rows),
+            ledger_table(found),
             names=found.names,
             digest=found.digest,
             others={ODD_NAMES_TABLE: ODD_NAMES.table([OddName(path) for path in found.unparsable])},

@@ -12,7 +12,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
@@ -21,7 +21,7 @@ from bookwarden.clusters.bookkeeper.listed import listed_ledger
 from bookwarden.errors import NotFoundError, StoreAccessError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Versioned
 
 # A directory holds up to ten thousand ledgers, a row of the listing takes about half a kilobyte.
 _DIRECTORIES_IN_PIECE: Final = 2
@@ -66,11 +66,22 @@ class PieceOfNames(NamedTuple):
     unparsable: list[str]
 
 
-class PieceOfLedgers(NamedTuple):
-    """What reading a piece gave: a row for each ledger that still had its metadata when it was read.
+class PieceOfNodes(NamedTuple):
+    """What reading a piece gave: the id, the path and the node of each ledger that still had one when it was read.
 
     ``names`` and ``digest`` are of the names that were listed just before.
     """
+
+    ids: list[int]
+    paths: list[str]
+    nodes: list[Versioned]
+    names: int
+    digest: str
+    unparsable: list[str]
+
+
+class PieceOfLedgers(NamedTuple):
+    """The same with a row for each ledger."""
 
     rows: list[ListedLedger]
     names: int
@@ -111,8 +122,13 @@ class LedgerListing:
 
     def read(self, piece: ListingPiece) -> PieceOfLedgers:
         """List the piece, then read each ledger; never older than this call."""
+        found = self.nodes(piece)
+        return PieceOfLedgers(_rows(found.ids, found.paths, found.nodes), found.names, found.digest, found.unparsable)
+
+    def nodes(self, piece: ListingPiece) -> PieceOfNodes:
+        """List the piece, then read the nodes of its ledgers; never older than this call."""
         ids, paths, digest, unparsable = self.relist(piece)
-        return PieceOfLedgers(list(self._rows(ids, paths)), len(ids), digest, unparsable)
+        return PieceOfNodes(*self._nodes(ids, paths), len(ids), digest, unparsable)
 
     def relist(self, piece: ListingPiece) -> PieceOfNames:
         """List the piece by names only; never older than this call."""
@@ -133,15 +149,17 @@ class LedgerListing:
         """Read the ledgers at these paths, as relist names them; one that is gone is absent from the rows."""
         ids = [ledger_id_of(self._root, path) for path in paths]
         known = [(ledger_id, path) for ledger_id, path in zip(ids, paths, strict=True) if ledger_id is not None]
-        return list(self._rows([ledger_id for ledger_id, _ in known], [path for _, path in known]))
+        return _rows(*self._nodes([ledger_id for ledger_id, _ in known], [path for _, path in known]))
 
-    def _rows(self, ids: Sequence[int], paths: Sequence[str]) -> Iterator[ListedLedger]:
-        for at in range(0, len(paths), _READ_AT_ONCE):
-            batch = paths[at : at + _READ_AT_ONCE]
-            nodes = self._store.get_many(batch)
-            for ledger_id, path, node in zip(ids[at : at + _READ_AT_ONCE], batch, nodes, strict=True):
-                if node is not None:
-                    yield listed_ledger(ledger_id, path, node.value, node.version, node.created_ms)
+    def _nodes(self, ids: list[int], paths: list[str]) -> tuple[list[int], list[str], list[Versioned]]:
+        """Read the nodes at these paths; return those that are there, with their ids and paths."""
+        batches = (paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE))
+        read = [node for batch in batches for node in self._store.get_many(batch)]
+        nodes = [node for node in read if node is not None]
+        if len(nodes) < len(read):
+            there = [node is not None for node in read]
+            ids, paths = list(compress(ids, there)), list(compress(paths, there))
+        return ids, paths, nodes
 
     def _walk(self) -> tuple[list[int], list[str], list[str]]:
         """Find the ids that lie flat, the directories of ledgers, and the paths that fit no layout."""
@@ -216,6 +234,11 @@ class LedgerListing:
                 f"the children of {directory} cannot be listed: {error}. If the store answers otherwise, they may be "
                 "too many for one answer: raise jute.maxbuffer on its servers, or scan a snapshot of it instead"
             ) from error
+
+
+def _rows(ids: list[int], paths: list[str], nodes: list[Versioned]) -> list[ListedLedger]:
+    found = zip(ids, paths, nodes, strict=True)
+    return [listed_ledger(number, path, node.value, node.version, node.created_ms) for number, path, node in found]
 
 
 def digest_of(ledger_ids: Iterable[int]) -> str:
