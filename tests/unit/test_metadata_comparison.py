@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from bookwarden.migration import comparison
 from bookwarden.migration.comparison import Comparison
 from bookwarden.migration.differences import Difference, DifferenceClass, Side
 from bookwarden.migration.findings import Findings, Report, VersionRule
+from bookwarden.migration.pieces import Pieces
 
 MISSING, EXTRA, BYTES, VERSION = (
     DifferenceClass.MISSING,
@@ -261,6 +263,46 @@ def test_many_directories_are_read_in_few_batches_of_a_bounded_size() -> None:
     assert source.largest_batch <= 1_000
     # The topics, and their cursors fifty topics at a time.
     assert source.calls["get_many"] <= 2 + 2 + 2_000 // 50
+
+
+class Endless:
+    """A tree of ``width`` to the third leaves, made as it is read."""
+
+    answers_at_once = True
+
+    def __init__(self, width: int) -> None:
+        self._names = [f"n{number:04d}" for number in range(width)]
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        return [node()] * len(paths)
+
+    def list_children(self, path: str) -> list[str]:
+        return self._names if path == "/" or path.count("/") < 3 else []
+
+    def parents_among(self, paths: Sequence[str]) -> set[str]:
+        return {path for path in paths if path.count("/") < 3}
+
+    def sync(self) -> None:
+        pass
+
+
+def test_a_tree_is_never_in_memory_as_a_whole() -> None:
+    comparing = Comparison(Endless(40), Endless(40))
+    tracemalloc.start()
+    try:
+        report = comparing.run()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert report.compared == 40 + 40**2 + 40**3
+    # The paths alone would take more than five times as much.
+    assert peak < 1_000_000
+
+
+def test_no_more_pieces_wait_than_there_is_room_for() -> None:
+    pieces = Pieces("first", 2)
+    assert [pieces.offer("second"), pieces.offer("third")] == [True, False]
+    assert list(pieces.each()) == ["first", "second"]
 
 
 def test_an_error_of_a_store_ends_the_comparison_in_all_threads() -> None:

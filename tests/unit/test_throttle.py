@@ -79,6 +79,13 @@ def test_a_batch_is_spread_over_its_time(clock: Clock, rate: float, batches: lis
     assert clock.passed == pytest.approx((25 - batches[-1]) / rate)
 
 
+def test_parents_are_asked_for_at_the_pace_of_reads(clock: Clock) -> None:
+    store = slow(Counting(), clock)
+    store.create("/a/b", b"", make_parents=True)
+    assert store.parents_among(["/a", "/a/b"] * 13) == {"/a"}
+    assert clock.passed == pytest.approx(0.2)
+
+
 def test_time_in_which_nothing_was_read_is_not_made_up_for(clock: Clock) -> None:
     store = slow(MemoryStore(), clock)
     clock.seconds += 1000

@@ -76,6 +76,18 @@ def test_what_is_no_path_is_refused(store: SnapshotStore) -> None:
         store.list_children("/a/../b")
 
 
+def test_nodes_that_end_with_a_session_are_told_from_others(tmp_path: Path) -> None:
+    # A container's owner is no session.
+    owners = {"": 0, "/a": 0, "/a/broker": 0x1000, "/b": -(2**63)}
+    file = tmp_path / "snapshot.10"
+    write_snapshot(file, [node(path, owner=owner) for path, owner in owners.items()], last_zxid=0x10, digest_zxid=0x10)
+    write_log(tmp_path / "log.11", [record(0x11, create("/b/new", b"", ephemeral=True), time_ms=9)])
+    with closing(SnapshotStore(SnapshotFile(str(file)))) as store:
+        found = store.get_many(["/a", "/a/broker", "/b", "/b/new"])
+        assert store.parents_among(["/a", "/a/broker", "/b"]) == {"/a", "/b"}
+    assert [one and one.ephemeral for one in found] == [False, True, False, True]
+
+
 def test_nothing_is_written_or_watched(store: SnapshotStore) -> None:
     attempts = [
         lambda: store.put("/ledgers", b"", 0),
