@@ -34,6 +34,7 @@ from bookwarden.pipelines.scan_tables import (
     OddName,
     stored_doubt,
 )
+from bookwarden.pipelines.scan_topics import TopicRows
 from bookwarden.scan_context import ScanContext
 
 LEDGERS_STAGE = "ledgers"
@@ -117,8 +118,10 @@ class ReadReferences:
     source: ScanInput
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
-        found = self.source.shared().references.read(from_json(ReferencePiece, piece))
-        _write_references(folder, REFERENCES_STAGE, number, found, 0)
+        asked = from_json(ReferencePiece, piece)
+        topics = TopicRows(asked.root)
+        found = self.source.shared().references.read(asked, topics)
+        _write_references(folder, REFERENCES_STAGE, number, found, 0, topics.tables)
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,11 @@ class ReadLateReferences:
         _write_references(folder, LATE_STAGE, number, found, 1)
 
 
-def _write_references(folder: ScanFolder, stage: str, number: int, found: PieceOfReferences, turn: int) -> None:
-    rows = REFERENCES.table(found.rows)
+def _write_references(
+    folder: ScanFolder, stage: str, number: int, found: PieceOfReferences, turn: int, more: Iterable[pa.Table] = ()
+) -> None:
+    """Write what was read of a piece; ``more`` are rows that are not in it."""
+    rows = pa.concat_tables([REFERENCES.table(found.rows), *more])
     folder.write(
         stage,
         number,
@@ -154,14 +160,18 @@ def _write_references(folder: ScanFolder, stage: str, number: int, found: PieceO
         },
         notes={
             NAMED: rows.num_rows - rows.column("ledger_id").null_count,
-            BARE_TOPICS: len(rows.filter(_of_places(rows, TOPIC_PLACES)).filter(pc.field("ledger_id").is_null())),
-            OF_LOGS: len(rows.filter(_of_places(rows, LOG_PLACES))),
+            BARE_TOPICS: _number_of(pc.and_(_of_places(rows, TOPIC_PLACES), rows.column("ledger_id").is_null())),
+            OF_LOGS: _number_of(_of_places(rows, LOG_PLACES)),
         },
     )
 
 
 def _of_places(references: pa.Table, places: Sequence[str]) -> pa.ChunkedArray:
     return pc.is_in(references.column("place"), value_set=pa.array(places))
+
+
+def _number_of(flags: pa.ChunkedArray) -> int:
+    return pc.sum(flags).as_py() or 0
 
 
 def _holders_in(references: pa.Table) -> pa.Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
@@ -49,6 +49,8 @@ _TOPS: Final = {TOPICS: f"{MANAGED_LEDGERS_ROOT}/", SCHEMAS: f"{SCHEMAS_ROOT}/",
 _NodeT = TypeVar("_NodeT", bound=ReferenceNode)
 # Nodes that were found, with their values where these are read already: all of them or none.
 _Portion = Sequence[tuple[ReferenceNode, Versioned | None]]
+# Reads topics and their values together; says of each whether it did.
+ReadsTopics = Callable[[Sequence[ManagedLedgerNode], Sequence[bytes]], Sequence[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +146,12 @@ class ReferencePieces:
             and not any(piece.root == root and piece.path.startswith(path) for root, path in closed)
         ]
 
-    def read(self, piece: ReferencePiece) -> PieceOfReferences:
-        """Read all that the piece names; never older than this call."""
-        return _collected(self.nodes(piece), piece)
+    def read(self, piece: ReferencePiece, topics: ReadsTopics | None = None) -> PieceOfReferences:
+        """Read all that the piece names; never older than this call.
+
+        What `topics` reads of the topics is in no row: only their nodes are counted.
+        """
+        return _collected(self._guarded(piece, self._root(piece.root), None, topics), piece)
 
     def nodes(self, piece: ReferencePiece) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
         """Read node by node, without those that are gone; a doubt about the whole piece is of no node."""
@@ -188,32 +193,47 @@ class ReferencePieces:
         return store
 
     def _guarded(
-        self, piece: ReferencePiece, store: MetadataStore, nodes: Sequence[ReferenceNode] | None
+        self,
+        piece: ReferencePiece,
+        store: MetadataStore,
+        nodes: Sequence[ReferenceNode] | None,
+        topics: ReadsTopics | None = None,
     ) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
         """Read these nodes of the piece, or all."""
         problem = piece.problem
         if not problem:
             try:
                 portions = _listed(store, piece) if nodes is None else _portions(nodes)
-                yield from self._read(piece, store, portions)
+                yield from self._read(piece, store, portions, topics)
             except (StoreAccessError, FormatError) as error:
                 problem = str(error)
         if problem:
             yield None, (NodeReferences(piece.path, piece.root, doubt=piece.doubt(problem)), None)
 
     def _read(
-        self, piece: ReferencePiece, store: MetadataStore, portions: Iterable[_Portion]
+        self, piece: ReferencePiece, store: MetadataStore, portions: Iterable[_Portion], topics: ReadsTopics | None
     ) -> Iterator[tuple[ReferenceNode, NodeReading]]:
         compacted = CompactedNow(self._entries)
         for portion in portions:
             unread = [node for node, value in portion if value is None]
-            for node, value in _values(store, unread) if unread else portion:
-                if value is None:
+            read = _values(store, unread) if unread else portion
+            found = [(node, value.value) for node, value in read if value is not None]
+            taken = _read_together(found, topics) if topics is not None else frozenset[str]()
+            for node, value in found:
+                if node.path in taken:
+                    yield node, (NodeReferences(node.path, piece.root), None)
                     continue
-                references, info = node.read(value.value, piece.root)
+                references, info = node.read(value, piece.root)
                 if isinstance(node, CursorNode):
                     references = compacted.complete(node, references)
                 yield node, (references, info)
+
+
+def _read_together(nodes: Sequence[tuple[ReferenceNode, bytes]], read: ReadsTopics) -> frozenset[str]:
+    """Let the topics be read together; return the paths of those that were."""
+    topics = [(node, value) for node, value in nodes if isinstance(node, ManagedLedgerNode)]
+    taken = read([node for node, _ in topics], [value for _, value in topics])
+    return frozenset(node.path for (node, _), was_taken in zip(topics, taken, strict=True) if was_taken)
 
 
 def _pieces_of(url: str, store: MetadataStore) -> Iterator[ReferencePiece]:
