@@ -32,6 +32,7 @@ from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.scan_ledgers import ledger_table
 
 COUNT = 100_000
 LEDGERS_PER_TOPIC = 50
@@ -193,8 +194,8 @@ def _read(piece: ListingPiece) -> _Scan:
     # As Spark's workers do it.
     collect_seldom()
     before = time.process_time()
-    rows = _listing[0].read(piece).rows
-    if any(row.problem for row in rows):
+    rows = ledger_table(_listing[0].read(piece))
+    if rows.column("problem").null_count < len(rows):
         raise RuntimeError(f"a ledger of {piece} could not be understood")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return _Scan(len(rows), time.process_time() - before, peak)

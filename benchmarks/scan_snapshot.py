@@ -193,7 +193,7 @@ def _read(url: str, piece: ListingPiece) -> _Read:
     if url not in _stores:
         _stores[url] = open_store(url)
         collect_seldom()
-    rows = ledger_table(LedgerListing(_stores[url], _ROOT).nodes(piece))
+    rows = ledger_table(LedgerListing(_stores[url], _ROOT).read(piece))
     if rows.column("holder").null_count:
         raise RuntimeError(f"a ledger of {piece} could not be understood")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

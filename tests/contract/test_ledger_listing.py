@@ -17,6 +17,7 @@ from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.pipelines.scan_ledgers import ledger_table
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 FLAT, LEGACY, HYBRID, LONG = (
@@ -78,7 +79,8 @@ def fill(store: MetadataStore, root: str, layout: LedgerLayout, ids: Sequence[in
 
 def rows_of(listing: LedgerListing, pieces: Sequence[ListingPiece] | None = None) -> list[ListedLedger]:
     chosen = listing.pieces() if pieces is None else pieces
-    return sorted(row for piece in chosen for row in listing.read(piece).rows)
+    tables = [ledger_table(listing.read(piece)) for piece in chosen]
+    return sorted(ListedLedger(**row) for table in tables for row in table.to_pylist())
 
 
 class Hiding(MetadataStore):
@@ -148,7 +150,7 @@ def test_what_is_no_ledger_is_none_and_names_of_no_layout_are_named(store: Metad
         store.create(f"{root}/{name}", b"", make_parents=True)
     listing = LedgerListing(store, root)
     pieces = [listing.read(piece) for piece in listing.pieces()]
-    assert sorted(row.ledger_id for piece in pieces for row in piece.rows) == [7, 2**31]
+    assert sorted(ledger_id for piece in pieces for ledger_id in piece.ids) == [7, 2**31]
     assert sum(piece.names for piece in pieces) == 2
     assert sorted(path for piece in pieces for path in piece.unparsable) == sorted(f"{root}/{name}" for name in strange)
     assert listing.pieces(besides=listing.pieces()) == []
@@ -161,7 +163,7 @@ def test_ids_are_in_their_order_whatever_that_of_their_names_is(store: MetadataS
     (piece,) = listing.pieces()
     again = listing.relist(piece)
     assert (again.ids, again.paths) == (ids, [ledger_path(root, ledger_id, FLAT) for ledger_id in ids])
-    assert [row.ledger_id for row in listing.read(piece).rows] == ids
+    assert listing.read(piece).ids == ids
 
 
 def test_metadata_that_cannot_be_understood_is_a_row_that_says_so(store: MetadataStore, root: str) -> None:
@@ -183,7 +185,7 @@ def test_pieces_travel_and_together_cover_everything_once(
     listing = LedgerListing(store, root)
     pieces = pickle.loads(pickle.dumps(listing.pieces()))
     assert [len(piece.directories) for piece in pieces] == [2, 2, 1, 1, 1, 1]
-    listed = [sorted(row.ledger_id for row in listing.read(piece).rows) for piece in pieces]
+    listed = [sorted(listing.read(piece).ids) for piece in pieces]
     assert listed == [[0, 10_000], [20_000, 30_000], [40_000], [11, 12], [13, 14], [15]]
 
 
@@ -210,7 +212,7 @@ def test_a_ledger_that_was_deleted_between_listing_and_reading_has_no_row(store:
     listing = LedgerListing(Deleting(store), root)
     (piece,) = listing.pieces()
     read = listing.read(piece)
-    assert ([row.ledger_id for row in read.rows], read.names) == ([1, 3], 3)
+    assert (read.ids, read.names) == ([1, 3], 3)
 
 
 def test_a_directory_that_was_removed_meanwhile_is_empty(store: MetadataStore, root: str) -> None:
@@ -233,10 +235,10 @@ def test_a_truncated_listing_is_shown_by_the_second_pass(store: MetadataStore, r
     hiding.hidden.clear()
     (second,) = [listing.relist(piece) for piece in pieces]
     assert second.digest != first[0].digest
-    assert set(second.ids) - {row.ledger_id for row in first[0].rows} == {2}
+    assert set(second.ids) - set(first[0].ids) == {2}
     # A whole directory that the first walk was not told of is a piece of its own.
     (later,) = listing.pieces(besides=pieces)
-    assert [row.ledger_id for row in listing.read(later).rows] == [10_000]
+    assert listing.read(later).ids == [10_000]
     assert listing.pieces(besides=[*pieces, later]) == []
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookwarden.clusters.bookkeeper.listed import listed_ledger
-from bookwarden.clusters.bookkeeper.listing import PieceOfNodes
+from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
 from bookwarden.ledgers.holders import (
@@ -75,7 +75,7 @@ KINDS_BY_TYPE = [(type(holder), component) for holder, component in KINDS]
 def table_rows(values: list[bytes]) -> list[ListedLedger]:
     """List all of them together, on whole columns, as a scan does."""
     nodes = [Versioned(value, 3, 9) for value in values]
-    found = PieceOfNodes([7] * len(values), ["/p"] * len(values), nodes, len(values), "", [])
+    found = PieceOfLedgers([7] * len(values), ["/p"] * len(values), nodes, len(values), "", [])
     return [ListedLedger(**row) for row in ledger_table(found).to_pylist()]
 
 

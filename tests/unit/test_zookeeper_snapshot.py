@@ -128,9 +128,8 @@ def test_ledgers_of_each_layout_are_listed(tmp_path: Path, layout: LedgerLayout)
     file = written(tmp_path, ordered)
     with closing(SnapshotStore(SnapshotFile(str(file)))) as store:
         listing = LedgerListing(store)
-        rows = [row for piece in listing.pieces() for row in listing.read(piece).rows]
-    assert sorted(row.ledger_id for row in rows) == LEDGERS
-    assert all(row.path == ledger_path("/ledgers", row.ledger_id, layout) for row in rows)
+        found = {id_: path for piece in listing.pieces() for id_, path in zip(*listing.read(piece)[:2], strict=True)}
+    assert found == {ledger_id: ledger_path("/ledgers", ledger_id, layout) for ledger_id in LEDGERS}
 
 
 def test_a_scan_of_recorded_nodes_finds_in_a_snapshot_what_it_finds_in_a_store(tmp_path: Path) -> None:
@@ -151,8 +150,8 @@ def test_a_scan_of_recorded_nodes_finds_in_a_snapshot_what_it_finds_in_a_store(t
     def found(store: MetadataStore) -> tuple[object, ...]:
         references, ledgers = ReferencePieces({"root": store}), LedgerListing(store)
         rows = [references.read(piece) for piece in references.pieces()]
-        listed = [row for piece in ledgers.pieces() for row in ledgers.read(piece).rows]
-        return rows, [row._replace(created_ms=0, version=0) for row in listed]
+        listed = [ledgers.read(piece) for piece in ledgers.pieces()]
+        return rows, [(piece.ids, piece.paths, [node.value for node in piece.nodes]) for piece in listed]
 
     with closing(SnapshotStore(SnapshotFile(str(file)))) as store:
         (references, ledgers) = found(store)

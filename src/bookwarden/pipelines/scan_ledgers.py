@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from bookwarden.clusters.bookkeeper.listed import Meaning, listed_ledger, meaning_of
-from bookwarden.clusters.bookkeeper.listing import PieceOfNodes
+from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.pipelines.scan_messages import BYTES, NUMBER, Buffer, Fields, Flags, Numbers
 from bookwarden.pipelines.scan_tables import LEDGERS
@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 2048
 _NOTHING: Final = Meaning(None, None, None)
 
 
-def ledger_table(found: PieceOfNodes) -> pa.Table:
+def ledger_table(found: PieceOfLedgers) -> pa.Table:
     """Make the table with a row for each ledger, in their order."""
     if not found.nodes:
         return LEDGERS.arrow.empty_table()
@@ -57,7 +57,7 @@ def ledger_table(found: PieceOfNodes) -> pa.Table:
     return _with_unusual(pa.Table.from_arrays(arrays, schema=LEDGERS.arrow), found, unusual.tolist())
 
 
-def _with_unusual(table: pa.Table, found: PieceOfNodes, unusual: list[int]) -> pa.Table:
+def _with_unusual(table: pa.Table, found: PieceOfLedgers, unusual: list[int]) -> pa.Table:
     """Put the rows of those ledgers into their places that are not to be read on columns."""
     if not unusual:
         return table

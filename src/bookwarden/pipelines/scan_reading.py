@@ -97,7 +97,7 @@ class ReadLedgers:
     source: ScanInput
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
-        found = self.source.shared().listing.nodes(from_json(ListingPiece, piece))
+        found = self.source.shared().listing.read(from_json(ListingPiece, piece))
         newest = max((node.created_ms for node in found.nodes), default=0)
         folder.write(
             LEDGERS_STAGE,

@@ -66,7 +66,7 @@ class PieceOfNames(NamedTuple):
     unparsable: list[str]
 
 
-class PieceOfNodes(NamedTuple):
+class PieceOfLedgers(NamedTuple):
     """What reading a piece gave: the id, the path and the node of each ledger that still had one when it was read.
 
     ``names`` and ``digest`` are of the names that were listed just before.
@@ -75,15 +75,6 @@ class PieceOfNodes(NamedTuple):
     ids: list[int]
     paths: list[str]
     nodes: list[Versioned]
-    names: int
-    digest: str
-    unparsable: list[str]
-
-
-class PieceOfLedgers(NamedTuple):
-    """The same with a row for each ledger."""
-
-    rows: list[ListedLedger]
     names: int
     digest: str
     unparsable: list[str]
@@ -121,14 +112,9 @@ class LedgerListing:
         return pieces
 
     def read(self, piece: ListingPiece) -> PieceOfLedgers:
-        """List the piece, then read each ledger; never older than this call."""
-        found = self.nodes(piece)
-        return PieceOfLedgers(_rows(found.ids, found.paths, found.nodes), found.names, found.digest, found.unparsable)
-
-    def nodes(self, piece: ListingPiece) -> PieceOfNodes:
-        """List the piece, then read the nodes of its ledgers; never older than this call."""
+        """List the piece, then read each ledger's node; never older than this call."""
         ids, paths, digest, unparsable = self.relist(piece)
-        return PieceOfNodes(*self._nodes(ids, paths), len(ids), digest, unparsable)
+        return PieceOfLedgers(*self._nodes(ids, paths), len(ids), digest, unparsable)
 
     def relist(self, piece: ListingPiece) -> PieceOfNames:
         """List the piece by names only; never older than this call."""
@@ -149,7 +135,11 @@ class LedgerListing:
         """Read the ledgers at these paths, as relist names them; one that is gone is absent from the rows."""
         ids = [ledger_id_of(self._root, path) for path in paths]
         known = [(ledger_id, path) for ledger_id, path in zip(ids, paths, strict=True) if ledger_id is not None]
-        return _rows(*self._nodes([ledger_id for ledger_id, _ in known], [path for _, path in known]))
+        found = self._nodes([ledger_id for ledger_id, _ in known], [path for _, path in known])
+        return [
+            listed_ledger(ledger_id, path, node.value, node.version, node.created_ms)
+            for ledger_id, path, node in zip(*found, strict=True)
+        ]
 
     def _nodes(self, ids: list[int], paths: list[str]) -> tuple[list[int], list[str], list[Versioned]]:
         """Read the nodes at these paths; return those that are there, with their ids and paths."""
@@ -234,11 +224,6 @@ class LedgerListing:
                 f"the children of {directory} cannot be listed: {error}. If the store answers otherwise, they may be "
                 "too many for one answer: raise jute.maxbuffer on its servers, or scan a snapshot of it instead"
             ) from error
-
-
-def _rows(ids: list[int], paths: list[str], nodes: list[Versioned]) -> list[ListedLedger]:
-    found = zip(ids, paths, nodes, strict=True)
-    return [listed_ledger(number, path, node.value, node.version, node.created_ms) for number, path, node in found]
 
 
 def digest_of(ledger_ids: Iterable[int]) -> str:
