@@ -1,5 +1,5 @@
 # make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
-# make test    lint, types, import contracts, all tests on the real servers
+# make test    lint, types, import contracts, all tests on the real servers; two files at a time, make test WORKERS=1 one
 # make bench   every benchmark; make bench BENCH=sweep runs one
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
 # make schema  generate conf/schema from the settings
@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Most of what tests do is waiting for servers.
+WORKERS ?= 2
 
 .PHONY: demo test lint unit bench archive schema proto clean
 .NOTPARALLEL:
@@ -25,7 +27,7 @@ demo: $(STAMP)
 
 test: lint
 	@echo "== tests on the real servers"
-	@exec $(BIN)/python -m pytest
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	@echo "== lint"
