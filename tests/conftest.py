@@ -17,7 +17,7 @@ import urllib3
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.temporary import temporary_files_in
-from servers.each_store import SHARED_CLUSTERS
+from servers.each_store import shared_cluster_on
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.short_lived import running_until_killed
 
@@ -80,12 +80,7 @@ def oxia_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluste
 @pytest.fixture
 def shared_cluster(request: pytest.FixtureRequest) -> DevCluster:
     """The cluster that all tests share; that on Oxia where servers.each_store asks for it."""
-    name = SHARED_CLUSTERS[getattr(request, "param", "zookeeper")]
-    cluster: DevCluster = request.getfixturevalue(name)
-    if name == "oxia_cluster" and getattr(request.node, "execution_count", 1) > 1:
-        # A shard that two writers broke, see docs/oxia.md, takes writes again when its server was restarted.
-        cluster.oxia.restart()
-    return cluster
+    return shared_cluster_on(getattr(request, "param", "zookeeper"), request)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Phase one on a real cluster: what leaves the metadata was marked before, and what is refused stays."""
+"""Phase one on a real cluster: what leaves the metadata was marked before, and what is refused stays.
+
+What reads or writes the store in a way of its own is asked for on ZooKeeper and on Oxia.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, Pen
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.avro import PendingDeletionCodec
+from servers.each_store import on_each_store
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers
@@ -97,10 +101,10 @@ class Site:
 
 
 @pytest.fixture
-def site(pulsar_cluster, namespace) -> Iterator[Site]:
-    connection = pulsar_cluster.connection()
+def site(shared_cluster, namespace) -> Iterator[Site]:
+    connection = shared_cluster.connection()
     admin = PulsarAdmin(connection)
-    store = open_store(pulsar_cluster.store_url)
+    store = open_store(shared_cluster.store_url)
     client = connection.client()
     topics = Topics(admin)
     topic = f"persistent://{namespace}/deletion"
@@ -171,6 +175,7 @@ def test_a_send_that_the_broker_refuses_is_reported_for_each_mark(site, count):
     assert all("the broker answered" in str(ledger.failure) for ledger in report.failed)
 
 
+@on_each_store
 def test_trim_through_the_broker_marks_what_the_broker_removes(site):
     site.retain(-1)
     topic = site.rolled_topic("a", 3)
@@ -196,6 +201,7 @@ def test_what_retention_holds_stays_though_it_was_marked(site):
     assert site.ledgers(topic) == before
 
 
+@on_each_store
 def test_trim_in_the_store_is_refused_while_the_bundle_is_owned(site):
     topic = site.rolled_topic("a", 3, subscription=None)
     before = site.ledgers(topic)
@@ -204,6 +210,7 @@ def test_trim_in_the_store_is_refused_while_the_bundle_is_owned(site):
     assert site.ledgers(topic) == before
 
 
+@on_each_store
 def test_a_topic_trimmed_in_the_store_is_served_as_before_with_what_remains(site):
     site.retain(-1)
     topic = site.rolled_topic("a", 3)
@@ -226,6 +233,7 @@ def test_a_topic_trimmed_in_the_store_is_served_as_before_with_what_remains(site
     assert consumer.receive(10_000).data() == b"after"
 
 
+@on_each_store
 def test_deleting_a_topic_marks_data_cursor_and_schema_ledgers(site):
     topic = site.rolled_topic("a b+c", 2, subscription="x/y+z")
     SchemaRegistry(site.admin).register(topic, SCHEMA)
@@ -286,6 +294,7 @@ def test_deleting_a_subscription_removes_exactly_that_one(site, subscription):
     assert set(site.topics.subscriptions(topic)) == {"a b", "other"} - {subscription}
 
 
+@on_each_store
 def test_deleting_a_schema_removes_all_its_ledgers_from_the_metadata(site):
     topic = site.rolled_topic("a", 1)
     SchemaRegistry(site.admin).register(topic, SCHEMA)
