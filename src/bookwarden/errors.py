@@ -8,6 +8,7 @@
     │   └── MalformedMarkError   a message that is no valid pending deletion
     ├── StoreError               a metadata store did not do what it was asked
     │   ├── StoreUnavailableError    no connection, session lost, timeout: nothing was changed
+    │   │   └── StoreMigratingError      the metadata is being moved to another store: try again after it
     │   ├── OutcomeUnknownError      the connection broke under a write: read back before trying again
     │   ├── LostRaceError            the version or existence changed since it was read: read again
     │   ├── StoreAccessError         the store refuses our credentials
@@ -87,6 +88,10 @@ class StoreError(BookwardenError):
 
 class StoreUnavailableError(StoreError):
     """The metadata store could not be reached, or its session ended; nothing was changed."""
+
+
+class StoreMigratingError(StoreUnavailableError):
+    """The metadata is being moved to another store, so nothing is written for now; nothing was changed."""
 
 
 class OutcomeUnknownError(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
@@ -13,6 +14,8 @@ from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUn
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.metastore.migrating import MigratingStore
+from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
 from servers.waiting import eventually
 
 DELETED, ABSENT, LOST_RACE = DeleteResult.DELETED, DeleteResult.ABSENT, DeleteResult.LOST_RACE
@@ -41,7 +44,18 @@ def zookeeper_single_reads(request: pytest.FixtureRequest) -> Pair:
     return make(multi_read=False), make(batch_size=7, in_flight=2)
 
 
-FACTORIES: list[Callable[[pytest.FixtureRequest], Pair]] = [memory, zookeeper, zookeeper_single_reads, oxia]
+def migrating(request: pytest.FixtureRequest) -> Pair:
+    """Two participants of migrations, while there is none."""
+    make = request.getfixturevalue("connect")
+    with suppress(LostRaceError):
+        make().create(PARTICIPANTS_PATH, b"", make_parents=True)
+    pair = MigratingStore(make()), MigratingStore(make(batch_size=7, in_flight=2))
+    for store in pair:
+        request.addfinalizer(store.close)
+    return pair
+
+
+FACTORIES: list[Callable[[pytest.FixtureRequest], Pair]] = [memory, zookeeper, zookeeper_single_reads, migrating, oxia]
 
 
 @pytest.fixture(params=FACTORIES, ids=lambda factory: factory.__name__)

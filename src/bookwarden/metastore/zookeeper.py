@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import queue
 import threading
@@ -20,10 +21,12 @@ from bookwarden.errors import (
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.doomed_nodes import Target
-from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
+from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
 from bookwarden.metastore.zookeeper_batches import BatchReader
 from bookwarden.metastore.zookeeper_deletes import BatchDelete
+from bookwarden.metastore.zookeeper_multis import ConditionalMulti
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
     ReplyLost,
@@ -43,7 +46,7 @@ _ACLS: Final = {
 _WRITE_OVERHEAD: Final = 2048
 
 
-class ZooKeeperStore(MetadataStore):
+class ZooKeeperStore(ConditionalStore):
     """A metadata store over one ZooKeeper session, which begins with the first call.
 
     Make it in the process that uses it: a session does not survive a fork.
@@ -55,6 +58,16 @@ class ZooKeeperStore(MetadataStore):
         self._session = ZooKeeperSession(connection)
         self._reader = BatchReader(self._session)
         self._acl = _ACLS[connection.acl]
+        self._conditions: WriteConditions = NoConditions()
+
+    def under(self, conditions: WriteConditions) -> ZooKeeperStore:
+        view = copy.copy(self)
+        view._conditions = conditions
+        return view
+
+    @property
+    def sessions_lost(self) -> int:
+        return self._session.sessions_lost
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         if not paths:
@@ -65,15 +78,17 @@ class ZooKeeperStore(MetadataStore):
     def delete_many(
         self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
     ) -> list[DeleteResult]:
+        paths = self._session.absolute_many(validate_paths([path for path, _ in expected]))
+        versions = [version for _, version in expected]
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
         waves: list[dict[str, Target]] = []
-        for (path, version), created in zip(expected, times, strict=True):
-            _add_to_wave(waves, Target(self._absolute(path), version, created))
+        for path, version, created in zip(paths, versions, times, strict=True):
+            _add_to_wave(waves, Target(path, version, created))
         results: dict[tuple[str, int], DeleteResult] = {}
         for wave in waves:
-            settled = BatchDelete(self._session, self._reader).run(list(wave.values()))
+            settled = BatchDelete(self._session, self._reader, self._conditions).run(list(wave.values()))
             results.update(((path, wave[path].version), result) for path, result in settled.items())
-        return [results[self._absolute(path), version] for path, version in expected]
+        return [results[target] for target in zip(paths, versions, strict=True)]
 
     def put(self, path: str, value: bytes, version: int) -> int:
         operation = wire.set_operation(self._absolute(path), value, version)
@@ -156,10 +171,10 @@ class ZooKeeperStore(MetadataStore):
             )
         deadline = self._session.deadline()
         while True:
-            request = wire.Multi([operation])
+            request = ConditionalMulti([operation], self._conditions, self._session.absolute)
             reply = self._session.send(request, deadline)
             try:
-                results: list[Any] = reply.get()
+                results = request.results_of(reply.get())
             except ReplyLost as lost:
                 if not request.withdraw():
                     raise OutcomeUnknownError(
@@ -167,7 +182,8 @@ class ZooKeeperStore(MetadataStore):
                     ) from lost
                 self._session.require_time(deadline, lost)
             else:
-                return results
+                if results is not None:
+                    return results
 
 
 class _Watch:

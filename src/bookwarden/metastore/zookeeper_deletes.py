@@ -8,14 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bookwarden.errors import StoreAccessError, StoreUnavailableError
+from bookwarden.errors import StoreAccessError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.request_batches import halves, split
+from bookwarden.metastore.write_conditions import NoConditions, WriteConditions
 from bookwarden.metastore.zookeeper_batches import BatchReader
+from bookwarden.metastore.zookeeper_multis import ConditionalMulti
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
     PendingReply,
@@ -36,7 +38,7 @@ _RESULT_OF_CODE: Final = {
 @dataclass(frozen=True, slots=True)
 class _Delete:
     targets: list[Target]
-    request: wire.Multi
+    request: ConditionalMulti
     reply: PendingReply
 
 
@@ -47,14 +49,17 @@ class BatchDelete:
     A multi is all or nothing. When one is refused, its nodes are read again, those that cannot be deleted are
     settled, and the others are sent once more. When its reply is lost, its nodes are read back: an absent one
     counts as deleted (by us, or by someone who wanted the same), one that is as before is sent once more, in
-    smaller batches, since the batch itself may be what the server does not take.
+    smaller batches, since the batch itself may be what the server does not take. When the conditions forbid more
+    writes, those under way are waited for.
     """
 
     session: ZooKeeperSession
     reader: BatchReader
+    conditions: WriteConditions = field(default_factory=NoConditions)
     results: dict[str, DeleteResult] = field(default_factory=dict)
     _sent: bool = False
     _access_refused: bool = False
+    _forbidden: StoreMigratingError | None = None
 
     def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
         """Delete the nodes, whose paths differ; raise only if none of them can have been deleted."""
@@ -69,6 +74,11 @@ class BatchDelete:
             _LOG.warning("a batch of deletes ends with outcomes unknown: %s", error)
         except StoreAccessError:
             self._access_refused = True
+        if self._forbidden is not None:
+            if not self._sent:
+                raise self._forbidden
+            left = len(targets) - len(self.results)
+            _LOG.warning("%d of %d deletes were not sent: %s", left, len(targets), self._forbidden)
         if self._access_refused and DeleteResult.DELETED not in self.results.values():
             raise StoreAccessError(f"{len(targets)} nodes cannot be deleted: {ACCESS_REFUSED_TEXT}")
         return {target.path: self.results.get(target.path, DeleteResult.UNKNOWN) for target in targets}
@@ -77,8 +87,9 @@ class BatchDelete:
         window: deque[_Delete] = deque()
         try:
             while queue or window:
-                while queue and len(window) < self.session.connection.in_flight:
-                    window.append(self._send(queue.popleft(), deadline))
+                self._fill(window, queue, deadline)
+                if not window:
+                    break
                 delete = window[0]
                 again = self._settle(delete, deadline)
                 window.popleft()
@@ -87,8 +98,18 @@ class BatchDelete:
             for delete in window:
                 self._withdraw(delete)
 
+    def _fill(self, window: deque[_Delete], queue: deque[list[Target]], deadline: Deadline) -> None:
+        try:
+            while queue and len(window) < self.session.connection.in_flight:
+                window.append(self._send(queue[0], deadline))
+                queue.popleft()
+        except StoreMigratingError as error:
+            self._forbidden = error
+            queue.clear()
+
     def _send(self, targets: list[Target], deadline: Deadline) -> _Delete:
-        request = wire.Multi([wire.delete_operation(target.path, target.version) for target in targets])
+        operations = [wire.delete_operation(target.path, target.version) for target in targets]
+        request = ConditionalMulti(operations, self.conditions, self.session.absolute)
         return _Delete(targets, request, self.session.send(request, deadline))
 
     def _withdraw(self, delete: _Delete) -> bool:
@@ -106,6 +127,10 @@ class BatchDelete:
             _LOG.warning("%d deletes were refused: %s", len(delete.targets), refusal)
             self._record(delete.targets, DeleteResult.UNKNOWN)
             return []
+        results = delete.request.results_of(results)
+        if results is None:
+            deadline.progress()
+            return [delete.targets]
         self._sent = True
         failed = wire.failed_at(results)
         if failed is None:

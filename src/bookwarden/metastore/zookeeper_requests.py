@@ -23,6 +23,7 @@ DELETE: Final = 2
 GET_DATA: Final = 4
 SET_DATA: Final = 5
 GET_CHILDREN: Final = 8
+CHECK: Final = 13
 
 OK: Final = 0
 ROLLED_BACK: Final = -2
@@ -188,6 +189,11 @@ def set_operation(path: str, value: bytes, version: int) -> bytes:
     return _HEADER.pack(SET_DATA, 0, -1) + _string(path) + _buffer(value) + _INT.pack(version)
 
 
+def check_operation(path: str, version: int) -> bytes:
+    """Encode the demand that a node has this version."""
+    return _HEADER.pack(CHECK, 0, -1) + _string(path) + _INT.pack(version)
+
+
 def create_operation(path: str, value: bytes, acl: Iterable[AccessRule], flags: int = 0) -> bytes:
     """Encode the creation of a node."""
     rules = [_INT.pack(rule.permissions) + _string(rule.scheme) + _string(rule.identity) for rule in acl]
@@ -212,7 +218,7 @@ def _reads(paths: Iterable[str]) -> Iterator[bytes]:
 
 
 def _read_result(kind: int, reply: bytes, offset: int) -> tuple[Any, int]:
-    if kind == DELETE:
+    if kind in (DELETE, CHECK):
         return OK, offset
     if kind == CREATE:
         (length,) = _INT.unpack_from(reply, offset)

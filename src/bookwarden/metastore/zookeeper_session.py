@@ -266,6 +266,11 @@ class ZooKeeperSession:
             raise self._unavailable(f"gave no answer within {self._timeout}") from lost
 
     @property
+    def sessions_lost(self) -> int:
+        """How many sessions ended, and with them their ephemeral nodes."""
+        return self._lost_sessions
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 

@@ -59,10 +59,11 @@ def read_flag(store: MetadataStore) -> MigrationState | None:
     """Read the flag anew, None if there is none: nothing was ever migrated; FormatError if it cannot be understood."""
     store.sync()
     node = store.get(MIGRATION_PATH)
-    return None if node is None else _parsed(node)
+    return None if node is None else parse_flag(node)
 
 
-def _parsed(node: Versioned) -> MigrationState:
+def parse_flag(node: Versioned) -> MigrationState:
+    """Read the flag's node; FormatError if it cannot be understood."""
     try:
         state: Any = json.loads(node.value)
         phase, target_url = state["phase"], state.get("targetUrl")
@@ -76,7 +77,7 @@ def _parsed(node: Versioned) -> MigrationState:
 
 def _require_idle(url: str, node: Versioned) -> None:
     try:
-        state = _parsed(node)
+        state = parse_flag(node)
     except FormatError:
         raise RefusedError(
             f"{MIGRATION_PATH} of {url} cannot be read: it is not known whether the metadata is being migrated"

@@ -1,0 +1,49 @@
+"""Writes that happen only while other nodes are as they were read, in the same transaction."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from bookwarden.metastore.interface import MetadataStore
+
+
+class Condition(NamedTuple):
+    """A node that has to be there with this version."""
+
+    path: str
+    version: int
+
+
+class WriteConditions(Protocol):
+    """What is demanded of every write, asked before each request."""
+
+    def current(self) -> Sequence[Condition]:
+        """Name the conditions; raise a StoreUnavailableError if nothing may be written now."""
+
+    def failed(self, condition: Condition) -> None:
+        """Learn that the store found it otherwise, so that it wrote nothing; it asks again."""
+
+
+class NoConditions:
+    """Writes that depend on their own nodes alone."""
+
+    def current(self) -> Sequence[Condition]:
+        return ()
+
+    def failed(self, condition: Condition) -> None:
+        raise AssertionError(f"nobody demanded {condition}")
+
+
+class ConditionalStore(MetadataStore):
+    """A store with sessions whose writes can have conditions."""
+
+    @abstractmethod
+    def under(self, conditions: WriteConditions) -> MetadataStore:
+        """Return the same store, on the same session, with conditions for each of its writes."""
+
+    @property
+    @abstractmethod
+    def sessions_lost(self) -> int:
+        """How many of its sessions ended, and with them their ephemeral nodes."""
