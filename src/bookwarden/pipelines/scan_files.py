@@ -149,7 +149,8 @@ class ScanFolder:
             yield self.read(table, number, columns)
 
     def _write_table(self, name: str, rows: pa.Table) -> None:
-        self.folder.write(name, lambda sink: pq.write_table(rows, sink, compression="zstd"))
+        # What repeats costs zstd less than making a dictionary of it.
+        self.folder.write(name, lambda sink: pq.write_table(rows, sink, compression="zstd", use_dictionary=False))
 
 
 def _file(number: int) -> str:

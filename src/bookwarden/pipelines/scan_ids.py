@@ -159,4 +159,4 @@ def _as_ids(rows: pa.Table) -> Ids:
 
 
 def _write_sorted(rows: pa.Table, sink: pa.NativeFile) -> None:
-    pq.write_table(rows, sink, compression="zstd", row_group_size=_GROUP_ROWS)
+    pq.write_table(rows, sink, compression="zstd", use_dictionary=False, row_group_size=_GROUP_ROWS)
