@@ -20,7 +20,6 @@ from bookwarden.errors import FormatError, TruncatedListingError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import PlaceKind
-from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_ledgers import ledger_table
 from bookwarden.pipelines.scan_tables import (
@@ -86,7 +85,6 @@ class ScanInput:
         key = (os.getpid(), f"{self.snapshot} {self.tasks} {self.settings.model_dump_json()}")
         if key not in _contexts:
             _contexts[key] = self.open()
-            collect_seldom()
         return _contexts[key]
 
 

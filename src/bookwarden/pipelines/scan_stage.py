@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden import errors
 from bookwarden.errors import BookwardenError, SparkError, StoreError, StoreUnavailableError
+from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 
 logger = logging.getLogger(__name__)
@@ -28,30 +29,35 @@ Progress = Callable[[str, int, int], None]
 ReadPiece = Callable[[ScanFolder, int, Any], None]
 
 _PROGRESS_SECONDS = 0.3
-# Of a stage for each task that runs at once: enough that they end together, and few enough to cost nothing.
-_SHARES_PER_TASK = 16
+# Of a stage for each task that runs at once: enough that they end together. Each costs Spark some hundredths of a
+# second, so there are more only where they have some pieces each.
+_FEWEST_SHARES, _MOST_SHARES = 4, 16
+_PIECES_IN_SHARE = 4
 _PAUSES = (1.0, 5.0, 15.0)
-_TASK_SCHEMA = "number BIGINT NOT NULL, piece STRING NOT NULL"
 _FAILURE_SCHEMA = pa.schema([("number", pa.int64()), ("error", pa.string()), ("text", pa.string())])
 _FAILURE_COLUMNS = "number BIGINT, error STRING, text STRING"
 
 
 @dataclass(frozen=True)
 class PieceTask:
-    """What an executor runs on its share of the pieces; yields a row for the piece that it could not read."""
+    """What an executor runs on a share of the pieces; yields a row for the piece that it could not read.
+
+    ``shares`` are the pieces, each with its number, of all tasks: less than Spark takes to send each task its own.
+    """
 
     location: str
     read: ReadPiece
     done: Accumulator[int]
+    shares: Sequence[Sequence[tuple[int, Any]]]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the pieces one after another; the first that cannot be read, or written, ends the share."""
+        collect_seldom()
         folder = ScanFolder(self.location)
         for batch in batches:
-            for row in batch.to_pylist():
-                number = row["number"]
+            for number, piece in chain.from_iterable(self.shares[share] for share in batch.column(0).to_pylist()):
                 try:
-                    self._read_patiently(folder, number, json.loads(row["piece"]))
+                    self._read_patiently(folder, number, piece)
                 except BookwardenError as error:
                     yield _failure(number, type(error), str(error))
                     return
@@ -98,7 +104,7 @@ class Stages:
             pieces = list(plan())
             (self._folder.begin_stage_anew if anew else self._folder.begin_stage)(stage, pieces, others)
         seals = self._folder.seals(stage)
-        waiting = [(number, json.dumps(piece)) for number, piece in enumerate(pieces) if number not in seals]
+        waiting = [(number, piece) for number, piece in enumerate(pieces) if number not in seals]
         self._progress(stage, len(pieces) - len(waiting), len(pieces))
         if waiting:
             self._read(stage, waiting, len(pieces), read)
@@ -111,20 +117,25 @@ class Stages:
             )
         return [seals[number] for number in range(len(pieces))]
 
-    def _read(self, stage: str, waiting: list[tuple[int, str]], total: int, read: ReadPiece) -> None:
+    def _read(self, stage: str, waiting: list[tuple[int, Any]], total: int, read: ReadPiece) -> None:
         context = self._spark.sparkContext
         done = context.accumulator(total - len(waiting))
-        shares = min(len(waiting), _SHARES_PER_TASK * context.defaultParallelism)
-        task = PieceTask(self._folder.folder.location, read, done)
-        pieces = self._spark.createDataFrame(waiting, _TASK_SCHEMA).repartition(shares)
+        shares = _shares_of(len(waiting), context.defaultParallelism)
+        task = PieceTask(self._folder.folder.location, read, done, [waiting[at::shares] for at in range(shares)])
         with (
             reported(lambda: self._progress(stage, min(done.value, total), total)),
             spark_errors(f"reading {stage}"),
         ):
-            failures = pieces.mapInArrow(task, _FAILURE_COLUMNS).collect()
+            failures = self._spark.range(0, shares, 1, shares).mapInArrow(task, _FAILURE_COLUMNS).collect()
         if failures:
             first = min(failures, key=lambda row: row["number"])
             raise _error_named(first["error"])(first["text"])
+
+
+def _shares_of(pieces: int, at_once: int) -> int:
+    """Say into how many shares to divide so many pieces, of which so many are read at once."""
+    wanted = max(_FEWEST_SHARES * at_once, pieces // _PIECES_IN_SHARE)
+    return min(pieces, wanted, _MOST_SHARES * at_once)
 
 
 def _failure(number: int, kind: type[BookwardenError], text: str) -> pa.RecordBatch:
