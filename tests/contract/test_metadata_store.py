@@ -127,6 +127,27 @@ def test_an_ephemeral_node_says_that_it_is_one(store: MetadataStore, root: str) 
     assert [node and node.ephemeral for node in found] == [True, False]
 
 
+def test_children_of_many_nodes_are_listed_in_the_order_asked(store: MetadataStore, root: str) -> None:
+    for topic in ("a", "b", "c", "d", "b-2"):
+        for cursor in ("y", "x", "ü"):
+            store.create(f"{root}/{topic}/{cursor}", b"", make_parents=True)
+    store.create(f"{root}/leaf", b"")
+    # A neighbour in between is not asked for, and one is not there.
+    asked = [f"{root}/{name}" for name in ("d", "absent", "a", "leaf", "c", "a")]
+    assert store.list_many(asked) == [["x", "y", "ü"], [], ["x", "y", "ü"], [], ["x", "y", "ü"], ["x", "y", "ü"]]
+    assert store.list_many([]) == []
+    # What is below the children of a neighbour lies between the children of both.
+    store.create(f"{root}/b/x/deep", b"")
+    store.create(f"{root}/a/x/deep/er", b"", make_parents=True)
+    assert store.list_many(asked)[::2] == [["x", "y", "ü"]] * 3
+    assert store.list_many([root, f"{root}/a/x", f"{root}/b/x"]) == [
+        ["a", "b", "b-2", "c", "d", "leaf"],
+        ["deep"],
+        ["deep"],
+    ]
+    assert root[1:] in store.list_many(["/"])[0]
+
+
 def test_parents_are_told_from_nodes_without_children(store: MetadataStore, root: str) -> None:
     # So many siblings that a store may ask for all of them at once, and a few.
     for siblings, parents in ((f"{root}/many", range(0, 40, 13)), (f"{root}/few", (1,)), (f"{root}/none", ())):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookwarden.errors import NotFoundError, StoreUnavailableError
+from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.paths import ancestors, parent_of
@@ -44,6 +44,7 @@ class Planted:
         self.answers_at_once = answers_at_once
         self.calls: Counter[str] = Counter()
         self.largest_batch = 0
+        self.most_listed = 0
         self._tells_children = tells_children
         self._children: dict[str, list[str]] = {path: [] for path in ("/", *nodes)}
         for path in sorted(nodes):
@@ -59,11 +60,12 @@ class Planted:
             node and node._replace(children=len(self._children[path])) for path, node in zip(paths, found, strict=True)
         ]
 
-    def list_children(self, path: str) -> list[str]:
-        self.calls["list_children"] += 1
-        if path not in self._children:
-            raise NotFoundError(path)
-        return self._children[path]
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        self.calls["list_many"] += 1
+        found = [self._children.get(path, []) for path in paths]
+        if len(paths) > 1:
+            self.most_listed = max(self.most_listed, sum(map(len, found)))
+        return found
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         assert not self._tells_children
@@ -263,6 +265,15 @@ def test_many_directories_are_read_in_few_batches_of_a_bounded_size() -> None:
     assert source.largest_batch <= 1_000
     # The topics, and their cursors fifty topics at a time.
     assert source.calls["get_many"] <= 2 + 2 + 2_000 // 50
+    assert source.calls["list_many"] <= 2 + 2_000 // 50
+
+
+def test_directories_with_many_children_are_listed_apart() -> None:
+    nodes = tree(*(f"/d{number}/{child:03d}" for number in range(6) for child in range(400)))
+    target = Planted(dict(nodes))
+    report = Comparison(Planted(nodes, tells_children=True), target).run()
+    assert report.compared == 6 * 401
+    assert target.most_listed <= 1_000
 
 
 class Endless:
@@ -276,8 +287,8 @@ class Endless:
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         return [node()] * len(paths)
 
-    def list_children(self, path: str) -> list[str]:
-        return self._names if path == "/" or path.count("/") < 3 else []
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return [self._names if path == "/" or path.count("/") < 3 else [] for path in paths]
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         return {path for path in paths if path.count("/") < 3}
@@ -322,11 +333,11 @@ def test_directories_are_compared_by_several_threads_where_a_store_waits_for_ser
     meeting = threading.Barrier(3, timeout=30)
 
     class Waiting(Planted):
-        def list_children(self, path: str) -> list[str]:
-            if path.startswith("/a/"):
+        def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+            if paths[0].startswith("/a/"):
                 # Nobody passes alone.
                 meeting.wait()
-            return super().list_children(path)
+            return super().list_many(paths)
 
     nodes = tree(*(f"/a/{number}/x" for number in range(3)))
     report = Comparison(Waiting(nodes, answers_at_once=False), Planted(dict(nodes))).run()

@@ -74,12 +74,19 @@ class MetadataStore(ABC):
     def list_children(self, path: str) -> list[str]:
         """Name the direct children, sorted; NotFoundError if there is no such node."""
 
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        """Name the direct children of each path, sorted; an empty list where there is no such node.
+
+        Stores answer best for siblings, and for not more than some thousand children in all.
+        """
+        return [self._children_of(path) for path in paths]
+
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         """Name those of the paths that have nodes below them."""
         return {
             path
             for path, node in zip(paths, self.get_many(paths), strict=True)
-            if node is not None and (self._has_children(path) if node.children is None else node.children)
+            if node is not None and (self._children_of(path) if node.children is None else node.children)
         }
 
     @abstractmethod
@@ -106,8 +113,8 @@ class MetadataStore(ABC):
         """Read one path."""
         return self.get_many([path])[0]
 
-    def _has_children(self, path: str) -> bool:
+    def _children_of(self, path: str) -> list[str]:
         try:
-            return bool(self.list_children(path))
+            return self.list_children(path)
         except NotFoundError:
-            return False
+            return []

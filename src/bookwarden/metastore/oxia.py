@@ -20,6 +20,7 @@ from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.oxia_deletes import BatchDelete
+from bookwarden.metastore.oxia_lists import ChildLists
 from bookwarden.metastore.oxia_notifications import Watch
 from bookwarden.metastore.oxia_reads import OxiaReader
 from bookwarden.metastore.oxia_sessions import OxiaSessions
@@ -102,6 +103,12 @@ class OxiaStore(MetadataStore):
             raise NotFoundError(f"the metadata store has no node {path}")
         # A key "/" would be its own child.
         return sorted(name for name in names if name)
+
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        deadline = self._cluster.deadline()
+        found = ChildLists(self._cluster, self._reader).of(validate_paths(paths), deadline) if paths else []
+        self._reader.require_hierarchical(deadline)
+        return found
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         deadline = self._cluster.deadline()

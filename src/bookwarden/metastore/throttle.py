@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
@@ -38,26 +38,17 @@ class ThrottledStore(MetadataStore):
         self._sleep = sleep
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        size = self._rate.most_at_once
-        found: list[Versioned | None] = []
-        for begin in range(0, len(paths), size):
-            batch = paths[begin : begin + size]
-            self._wait_for(len(batch))
-            found += self._store.get_many(batch)
-        return found
+        return [node for batch in self._batches(paths) for node in self._store.get_many(batch)]
 
     def list_children(self, path: str) -> list[str]:
         self._wait_for(1)
         return self._store.list_children(path)
 
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return [names for batch in self._batches(paths) for names in self._store.list_many(batch)]
+
     def parents_among(self, paths: Sequence[str]) -> set[str]:
-        size = self._rate.most_at_once
-        found: set[str] = set()
-        for begin in range(0, len(paths), size):
-            batch = paths[begin : begin + size]
-            self._wait_for(len(batch))
-            found |= self._store.parents_among(batch)
-        return found
+        return {path for batch in self._batches(paths) for path in self._store.parents_among(batch)}
 
     def sync(self) -> None:
         self._store.sync()
@@ -81,6 +72,14 @@ class ThrottledStore(MetadataStore):
 
     def close(self) -> None:
         self._store.close()
+
+    def _batches(self, paths: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Give paths to be read, each batch when it may be."""
+        size = self._rate.most_at_once
+        for begin in range(0, len(paths), size):
+            batch = paths[begin : begin + size]
+            self._wait_for(len(batch))
+            yield batch
 
     def _wait_for(self, reads: int) -> None:
         seconds = self._rate.reserve(reads)

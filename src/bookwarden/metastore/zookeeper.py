@@ -19,6 +19,7 @@ from bookwarden.errors import (
     StoreUnavailableError,
 )
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore import zookeeper_lists
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.doomed_nodes import Target
 from bookwarden.metastore.interface import Versioned
@@ -119,6 +120,12 @@ class ZooKeeperStore(ConditionalStore):
             if refusal.code != wire.NO_NODE:
                 raise
             raise NotFoundError(f"the metadata store has no node {path}") from refusal
+
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        if not paths:
+            return []
+        absolute = self._session.absolute_many(validate_paths(paths))
+        return zookeeper_lists.list_many(self._session, absolute, self._session.deadline())
 
     def sync(self) -> None:
         self._session.sync(self._session.deadline())

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
-from bookwarden.errors import NotFoundError
 from bookwarden.migration.differences import Difference, compare_nodes
 from bookwarden.migration.findings import DifferenceSink, Findings, Report, VersionRule
 from bookwarden.migration.pieces import Pieces
@@ -24,6 +23,13 @@ _BATCH: Final = 1_000
 _THREADS: Final = 4
 _MOST_WAITING: Final = 64
 _MOST_DIRECTORIES: Final = 50
+
+
+class _Directory(NamedTuple):
+    """A node to look below; ``children`` is how many nodes a store said to be there, None if none did."""
+
+    path: str
+    children: int | None = None
 
 
 class Comparison:
@@ -54,7 +60,7 @@ class Comparison:
         self._findings = Findings(keep=keep, versions=versions, sink=sink)
         self._progress = progress
         self._threads = 1 if source.answers_at_once and target.answers_at_once else _THREADS
-        self._pieces: Pieces[Sequence[str]] = Pieces(["/"], _MOST_WAITING)
+        self._pieces: Pieces[Sequence[_Directory]] = Pieces([_Directory("/")], _MOST_WAITING)
 
     def run(self) -> Report:
         """Compare everything, once; raises what the stores raise, and what the sink does."""
@@ -77,7 +83,7 @@ class Comparison:
             self._pieces.stop()
             raise
 
-    def _compare_below(self, directories: Sequence[str]) -> None:
+    def _compare_below(self, directories: Sequence[_Directory]) -> None:
         """Compare all that is below some directories, but for what is left to other threads."""
         levels = [self._batches(directories)]
         while levels and not self._pieces.is_stopped:
@@ -89,27 +95,28 @@ class Comparison:
             mine = [group for group in self._groups(below) if not self._pieces.offer(group)]
             levels += [self._batches(group) for group in reversed(mine)]
 
-    def _groups(self, directories: Sequence[str]) -> Iterator[Sequence[str]]:
+    def _groups(self, directories: Sequence[_Directory]) -> Iterator[Sequence[_Directory]]:
         """Part directories so that there is something for each thread."""
         size = min(_MOST_DIRECTORIES, max(1, len(directories) // (2 * self._threads)))
         for begin in range(0, len(directories), size):
             yield directories[begin : begin + size]
 
-    def _batches(self, directories: Sequence[str]) -> Iterator[list[str]]:
+    def _batches(self, directories: Sequence[_Directory]) -> Iterator[list[str]]:
         """Give the paths of what is in the directories, of either store."""
-        paths = (path for directory in directories for path in self._paths_in(directory))
+        paths = (path for group in _listed_together(directories) for path in self._paths_in(group))
         while batch := list(islice(paths, _BATCH)):
             yield batch
 
-    def _paths_in(self, directory: str) -> Iterator[str]:
-        names, others = _children(self._source, directory), _children(self._target, directory)
-        prefix = directory if directory == "/" else f"{directory}/"
-        for name in names if names == others else sorted({*names, *others}):
-            path = prefix + name
-            if path not in self._passed_over:
-                yield path
+    def _paths_in(self, directories: Sequence[str]) -> Iterator[str]:
+        lists = zip(directories, self._source.list_many(directories), self._target.list_many(directories), strict=True)
+        for directory, names, others in lists:
+            prefix = directory if directory == "/" else f"{directory}/"
+            for name in names if names == others else sorted({*names, *others}):
+                path = prefix + name
+                if path not in self._passed_over:
+                    yield path
 
-    def _compare(self, paths: list[str]) -> list[str]:
+    def _compare(self, paths: list[str]) -> list[_Directory]:
         """Compare the nodes of these paths; return those of them that have nodes below them in either store."""
         sources, targets = self._source.get_many(paths), self._target.get_many(paths)
         compared = ephemeral = 0
@@ -125,14 +132,27 @@ class Comparison:
                 differences.append(difference)
         self._progress(self._findings.add(compared, ephemeral, differences))
         parents = _parents(self._source, paths, sources) | _parents(self._target, paths, targets)
-        return [path for path in paths if path in parents]
+        nodes = zip(paths, sources, targets, strict=True)
+        return [_Directory(path, _told_children(*both)) for path, *both in nodes if path in parents]
 
 
-def _children(tree: Tree, directory: str) -> Sequence[str]:
-    try:
-        return tree.list_children(directory)
-    except NotFoundError:
-        return []
+def _listed_together(directories: Sequence[_Directory]) -> Iterator[list[str]]:
+    """Part directories so that not too many children are listed at once; one is alone if its number is not known."""
+    group: list[str] = []
+    children = 0
+    for directory in directories:
+        expected = directory.children or _BATCH
+        if group and children + expected > _BATCH:
+            yield group
+            group, children = [], 0
+        group.append(directory.path)
+        children += expected
+    if group:
+        yield group
+
+
+def _told_children(source: Node | None, target: Node | None) -> int | None:
+    return max((node.children or 0 for node in (source, target) if node is not None), default=0) or None
 
 
 def _persistent(node: Node | None) -> Node | None:

@@ -48,8 +48,8 @@ class Tree(Protocol):
     def get_many(self, paths: Sequence[str]) -> Sequence[Node | None]:
         """Read each path, in the order asked; None where there is no node."""
 
-    def list_children(self, path: str) -> Sequence[str]:
-        """Name the direct children, sorted; NotFoundError if there is no such node."""
+    def list_many(self, paths: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Name the direct children of each path, sorted; none where there is no such node."""
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         """Name those of the paths that have nodes below them."""
