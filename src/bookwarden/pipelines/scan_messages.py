@@ -73,6 +73,10 @@ class Fields(NamedTuple):
         return found
 
 
+_NONE: Final[Numbers] = np.empty(0, np.int64)
+_NO_FIELDS: Final = Fields(_NONE, np.empty(0, np.uint8), _NONE, _NONE, _NONE)
+
+
 class Buffer:
     """Bytes of which many places are read at once; ``starts`` and ``ends`` are those of the values it is made of."""
 
@@ -142,10 +146,6 @@ class Buffer:
                 live, behind, end = live[more], behind[more], end[more]
             at = behind
         return Fields(*map(np.concatenate, zip(*steps, strict=True))), plain
-
-
-_NONE: Final[Numbers] = np.empty(0, np.int64)
-_NO_FIELDS: Final = Fields(_NONE, np.empty(0, np.uint8), _NONE, _NONE, _NONE)
 
 
 def _allowed(kinds: Mapping[int, int]) -> Flags:
