@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bookwarden.cli.failures import INTERRUPTED_EXIT_CODE
+from servers.each_store import on_oxia
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -48,10 +49,10 @@ def _told_of(process: Path) -> str:
         return ""
 
 
-@pytest.mark.timeout(900)
-def test_the_demo_ends_as_it_should(temporary: Path) -> None:
+@pytest.mark.parametrize("metadata", [pytest.param("zookeeper", marks=pytest.mark.timeout(900)), on_oxia()])
+def test_the_demo_ends_as_it_should(temporary: Path, metadata: str) -> None:
     ended = subprocess.run(
-        [*COMMAND, "-o", "json", "demo"],
+        [*COMMAND, "-o", "json", "demo", "--metadata", metadata],
         capture_output=True,
         text=True,
         check=False,
@@ -60,6 +61,7 @@ def test_the_demo_ends_as_it_should(temporary: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     finale = json.loads(ended.stdout)
+    assert finale["store"].lower() == metadata
     archived = [ending for ending in finale["endings"] if ending["ledger"]["in_bucket"]]
     assert [(ending["copy_outcomes"], ending["in_bucket"]) for ending in archived] == [(["deleted"], False), ([], True)]
     undone = [ending for ending in finale["endings"] if ending["undone"]]
