@@ -61,6 +61,9 @@ class MigratingStore(MetadataStore):
     def list_children(self, path: str) -> list[str]:
         return self._read(lambda store: store.list_children(path))
 
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return self._read(lambda store: store.list_many(paths))
+
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         return self._read(lambda store: store.parents_among(paths))
 

@@ -55,6 +55,9 @@ class TargetStore(MetadataStore):
     def list_children(self, path: str) -> list[str]:
         return self._store.list_children(path)
 
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return self._store.list_many(paths)
+
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         return self._store.parents_among(paths)
 
