@@ -19,6 +19,7 @@ from benchmarks import (
     scan_snapshot,
     source,
     sweep,
+    verify,
 )
 from benchmarks.options import Options
 from benchmarks.results import OUTPUT, say
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "scan-snapshot": scan_snapshot.run,
     "delete-zookeeper": delete_zookeeper.run,
     "delete-oxia": delete_oxia.run,
+    "verify": verify.run,
 }
 
 
