@@ -27,7 +27,7 @@ demo: $(STAMP)
 
 test: lint
 	@echo "== tests on the real servers"
-	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	@echo "== lint"
