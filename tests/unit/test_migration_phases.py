@@ -450,5 +450,5 @@ def rendered_table() -> list[str]:
 
 
 def test_the_runbook_has_the_table_as_it_is() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "metadata-migration.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "metadata-migration-store.md").read_text(encoding="utf-8")
     assert "\n".join(rendered_table()) in text

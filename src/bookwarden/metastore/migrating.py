@@ -1,6 +1,6 @@
 """A metadata store that follows a migration of Pulsar's metadata (PIP-454) from ZooKeeper to another store.
 
-What it does in each phase: migration_phases, and docs/metadata-migration.md.
+What it does in each phase: migration_phases, and docs/metadata-migration-store.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one process does while Pulsar moves its metadata to another store (PIP-454): a pure transition table.
 
 `Participation` takes events and answers with actions; whoever carries them out tells how they ended as events again.
-Nothing here reads, writes or waits. docs/metadata-migration.md has the table with reasons.
+Nothing here reads, writes or waits. docs/metadata-migration-store.md has the table with reasons.
 """
 
 from __future__ import annotations
