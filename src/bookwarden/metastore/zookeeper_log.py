@@ -72,10 +72,11 @@ Change = Created | Replaced | Deleted | Closed
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Changes that were made together, at the server's time in milliseconds."""
+    """Changes that were made together by a session, at the server's time in milliseconds."""
 
     zxid: int
     time_ms: int
+    session: int
     changes: tuple[Change, ...]
 
 
@@ -182,7 +183,7 @@ def _transaction(reader: JuteReader) -> Transaction:
     changes = tuple(_changes(kind, reader, client))
     if reader.left not in (0, _DIGEST):
         raise reader.damaged(f"a transaction of type {kind} has {reader.left} bytes too many")
-    return Transaction(zxid, time_ms, changes)
+    return Transaction(zxid, time_ms, client, changes)
 
 
 def _changes(kind: int, reader: JuteReader, client: int) -> Iterator[Change]:
