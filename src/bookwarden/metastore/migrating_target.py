@@ -9,6 +9,7 @@ from typing import Final
 
 from bookwarden.errors import ConfigError, LostRaceError
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.forwarding import ForwardingStore
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import parent_of
 
@@ -16,14 +17,11 @@ from bookwarden.metastore.paths import parent_of
 FIRST_VERSION: Final = 1 << 32
 
 
-class TargetStore(MetadataStore):
+class TargetStore(ForwardingStore):
     """The target as those see it who may have read the source before: its versions begin at 2**32.
 
     A version of the source never fits: a write or delete with one has lost the race, so that the node is read again.
     """
-
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         return [
@@ -48,30 +46,6 @@ class TargetStore(MetadataStore):
         if version < FIRST_VERSION:
             raise LostRaceError(f"{path} was read, as version {version}, before the metadata moved: read it again")
         return self._store.put(path, value, version - FIRST_VERSION) + FIRST_VERSION
-
-    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
-        self._store.create(path, value, make_parents=make_parents)
-
-    def list_children(self, path: str) -> list[str]:
-        return self._store.list_children(path)
-
-    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
-        return self._store.list_many(paths)
-
-    def parents_among(self, paths: Sequence[str]) -> set[str]:
-        return self._store.parents_among(paths)
-
-    def sync(self) -> None:
-        self._store.sync()
-
-    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        return self._store.watch(path, changed)
-
-    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
-        return self._store.ephemeral_sequential(prefix, value)
-
-    def close(self) -> None:
-        self._store.close()
 
 
 class MigrationTarget:

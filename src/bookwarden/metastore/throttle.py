@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.forwarding import ForwardingStore
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.pacing import Rate
 
@@ -18,7 +18,7 @@ def throttled(store: MetadataStore, max_reads_per_second: float | None) -> Metad
     return store if max_reads_per_second is None else ThrottledStore(store, max_reads_per_second)
 
 
-class ThrottledStore(MetadataStore):
+class ThrottledStore(ForwardingStore):
     """Waits before reads, in the order of the calls over all threads; everything else goes straight to the store.
 
     Each path read, and each directory listed, counts as one. Time in which nothing is read is not made up for
@@ -33,7 +33,7 @@ class ThrottledStore(MetadataStore):
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._rate = Rate(max_reads_per_second, "max_reads_per_second", now=now)
         self._sleep = sleep
 
@@ -49,29 +49,6 @@ class ThrottledStore(MetadataStore):
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         return {path for batch in self._batches(paths) for path in self._store.parents_among(batch)}
-
-    def sync(self) -> None:
-        self._store.sync()
-
-    def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
-    ) -> list[DeleteResult]:
-        return self._store.delete_many(expected, created_ms=created_ms)
-
-    def put(self, path: str, value: bytes, version: int) -> int:
-        return self._store.put(path, value, version)
-
-    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
-        self._store.create(path, value, make_parents=make_parents)
-
-    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        return self._store.watch(path, changed)
-
-    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
-        return self._store.ephemeral_sequential(prefix, value)
-
-    def close(self) -> None:
-        self._store.close()
 
     def _batches(self, paths: Sequence[str]) -> Iterator[Sequence[str]]:
         """Give paths to be read, each batch when it may be."""
