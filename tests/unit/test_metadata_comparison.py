@@ -16,7 +16,7 @@ from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.paths import ancestors, parent_of
-from bookwarden.migration import comparison
+from bookwarden.migration import walking
 from bookwarden.migration.comparison import Comparison
 from bookwarden.migration.differences import Difference, DifferenceClass, Side
 from bookwarden.migration.findings import Findings, Report, VersionRule
@@ -433,8 +433,8 @@ def test_the_differences_are_exactly_the_edits(
     at_once: bool,
     tells: tuple[bool, bool],
 ) -> None:
-    monkeypatch.setattr(comparison, "_BATCH", batch)
-    monkeypatch.setattr(comparison, "_MOST_WAITING", waiting)
+    monkeypatch.setattr(walking, "_BATCH", batch)
+    monkeypatch.setattr(walking, "_MOST_WAITING", waiting)
     source = planted(paths, values, ephemeral)
     target = {path: one for path, one in source.items() if not one.ephemeral}
     expected: dict[str, DifferenceClass] = {}
