@@ -125,6 +125,10 @@ def test_an_ephemeral_node_says_that_it_is_one(store: MetadataStore, root: str) 
     path = store.ephemeral_sequential(f"{root}/id-", b"")
     found = store.get_many([path, root])
     assert [node and node.ephemeral for node in found] == [True, False]
+    sessions = [node.session for node in (*found, store.get(path)) if node is not None]
+    # A store in memory has no sessions.
+    assert sessions[0] == sessions[2]
+    assert sessions[1] is None
 
 
 def test_children_of_many_nodes_are_listed_in_the_order_asked(store: MetadataStore, root: str) -> None:

@@ -48,11 +48,11 @@ def test_a_multi_read_asks_for_each_path_in_its_own_operation() -> None:
 def test_the_answer_to_a_multi_read_has_a_node_or_an_error_for_each() -> None:
     reply = b"header" + answer([encoded_node(b"one"), NO_NODE, encoded_node(b""), encoded_node(b"", length=-1), -102])
     request = MultiRead([])
-    empty = Versioned(b"", 3, 11, 12, 9, True)
-    assert request.deserialize(reply, 6) == [Versioned(b"one", 3, 11, 12, 9, True), NO_NODE, empty, empty, -102]
+    empty, one = (Versioned(value, 3, 11, 12, 9, True, session=6) for value in (b"", b"one"))
+    assert request.deserialize(reply, 6) == [one, NO_NODE, empty, empty, -102]
     assert request.reply_bytes == len(reply) - 6
     assert MultiRead([]).deserialize(answer([]), 0) == []
-    assert GetData.deserialize(b"header" + encoded_node(b"one"), 6) == Versioned(b"one", 3, 11, 12, 9, True)
+    assert GetData.deserialize(b"header" + encoded_node(b"one"), 6) == one
 
 
 # The owners of a persistent node, of a container, of a node with a TTL, and of two sessions' nodes.
@@ -62,8 +62,9 @@ def test_the_answer_to_a_multi_read_has_a_node_or_an_error_for_each() -> None:
 )
 def test_an_ephemeral_node_is_told_by_its_owner(owner: int, ephemeral: bool) -> None:
     node = encoded_node(b"", owner=owner)
-    assert MultiRead([]).deserialize(answer([node]), 0) == [Versioned(b"", 3, 11, 12, 9, ephemeral)]
-    assert GetData.deserialize(node, 0).ephemeral is ephemeral
+    expected = Versioned(b"", 3, 11, 12, 9, ephemeral, session=owner if ephemeral else None)
+    assert MultiRead([]).deserialize(answer([node]), 0) == [expected]
+    assert GetData.deserialize(node, 0) == expected
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9, 12, 40])

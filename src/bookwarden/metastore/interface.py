@@ -25,7 +25,8 @@ class Versioned(NamedTuple):
     """A node's value with the version and the times (milliseconds) of the same read; a tuple, since scans make many.
 
     ``children`` is how many nodes are below it, where the store tells that with the value. ``ephemeral`` nodes end with
-    a session. ``modifications`` is how often the value was replaced, where the version does not tell that.
+    a session, ``session`` is its id where the store tells it. ``modifications`` is how often the value was replaced,
+    where the version does not tell that.
     """
 
     value: bytes
@@ -35,6 +36,7 @@ class Versioned(NamedTuple):
     children: int | None = None
     ephemeral: bool = False
     modifications: int | None = None
+    session: int | None = None
 
 
 class MetadataStore(ABC):

@@ -184,4 +184,5 @@ def _versioned(answer: pb.GetResponse) -> Versioned | None:
         None,
         version.HasField("session_id"),
         version.modifications_count,
+        version.session_id if version.HasField("session_id") else None,
     )

@@ -84,8 +84,10 @@ class MultiRead:
                 continue
             end = offset + number if number > 0 else offset
             created, modified, version, owner, children = _READ_STAT.unpack_from(reply, end)
-            ephemeral = owner != 0 and is_of_session(owner)
-            rows.append(Versioned(reply[offset:end], version, created, modified, children, ephemeral))
+            if owner != 0 and is_of_session(owner):
+                rows.append(Versioned(reply[offset:end], version, created, modified, children, True, None, owner))
+            else:
+                rows.append(Versioned(reply[offset:end], version, created, modified, children))
             offset = end + _READ_STAT.size
         if _HEADER.unpack_from(reply, offset)[1] != 1:
             raise ValueError("the answer to a multi-read has no end")
@@ -109,7 +111,9 @@ class GetData:
         begin = offset + _INT.size
         end = begin + max(length, 0)
         created, modified, version, owner, children = _READ_STAT.unpack_from(reply, end)
-        return Versioned(reply[begin:end], version, created, modified, children, is_of_session(owner))
+        ephemeral = is_of_session(owner)
+        session = owner if ephemeral else None
+        return Versioned(reply[begin:end], version, created, modified, children, ephemeral, None, session)
 
 
 class GetChildren:

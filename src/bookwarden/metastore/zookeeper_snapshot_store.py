@@ -138,7 +138,8 @@ class _Opened:
             name = path.rstrip("/")
             if name in self.index.changed:
                 node = self.index.changed[name]
-                found[number] = node and Versioned(*node[:4], ephemeral=is_of_session(node.owner))
+                session = node.owner if node is not None and is_of_session(node.owner) else None
+                found[number] = node and Versioned(*node[:4], ephemeral=session is not None, session=session)
         return found
 
     def children_of(self, path: str) -> list[str]:

@@ -56,8 +56,10 @@ def read_values(data: Bytes, places: Iterable[int | None]) -> list[Versioned | N
         start = place + 4
         stat = start + size if size > 0 else start
         created, modified, version, owner = life_at(data, stat)
-        ephemeral = owner != 0 and is_of_session(owner)
-        found.append(Versioned(data[start:stat], version, created, modified, None, ephemeral))
+        if owner != 0 and is_of_session(owner):
+            found.append(Versioned(data[start:stat], version, created, modified, None, True, None, owner))
+        else:
+            found.append(Versioned(data[start:stat], version, created, modified))
     return found
 
 
