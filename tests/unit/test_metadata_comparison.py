@@ -310,8 +310,50 @@ def test_a_tree_is_never_in_memory_as_a_whole() -> None:
     assert peak < 1_000_000
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("most", [1, 30, 400])
+def test_a_tree_that_is_compared_in_parts_is_compared_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, most: int, at_once: bool
+) -> None:
+    monkeypatch.setattr(walking, "_BATCH", 7)
+    nodes = tree(*(f"/t/{one:02d}/{two}/c" for one in range(40) for two in range(one % 9)), "/other/flat")
+    nodes |= tree(*(f"/flat/{number:03d}" for number in range(300)))
+    target = {**nodes, "/flat/200": node(b"damaged"), "/t/10/0/c/x": node()}
+    del target["/t/17/4/c"], target["/t/17/4"]
+    source, copy = Planted(nodes, answers_at_once=at_once), Planted(target, tells_children=False)
+    whole = Comparison(source, copy, versions=VersionRule.REQUIRED).run()
+    where, parts, found = walking.WHOLE_TREE, 0, list[Difference]()
+    compared = equal = 0
+    while where.paths or where.directories:
+        part = Comparison(source, copy, versions=VersionRule.REQUIRED, sink=found.extend)
+        report, where = part.run_part(where, most)
+        # What the threads had begun when enough was compared is compared to its end.
+        assert report.compared <= most + 4 * 7
+        compared, equal, parts = compared + report.compared, equal + report.equal, parts + 1
+    assert (compared, equal) == (whole.compared, whole.equal)
+    assert {one.path: one.kind for one in found} == {
+        "/flat/200": BYTES,
+        "/t/10/0/c/x": EXTRA,
+        "/t/17/4": MISSING,
+        "/t/17/4/c": MISSING,
+    }
+    assert parts > whole.compared // (most + 4 * 7)
+
+
+def test_versions_of_its_own_are_counted_also_where_they_are_not_looked_at_one_by_one() -> None:
+    source = tree(*(f"/a/{number:04d}" for number in range(5_000)))
+    target = {
+        **with_versions_of_its_own(source),
+        "/a/4999": node(b"w", 77),
+        "/a/4998": node(version=9, modified_ms=AFTER),
+    }
+    report, classes = compared(source, target, versions=VersionRule.AUTO)
+    assert classes == {"/a/4999": BYTES, "/a/4998": CHANGED}
+    assert (report.versions_kept, report.other_versions, report.equal) == (False, 4_999, 4_999)
+
+
 def test_no_more_pieces_wait_than_there_is_room_for() -> None:
-    pieces = Pieces("first", 2)
+    pieces = Pieces(["first"], 2)
     assert [pieces.offer("second"), pieces.offer("third")] == [True, False]
     assert list(pieces.each()) == ["first", "second"]
 

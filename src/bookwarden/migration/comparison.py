@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from bookwarden.migration.differences import Difference, compare_nodes
+from bookwarden.migration.differences import Difference, compare_nodes, is_other_version
 from bookwarden.migration.findings import DifferenceSink, Findings, Report, VersionRule
 from bookwarden.migration.ports import Node, Tree
-from bookwarden.migration.walking import TreeWalk
+from bookwarden.migration.walking import WHOLE_TREE, TreeWalk, Unvisited
 
 # ZooKeeper's own nodes, which Pulsar's copy takes along from a store without a chroot.
 ZOOKEEPERS_OWN: Final = "/zookeeper"
 
 
 class Comparison:
-    """Compares every persistent node of two stores; reads only.
+    """Compares persistent nodes of two stores; reads only.
 
     ``passed_over`` are paths that are not compared, with all below them. ``switched_ms`` is when the target was put in
     the source's place, None if it was not. ``keep`` differences of each class are kept; ``sink`` is handed all of
@@ -35,29 +35,38 @@ class Comparison:
         sink: DifferenceSink = lambda _: None,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
+        self._walk = TreeWalk((source, target), self._compare, passed_over=passed_over)
         self._switched_ms = switched_ms
         self._findings = Findings(keep=keep, versions=versions, sink=sink)
         self._progress = progress
-        self._walk = TreeWalk((source, target), self._compare, passed_over=passed_over)
 
     def run(self) -> Report:
         """Compare everything, once; raises what the stores raise, and what the sink does."""
-        self._walk.run()
+        self.run_part(WHOLE_TREE, None)
         return self._findings.report()
 
+    def run_part(self, where: Unvisited, most: int | None) -> tuple[Report, Unvisited]:
+        """Compare what is there, once; return what was found, and what was left because `most` nodes were compared."""
+        left = self._walk.run(where, most=most)
+        return self._findings.report(), left
+
     def _compare(self, paths: Sequence[str], nodes: Sequence[Sequence[Node | None]]) -> None:
-        compared = ephemeral = 0
+        compared = ephemeral = other_versions = 0
         differences: list[Difference] = []
+        switched_ms, wants_versions = self._switched_ms, self._findings.wants_versions
         for path, source, target in zip(paths, *nodes, strict=True):
-            persistent = _persistent(source), _persistent(target)
-            if persistent[0] is None and persistent[1] is None:
+            kept_source, kept_target = _persistent(source), _persistent(target)
+            if kept_source is None and kept_target is None:
                 ephemeral += source is not None or target is not None
                 continue
             compared += 1
-            difference = compare_nodes(path, *persistent, self._switched_ms)
+            if not wants_versions and is_other_version(kept_source, kept_target, switched_ms):
+                other_versions += 1
+                continue
+            difference = compare_nodes(path, kept_source, kept_target, switched_ms)
             if difference is not None:
                 differences.append(difference)
-        self._progress(self._findings.add(compared, ephemeral, differences))
+        self._progress(self._findings.add(compared, ephemeral, differences, other_versions))
 
 
 def _persistent(node: Node | None) -> Node | None:

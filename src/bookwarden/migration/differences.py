@@ -66,6 +66,13 @@ def compare_nodes(path: str, source: Node | None, target: Node | None, switched_
     return Difference(kind, path, _side(source), _side(target), first_byte)
 
 
+def is_other_version(source: Node | None, target: Node | None, switched_ms: int | None) -> bool:
+    """Say whether two persistent nodes differ in the version alone, as `compare_nodes` does, at less expense."""
+    if source is None or target is None or source.value != target.value or _same_version(source, target):
+        return False
+    return switched_ms is None or (source.modified_ms <= switched_ms and target.modified_ms <= switched_ms)
+
+
 def _plain_difference(source: Node | None, target: Node | None) -> tuple[DifferenceClass | None, int | None]:
     if source is None or target is None:
         if source is target:
@@ -73,8 +80,11 @@ def _plain_difference(source: Node | None, target: Node | None) -> tuple[Differe
         return (DifferenceClass.EXTRA if source is None else DifferenceClass.MISSING), None
     if source.value != target.value:
         return DifferenceClass.BYTES, _first_differing(source.value, target.value)
-    same = source.version == target.version and modifications_of(source) == modifications_of(target)
-    return (None if same else DifferenceClass.VERSION), None
+    return (None if _same_version(source, target) else DifferenceClass.VERSION), None
+
+
+def _same_version(source: Node, target: Node) -> bool:
+    return source.version == target.version and modifications_of(source) == modifications_of(target)
 
 
 def modifications_of(node: Node) -> int:

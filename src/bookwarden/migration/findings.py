@@ -69,14 +69,22 @@ class Findings:
         self._is_judged = versions is not VersionRule.AUTO
         self._held: list[Difference] = []
 
-    def add(self, compared: int, ephemeral: int, differences: Sequence[Difference]) -> int:
-        """Take over what was found of some nodes; return how many were compared so far."""
+    @property
+    def wants_versions(self) -> bool:
+        """Whether nodes with another version are to be named, and not only counted; once they are not it stays so."""
+        return not self._is_judged or bool(self._versions_kept)
+
+    def add(self, compared: int, ephemeral: int, differences: Sequence[Difference], other_versions: int = 0) -> int:
+        """Take over what was found of some nodes; return how many were compared so far.
+
+        ``other_versions`` are not among the differences: they have equal bytes and another version.
+        """
         with self._lock:
             others = [one for one in differences if one.kind is DifferenceClass.VERSION]
             self._compared += compared
             self._ephemeral += ephemeral
-            self._equal += compared - len(differences)
-            self._other_versions += len(others)
+            self._equal += compared - len(differences) - other_versions
+            self._other_versions += len(others) + other_versions
             self._take(one for one in differences if one.kind is not DifferenceClass.VERSION)
             if not self._is_judged:
                 self._held += others

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 Piece = TypeVar("Piece")
 
 
 class Pieces(Generic[Piece]):
-    """A queue with room for ``most`` pieces; it is over when it is empty and nobody works on one of its pieces."""
+    """A queue with room for ``most`` pieces; it is over when it is empty and nobody works on one of its pieces.
 
-    def __init__(self, first: Piece, most: int) -> None:
-        self._waiting = deque([first])
+    ``first`` are in it from the beginning, as many as there are.
+    """
+
+    def __init__(self, first: Iterable[Piece], most: int) -> None:
+        self._waiting = deque(first)
         self._most = most
         self._changed = threading.Condition()
         self._under_way = 0
@@ -47,6 +50,10 @@ class Pieces(Generic[Piece]):
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def not_taken(self) -> Sequence[Piece]:
+        """Give what no thread has taken; nobody may take or offer any more."""
+        return tuple(self._waiting)
 
     def _take(self) -> Piece | None:
         with self._changed:

@@ -6,7 +6,9 @@ being read, the paths of some thousand directories that wait, and a batch a thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final, NamedTuple
@@ -23,18 +25,29 @@ _MOST_DIRECTORIES: Final = 50
 Visit = Callable[[Sequence[str], Sequence[Sequence[Node | None]]], object]
 
 
-class _Directory(NamedTuple):
-    """A node to look below; ``children`` is how many nodes a tree said to be there, None if none did."""
+class Directory(NamedTuple):
+    """A node to look below; ``children`` is how many nodes a store said to be there, None if none did."""
 
     path: str
     children: int | None = None
 
 
+class Unvisited(NamedTuple):
+    """Where a walk is to go: nodes to visit, with all below them, and directories, which are visited already."""
+
+    paths: Sequence[str] = ()
+    directories: Sequence[Directory] = ()
+
+
+WHOLE_TREE: Final = Unvisited(directories=(Directory("/"),))
+
+
 class TreeWalk:
-    """Visits every node that any of the trees has, but the root; reads only.
+    """Visits every node that any of the trees has, but the root, and each before what is below it; reads only.
 
     ``passed_over`` are paths that are not visited, with all below them. ``visit`` is called by several threads at the
-    same time, with the nodes of each tree in the order of the paths, None where a tree has none.
+    same time, with the nodes of each tree in the order of the paths, None where a tree has none. One walk for each
+    object.
     """
 
     def __init__(self, trees: Sequence[Tree], visit: Visit, *, passed_over: Collection[str] = ()) -> None:
@@ -42,55 +55,71 @@ class TreeWalk:
         self._visit = visit
         self._passed_over = frozenset(passed_over)
         self._threads = 1 if all(tree.answers_at_once for tree in trees) else _THREADS
-        self._pieces: Pieces[Sequence[_Directory]] = Pieces([_Directory("/")], _MOST_WAITING)
+        self._lock = threading.Lock()
+        self._visited = 0
+        self._left: list[Unvisited] = []
 
-    def run(self) -> None:
-        """Visit everything, once; raises what the trees raise, and what the visit does."""
+    def run(self, where: Unvisited = WHOLE_TREE, *, most: int | None = None) -> Unvisited:
+        """Visit everything, or what is there; return what was left because `most` nodes were visited, or some more.
+
+        Raises what the trees raise, and what the visit does.
+        """
+        first = _Below(self._paths_in, Unvisited(where.paths))
+        pieces: Pieces[_Below] = Pieces([first, *self._grouped(where.directories)], _MOST_WAITING)
         for tree in self._trees:
             tree.sync()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="walk") as pool:
             try:
-                for work in [pool.submit(self._work) for _ in range(self._threads)]:
+                for work in [pool.submit(self._work, pieces, most) for _ in range(self._threads)]:
                     work.result()
             finally:
                 # On an error of one thread, and on Ctrl-C, the others end with their batch.
-                self._pieces.stop()
+                pieces.stop()
+        left = self._left + [piece.left() for piece in pieces.not_taken()]
+        return Unvisited(
+            [path for one in left for path in one.paths], [directory for one in left for directory in one.directories]
+        )
 
-    def _work(self) -> None:
+    def _work(self, pieces: Pieces[_Below], most: int | None) -> None:
         try:
-            for directories in self._pieces.each():
-                self._walk_below(directories)
+            for piece in pieces.each():
+                self._walk(piece, pieces, most)
         except BaseException:
-            self._pieces.stop()
+            pieces.stop()
             raise
 
-    def _walk_below(self, directories: Sequence[_Directory]) -> None:
-        """Visit all that is below some directories, but for what is left to other threads."""
-        levels = [self._batches(directories)]
-        while levels and not self._pieces.is_stopped:
-            batch = next(levels[-1], None)
-            if batch is None:
+    def _walk(self, piece: _Below, pieces: Pieces[_Below], most: int | None) -> None:
+        """Visit all of a piece but what is left to other threads."""
+        levels = [piece]
+        while levels and not pieces.is_stopped:
+            batch = levels[-1].batch()
+            if not batch:
                 levels.pop()
                 continue
-            below = self._read(batch)
-            mine = [group for group in self._groups(below) if not self._pieces.offer(group)]
-            levels += [self._batches(group) for group in reversed(mine)]
+            below = self._visit_batch(batch)
+            mine = [group for group in self._grouped(below) if not pieces.offer(group)]
+            levels += reversed(mine)
+            if most is not None and self._count(len(batch)) >= most:
+                pieces.stop()
+        with self._lock:
+            self._left += [level.left() for level in levels]
 
-    def _groups(self, directories: Sequence[_Directory]) -> Iterator[Sequence[_Directory]]:
+    def _count(self, visited: int) -> int:
+        with self._lock:
+            self._visited += visited
+            return self._visited
+
+    def _grouped(self, directories: Sequence[Directory]) -> Iterator[_Below]:
         """Part directories so that there is something for each thread."""
         size = min(_MOST_DIRECTORIES, max(1, len(directories) // (2 * self._threads)))
         for begin in range(0, len(directories), size):
-            yield directories[begin : begin + size]
+            yield _Below(self._paths_in, Unvisited(directories=directories[begin : begin + size]))
 
-    def _batches(self, directories: Sequence[_Directory]) -> Iterator[list[str]]:
-        """Give the paths of what is in the directories, of any tree."""
-        paths = (path for group in _listed_together(directories) for path in self._paths_in(group))
-        while batch := list(islice(paths, _BATCH)):
-            yield batch
-
-    def _paths_in(self, directories: Sequence[str]) -> Iterator[str]:
-        lists = zip(*(tree.list_many(directories) for tree in self._trees), strict=True)
-        for directory, (names, *others) in zip(directories, lists, strict=True):
+    def _paths_in(self, directories: Sequence[Directory]) -> Iterator[str]:
+        """Name the paths of what is in the directories, in any of the trees."""
+        paths = [directory.path for directory in directories]
+        lists = zip(*(tree.list_many(paths) for tree in self._trees), strict=True)
+        for directory, (names, *others) in zip(paths, lists, strict=True):
             prefix = directory if directory == "/" else f"{directory}/"
             same = all(names == other for other in others)
             for name in names if same else sorted({*names}.union(*others)):
@@ -98,33 +127,56 @@ class TreeWalk:
                 if path not in self._passed_over:
                     yield path
 
-    def _read(self, paths: list[str]) -> list[_Directory]:
-        """Visit these paths; return those of them that have nodes below them in any tree."""
+    def _visit_batch(self, paths: list[str]) -> list[Directory]:
+        """Visit the nodes of these paths; return those of them that have nodes below them in any of the trees."""
         nodes = [tree.get_many(paths) for tree in self._trees]
         self._visit(paths, nodes)
         parents: set[str] = set()
         for tree, found in zip(self._trees, nodes, strict=True):
             parents |= _parents(tree, paths, found)
+        if not parents:
+            return []
         rows = zip(paths, *nodes, strict=True)
-        return [_Directory(path, _told_children(of_trees)) for path, *of_trees in rows if path in parents]
+        return [Directory(path, _told_children(of_trees)) for path, *of_trees in rows if path in parents]
 
 
-def _listed_together(directories: Sequence[_Directory]) -> Iterator[list[str]]:
+class _Below:
+    """The paths of a place to go, listed as they are asked for; for one thread at a time."""
+
+    def __init__(self, paths_in: Callable[[Sequence[Directory]], Iterator[str]], where: Unvisited) -> None:
+        self._paths_in = paths_in
+        self._listed: Iterator[str] = iter(where.paths)
+        self._unlisted = deque(_listed_together(where.directories))
+
+    def batch(self) -> list[str]:
+        """Give the next paths; none if there are no more."""
+        batch = list(islice(self._listed, _BATCH))
+        while len(batch) < _BATCH and self._unlisted:
+            self._listed = self._paths_in(self._unlisted.popleft())
+            batch += islice(self._listed, _BATCH - len(batch))
+        return batch
+
+    def left(self) -> Unvisited:
+        """Give what was not asked for; nothing is to be asked for after that."""
+        return Unvisited(list(self._listed), [directory for group in self._unlisted for directory in group])
+
+
+def _listed_together(directories: Iterable[Directory]) -> Iterator[list[Directory]]:
     """Part directories so that not too many children are listed at once; one is alone if its number is not known."""
-    group: list[str] = []
+    group: list[Directory] = []
     children = 0
     for directory in directories:
         expected = directory.children or _BATCH
         if group and children + expected > _BATCH:
             yield group
             group, children = [], 0
-        group.append(directory.path)
+        group.append(directory)
         children += expected
     if group:
         yield group
 
 
-def _told_children(nodes: Sequence[Node | None]) -> int | None:
+def _told_children(nodes: Iterable[Node | None]) -> int | None:
     return max((node.children or 0 for node in nodes if node is not None), default=0) or None
 
 
