@@ -95,12 +95,28 @@ class MetadataStoreSettings(_Section):
     jute_maxbuffer: int = Field(default=1_048_575, ge=4096)
     max_requests_per_second: float | None = Field(default=None, gt=0)
     max_store_latency_ms: float | None = Field(default=1000.0, gt=0)
+    migration_write_wait_seconds: float = Field(default=60.0, ge=0)
+    migration_drain_seconds: float = Field(default=20.0, gt=0)
 
     @model_validator(mode="after")
     def _digest_is_whole(self) -> MetadataStoreSettings:
         if bool(self.digest_user) != bool(self.digest_password):
             raise ValueError("digest_user and digest_password go together; only one of them is set")
         return self
+
+    @model_validator(mode="after")
+    def _ends_before_a_migration_goes_on(self) -> MetadataStoreSettings:
+        for name, most in _BEFORE_A_MIGRATION_GOES_ON.items():
+            if getattr(self, name) > most:
+                raise ValueError(
+                    f"{name} {getattr(self, name):g} is more than {most:g}: when Pulsar moves its metadata to another "
+                    "store it waits 60 s for each process to end its writes, and copies then"
+                )
+        return self
+
+
+# In seconds; the flag of a migration may be 5 s old when a write is sent, and the target has to be connected.
+_BEFORE_A_MIGRATION_GOES_ON = {"session_timeout_seconds": 40.0, "migration_drain_seconds": 45.0}
 
 
 class BookKeeperSettings(_Section):

@@ -57,8 +57,13 @@ from bookwarden.errors import ConfigError, MalformedMarkError, NotFoundError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.migrating import MigratingStore
+from bookwarden.metastore.migrating_progress import MigrationTimes
+from bookwarden.metastore.migrations import Migrations
 from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
+from bookwarden.metastore.write_conditions import ConditionalStore
+from bookwarden.metastore.write_protected import WriteProtectedStore
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
@@ -86,8 +91,33 @@ def connection_of(settings: Settings) -> PulsarConnection:
     )
 
 
-def open_metadata_store(settings: Settings, url: str) -> MetadataStore:
-    """Make the metadata store of this URL; it connects at its first call."""
+def open_metadata_store(settings: Settings, url: str, *, one_of_many: bool = False) -> MetadataStore:
+    """Make the metadata store of this URL, also where Pulsar moves it to; it connects at its first call.
+
+    ``one_of_many`` is for tasks that write at the same time: one whose metadata moves to where only one may write
+    (`has_one_writer`) gets StoreMovedError for each write.
+    """
+    source = open_single_store(settings, url)
+    if not isinstance(source, ConditionalStore):
+        return source
+
+    def open_target(target: str) -> MetadataStore:
+        opened = open_single_store(settings, target)
+        if not (one_of_many and _takes_one_writer(settings, target)):
+            return opened
+        reason = f"the metadata of {url} was moved to {target}, which takes one writer, and this task is one of many"
+        return WriteProtectedStore(opened, f"{reason}: the sweep starts it again as the only one")
+
+    store = settings.metadata_store
+    times = MigrationTimes(write_wait_s=store.migration_write_wait_seconds, drain_limit_s=store.migration_drain_seconds)
+    return MigratingStore(source, open_target=open_target, times=times)
+
+
+def open_single_store(settings: Settings, url: str) -> MetadataStore:
+    """Make the store that the URL names and no other, also while its metadata is moved and after it: to look at it.
+
+    Nothing is to be written through it. It connects at its first call.
+    """
     store = settings.metadata_store
     scheme = scheme_of(url)
     if scheme not in ("zk", "oxia"):
@@ -122,13 +152,17 @@ def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
     return bookkeeper_place(store.bookkeeper_url, store.ledgers_root)
 
 
-def has_one_writer(settings: Settings) -> bool:
+def has_one_writer(settings: Settings, moved_to: str | None = None) -> bool:
     """Say whether only one process at a time should delete ledgers: their metadata is in an Oxia that may be old.
 
-    Two that write at the same moment can make it refuse all writes: docs/oxia.md.
+    Two that write at the same moment can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
+    metadata was moved to, if it was.
     """
-    place = bookkeeper_place_of(settings)
-    return scheme_of(place.url) == "oxia" and not settings.metadata_store.oxia_concurrent_writers
+    return _takes_one_writer(settings, moved_to or bookkeeper_place_of(settings).url)
+
+
+def _takes_one_writer(settings: Settings, url: str) -> bool:
+    return scheme_of(url) == "oxia" and not settings.metadata_store.oxia_concurrent_writers
 
 
 def bookie_options_of(settings: Settings) -> BookieOptions:
@@ -287,16 +321,22 @@ class MarkDecoder:
 class MetadataContext(Resources):
     """The metadata stores, and what is read through them; close it, or use it in a with statement.
 
-    ``max_reads_per_second`` is for each store of this process; None sets no limit.
+    ``max_reads_per_second`` is for each store of this process; None sets no limit. ``one_of_many`` is as for
+    `open_metadata_store`. ``migrations`` tells where the stores stand that Pulsar may move.
     """
 
-    def __init__(self, settings: Settings, *, max_reads_per_second: float | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, max_reads_per_second: float | None = None, one_of_many: bool = False
+    ) -> None:
         super().__init__()
+        self._one_of_many = one_of_many
+        self.migrations = Migrations()
         urls = settings.metadata_store.urls
         with self._closed_on_error():
             self.stores = {url: self._open(settings, url, max_reads_per_second) for url in dict.fromkeys(urls)}
             place = bookkeeper_place_of(settings)
             shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
+            self._ledgers_url = shared or place.url
             bookkeeper = self.stores[shared] if shared else self._open(settings, place.url, max_reads_per_second)
             self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
             self.bookkeeper_store = bookkeeper
@@ -311,12 +351,19 @@ class MetadataContext(Resources):
             self._bookie_options = bookie_options_of(settings)
 
     def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
-        return throttled(self._keep(open_metadata_store(settings, url)), max_reads_per_second)
+        store = self._keep(open_metadata_store(settings, url, one_of_many=self._one_of_many))
+        self.migrations.follow(url, store)
+        return throttled(store, max_reads_per_second)
 
     @cached_property
     def bookies(self) -> Bookies:
         """The bookies behind the catalog, for one thread; connected as they are asked."""
         return self._keep(Bookies(self._addresses, self._bookie_options))
+
+    @property
+    def ledgers_moved_to(self) -> str | None:
+        """The URL of the store that BookKeeper's metadata was moved to, as far as this process knows; None before."""
+        return self.migrations.moved_to(self._ledgers_url)
 
     @property
     def reference_scan(self) -> ReferenceScan:
@@ -383,15 +430,18 @@ class UndoContext(Resources):
 
 
 class SweepContext(Resources):
-    """Everything that phase two needs in one process; its sessions and clients do not survive a fork."""
+    """Everything that phase two needs in one process; its sessions and clients do not survive a fork.
 
-    def __init__(self, settings: Settings) -> None:
+    ``one_of_many`` says that others sweep other shares at the same time, as for `open_metadata_store`.
+    """
+
+    def __init__(self, settings: Settings, *, one_of_many: bool = False) -> None:
         super().__init__()
         deletion = settings.deletion
         connection = connection_of(settings)
         with self._closed_on_error():
             registry = SchemaRegistry(self._keep(PulsarAdmin(connection)))
-            metadata = self._keep(MetadataContext(settings))
+            metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many))
             journal = self._keep(journal_of(settings))
             outbox = self._keep(
                 RetrySender(

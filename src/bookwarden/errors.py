@@ -9,6 +9,7 @@
     ├── StoreError               a metadata store did not do what it was asked
     │   ├── StoreUnavailableError    no connection, session lost, timeout: nothing was changed
     │   │   └── StoreMigratingError      the metadata is being moved to another store: try again after it
+    │   ├── StoreMovedError          the metadata moved to where this process must not write as it was started
     │   ├── OutcomeUnknownError      the connection broke under a write: read back before trying again
     │   ├── LostRaceError            the version or existence changed since it was read: read again
     │   ├── StoreAccessError         the store refuses our credentials
@@ -92,6 +93,10 @@ class StoreUnavailableError(StoreError):
 
 class StoreMigratingError(StoreUnavailableError):
     """The metadata is being moved to another store, so nothing is written for now; nothing was changed."""
+
+
+class StoreMovedError(StoreError):
+    """The metadata moved to a store that this process, as it was started, must not write to; nothing was changed."""
 
 
 class OutcomeUnknownError(StoreError):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, MigrationState, read_flag
 from bookwarden.config import Settings
-from bookwarden.context import open_metadata_store
+from bookwarden.context import open_single_store
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import parent_of
@@ -64,7 +64,7 @@ class VerificationContext(Resources):
         ).run()
 
     def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
-        return throttled(self._keep(open_metadata_store(settings, url)), max_reads_per_second)
+        return throttled(self._keep(open_single_store(settings, url)), max_reads_per_second)
 
 
 def _former_store(settings: Settings) -> str:

@@ -24,7 +24,7 @@ from bookwarden.context import (
     bookkeeper_place_of,
     connection_of,
     offload_stores_of,
-    open_metadata_store,
+    open_single_store,
 )
 from bookwarden.deletion.mark import Marker
 from bookwarden.errors import ConfigError, FormatError, StoreAccessError
@@ -148,7 +148,7 @@ class ScanContext(Resources):
         return found
 
     def _roots_on(self, ensemble: str, ledgers_root: str | None) -> list[str]:
-        with closing(open_metadata_store(self._source, ensemble)) as store:
+        with closing(open_single_store(self._source, ensemble)) as store:
             try:
                 return roots_without_bookkeeper(store, ledgers_root)
             except StoreAccessError as error:

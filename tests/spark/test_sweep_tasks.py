@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from bookwarden.config import load_settings
+from bookwarden.context import has_one_writer
 from bookwarden.pipelines.ledger_deletion import divided_among_tasks
 
 PARTITIONS = 4
@@ -27,6 +28,6 @@ def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_one_task_does_all_of_a_batch_on_oxia(spark: SparkSession, url: str, expected: int) -> None:
     settings = load_settings(overrides={"metadata_store.urls": f"['{url}']"})
     received = spark.range(0, 100, numPartitions=PARTITIONS)
-    rows = divided_among_tasks(received, settings).mapInArrow(tasks, "task long").collect()
+    rows = divided_among_tasks(received, one_writer=has_one_writer(settings)).mapInArrow(tasks, "task long").collect()
     assert len(rows) == 100
     assert len({row.task for row in rows}) == expected

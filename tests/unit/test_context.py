@@ -63,7 +63,9 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     found = Ledger()
     opening = bookwarden.context.open_metadata_store
     monkeypatch.setattr(
-        bookwarden.context, "open_metadata_store", lambda settings, url: found.watched(url, opening(settings, url))
+        bookwarden.context,
+        "open_metadata_store",
+        lambda settings, url, **options: found.watched(url, opening(settings, url, **options)),
     )
     for name in ("PulsarAdmin", "PendingDeletionSender", "RetrySender", "journal_of"):
         monkeypatch.setattr(bookwarden.context, name, found.maker(name, getattr(bookwarden.context, name)))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import bookwarden.context
 import bookwarden.pipelines.sweep_driver as driver
 from bookwarden.config import load_settings
 from bookwarden.errors import RefusedError, SparkError
@@ -47,7 +48,7 @@ def test_a_killed_jvm_is_told_as_one_error_of_ours(monkeypatch: pytest.MonkeyPat
             raise ConnectionRefusedError(111, "Connection refused")
 
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: Query())
-    settings = load_settings(overrides={"sweep.lock": "''"})
+    settings = load_settings(overrides={"sweep.lock": "''", "metadata_store.urls": "['memory:killed']"})
     with pytest.raises(SparkError, match="no longer answers"):
         sweep_and_end(spark, settings)
 
@@ -70,7 +71,7 @@ class FinishedQuery:
 
 def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    monkeypatch.setattr(driver, "open_metadata_store", lambda *_: store)
+    monkeypatch.setattr(bookwarden.context, "open_metadata_store", lambda *_, **__: store)
     monkeypatch.setattr(driver, "_SESSION_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: FinishedQuery())
     usual = {"deletion.subscription": "one", "metadata_store.session_timeout_seconds": "0.1"}

@@ -17,7 +17,7 @@ def test_the_tasks_that_run_at_once_share_the_limit(cores: int, partitions: int,
             "deletion.two_phase_deletion_ledger_deletion_parallelism": str(partitions),
         }
     )
-    divided = share_of_task(settings, cores)
+    divided = share_of_task(settings, cores, one_writer=False)
     assert divided.metadata_store.max_requests_per_second == share
     store = settings.metadata_store.model_copy(update={"max_requests_per_second": share})
     assert divided == settings.model_copy(update={"metadata_store": store})
@@ -25,7 +25,7 @@ def test_the_tasks_that_run_at_once_share_the_limit(cores: int, partitions: int,
 
 def test_without_a_limit_there_is_nothing_to_divide() -> None:
     settings = load_settings()
-    assert share_of_task(settings, 4) is settings
+    assert share_of_task(settings, 4, one_writer=False) is settings
 
 
 OXIA, ZOOKEEPER = "oxia://o:6648/default", "zk:z:2181"
@@ -60,4 +60,4 @@ def test_one_task_alone_deletes_where_the_ledgers_are_in_oxia(settings: Settings
 
 def test_a_task_that_is_alone_has_the_whole_limit() -> None:
     settings = on(OXIA, **{"metadata_store.max_requests_per_second": "600"})
-    assert share_of_task(settings, 4) is settings
+    assert share_of_task(settings, 4, one_writer=True) is settings

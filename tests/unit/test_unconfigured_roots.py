@@ -26,7 +26,7 @@ def ensembles(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
     def open_ensemble(_: Any, url: str) -> MemoryStore:
         return made[url]
 
-    monkeypatch.setattr(bookwarden.scan_context, "open_metadata_store", open_ensemble)
+    monkeypatch.setattr(bookwarden.scan_context, "open_single_store", open_ensemble)
     return made
 
 

@@ -15,9 +15,17 @@ from bookwarden.errors import StoreAccessError, StoreError, StoreMigratingError,
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.migrating_follower import Follower
-from bookwarden.metastore.migrating_progress import MigrationTimes, Progress
+from bookwarden.metastore.migrating_progress import MigrationTimes, Progress, Standing
 from bookwarden.metastore.migrating_target import MigrationTarget
-from bookwarden.metastore.migration_phases import BEFORE_WRITING, FLAG_UNKNOWN, MOVED, WRITING_SOURCE, Event, State
+from bookwarden.metastore.migration_phases import (
+    BEFORE_WRITING,
+    FLAG_UNKNOWN,
+    MOVED,
+    STOPPED,
+    WRITING_SOURCE,
+    Event,
+    State,
+)
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.write_conditions import Condition, ConditionalStore
 
@@ -49,6 +57,37 @@ class MigratingStore(MetadataStore):
     def state(self) -> State:
         """Where this process stands in a migration."""
         return self._progress.state
+
+    @property
+    def standing(self) -> Standing:
+        """Where this process stands, with what it knows of the migration."""
+        return self._progress.standing
+
+    @property
+    def moved_to(self) -> str | None:
+        """The URL of the target once the migration is COMPLETED, as far as this process knows; None before."""
+        standing = self._progress.standing
+        return standing.target_url if standing.state in MOVED else None
+
+    def look(self) -> None:
+        """Read the flag anew; raise StoreError if that is not possible."""
+        self._start()
+        self._progress.refresh(time.monotonic())
+
+    def await_writes(self) -> None:
+        """Wait, as a write would, until no migration keeps writes from being sent; the flag may be some seconds old."""
+        self._start()
+        progress = self._progress
+        began = time.monotonic()
+        while True:
+            with progress.changed:
+                progress.require_open()
+                if progress.state in STOPPED:
+                    _wait_for_change(progress, began)
+                    continue
+                if progress.state not in FLAG_UNKNOWN:
+                    return
+            _look(progress, began, time.monotonic())
 
     @property
     def participant(self) -> str | None:
@@ -279,7 +318,7 @@ def _look(progress: Progress, began: float, asked: float) -> None:
     if progress.state in FLAG_UNKNOWN:
         if progress.flag.event is Event.FLAG_UNREADABLE:
             raise progress.migrating("its flag cannot be understood; look at it with a client of ZooKeeper")
-        if time.monotonic() > began + progress.times.write_wait_s:
+        if time.monotonic() > began + progress.times.answer_wait_s:
             raise progress.migrating("its flag changes all the time")
 
 
@@ -289,6 +328,7 @@ def _wait_for_change(progress: Progress, began: float) -> None:
     if trouble is not None and progress.state in BEFORE_WRITING:
         kind = StoreAccessError if isinstance(trouble, StoreAccessError) else StoreUnavailableError
         raise kind(f"this process could not register for migrations of the metadata: {trouble}") from trouble
-    left = began + progress.times.write_wait_s - time.monotonic()
+    patience = progress.patience()
+    left = began + patience - time.monotonic()
     if left <= 0 or not progress.changed.wait(left):
-        raise progress.migrating(f"waited {progress.times.write_wait_s:g} s", trouble)
+        raise progress.migrating(f"waited {patience:g} s" if patience else "nothing is written meanwhile", trouble)

@@ -8,13 +8,22 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.errors import BookwardenError, StoreMigratingError, StoreUnavailableError
 from bookwarden.metastore.migrating_flag import UNREAD, read_flag_anew
 from bookwarden.metastore.migrating_target import MigrationTarget
-from bookwarden.metastore.migration_phases import MOVED, Action, Event, Participation, State
+from bookwarden.metastore.migration_phases import (
+    FLAG_UNKNOWN,
+    HELD_UP,
+    MOVED,
+    STOPPED,
+    Action,
+    Event,
+    Participation,
+    State,
+)
 from bookwarden.metastore.write_conditions import Condition, ConditionalStore
 
 _LOG = logging.getLogger(__name__)
@@ -25,17 +34,34 @@ _NEVER: Final = float("-inf")
 class MigrationTimes:
     """How long things may take, in seconds.
 
-    ``write_wait_s``: how long a call waits while the metadata is moved. ``drain_limit_s``: how long the end of what is
-    under way is awaited before we leave. ``flag_max_age_s``: how old the flag may be when a further part of a call is
-    sent. ``look_s``: how often the flag is read without any news, should a watch be lost. ``retry_s``: the pause after
-    what failed.
+    ``write_wait_s``: how long a write waits until a migration is over; 0 lets it fail at once. ``answer_wait_s``: how
+    long a call waits for our registration, and for the target after the migration. ``drain_limit_s``: how long the end
+    of what is under way is awaited before we leave. ``flag_max_age_s``: how old the flag may be when a further part of
+    a call is sent. ``look_s``: how often the flag is read without any news, should a watch be lost. ``retry_s``: the
+    pause after what failed.
     """
 
     write_wait_s: float = 60.0
+    answer_wait_s: float = 60.0
     drain_limit_s: float = 20.0
     flag_max_age_s: float = 5.0
     look_s: float = 10.0
     retry_s: float = 1.0
+
+
+class Standing(NamedTuple):
+    """Where a process stands in a migration: for those who watch it.
+
+    ``blocked``: no write is sent now; ``blocked_s`` is for how long that was so, in all. ``stops`` is how often writes
+    were stopped; what was read or sent before the latest stop is to be read again.
+    """
+
+    state: State
+    phase: str
+    target_url: str | None
+    blocked: bool
+    blocked_s: float
+    stops: int
 
 
 class Progress:
@@ -54,6 +80,9 @@ class Progress:
         self.own_node: str | None = None
         self.in_flight = 0
         self.closed = False
+        self.stops = 0
+        self._stopped_at: float | None = None
+        self._stopped_s = 0.0
         self._trouble: tuple[float, BookwardenError] | None = None
         self._reading = threading.Lock()
         self._read_began = _NEVER
@@ -63,6 +92,14 @@ class Progress:
     @property
     def state(self) -> State:
         return self.participation.state
+
+    @property
+    def standing(self) -> Standing:
+        with self.changed:
+            blocked = self._stopped_at is not None
+            now_s = time.monotonic() - self._stopped_at if self._stopped_at is not None else 0.0
+            flag = self.flag
+            return Standing(self.state, flag.phase, flag.target_url, blocked, self._stopped_s + now_s, self.stops)
 
     def refresh(self, asked: float) -> None:
         """Read the flag after a sync, unless a reading that began after ``asked`` is there."""
@@ -107,7 +144,7 @@ class Progress:
         with self.changed:
             before = self.state
             actions = self.participation.apply(event)
-            self._log_move(before, event)
+            self._note_move(before, event)
             self.do_later(actions)
 
     def answer(self, event: Event, visit: int) -> None:
@@ -115,7 +152,7 @@ class Progress:
         with self.changed:
             before = self.state
             actions = self.participation.answer(event, visit)
-            self._log_move(before, event)
+            self._note_move(before, event)
             self.do_later(actions or ())
 
     def do_later(self, actions: Sequence[Action]) -> None:
@@ -161,7 +198,19 @@ class Progress:
             f"{self.state.value}: {what}{why}; nothing was changed, try again when it is over"
         )
 
-    def _log_move(self, before: State, event: Event) -> None:
+    def patience(self) -> float:
+        """How long, in seconds, a call waits for the state to change."""
+        return self.times.write_wait_s if self.state in HELD_UP else self.times.answer_wait_s
+
+    def _note_move(self, before: State, event: Event) -> None:
+        not_understood = event is Event.FLAG_UNREADABLE and self.state in FLAG_UNKNOWN
+        stopped = self.state in STOPPED or not_understood
+        if stopped and self._stopped_at is None:
+            self.stops += 1
+            self._stopped_at = time.monotonic()
+        elif self._stopped_at is not None and not stopped and self.state not in FLAG_UNKNOWN:
+            self._stopped_s += time.monotonic() - self._stopped_at
+            self._stopped_at = None
         if self.state in MOVED or before not in _QUIET or self.state not in _QUIET:
             level = logging.DEBUG if self.state is before else logging.INFO
             _LOG.log(level, "metadata migration: %s, now %s", event.value, self.state.value)

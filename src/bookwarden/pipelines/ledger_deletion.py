@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,14 +38,18 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 # Clients and sessions of this worker process. They do not survive a fork, so each belongs to one process id.
-_contexts: dict[tuple[int, str], SweepContext] = {}
+_contexts: dict[tuple[int, str, bool], SweepContext] = {}
 
 
 @dataclass(frozen=True)
 class SweepTask:
-    """What an executor runs on its share of a batch; picklable."""
+    """What an executor runs on its share of a batch; picklable.
+
+    ``one_of_many``: others run at the same time, so that it may not write where the metadata store takes one writer.
+    """
 
     settings: Settings
+    one_of_many: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out all marks of the share, and yield their outcome rows."""
@@ -54,7 +58,7 @@ class SweepTask:
         received: list[ReceivedMark] = []
         for batch in batches:
             if batch.num_rows:
-                context = context or _context(self.settings)
+                context = context or _context(self.settings, one_of_many=self.one_of_many)
                 received.extend(received_marks(batch, context.decode))
         if context is None:
             return
@@ -71,25 +75,25 @@ def _running_batch() -> tuple[str, int]:
     return query, int(number)
 
 
-def _context(settings: Settings) -> SweepContext:
-    key = (os.getpid(), settings.model_dump_json())
+def _context(settings: Settings, *, one_of_many: bool) -> SweepContext:
+    key = (os.getpid(), settings.model_dump_json(), one_of_many)
     if key not in _contexts:
-        _contexts[key] = SweepContext(settings)
+        _contexts[key] = SweepContext(settings, one_of_many=one_of_many)
     return _contexts[key]
 
 
-def divided_among_tasks(received: DataFrame, settings: Settings) -> DataFrame:
+def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:
     """Let one task alone do what was received where the metadata store takes only one writer at a time.
 
     It is Spark that runs that task once, on whichever machine: a lock in the store would have to be written itself.
     """
-    return received.coalesce(1) if has_one_writer(settings) else received
+    return received.coalesce(1) if one_writer else received
 
 
-def share_of_task(settings: Settings, cores: int) -> Settings:
+def share_of_task(settings: Settings, cores: int, *, one_writer: bool) -> Settings:
     """Divide what the sweep may ask of a metadata store among the tasks that run at once."""
     store = settings.metadata_store
-    if store.max_requests_per_second is None or has_one_writer(settings):
+    if store.max_requests_per_second is None or one_writer:
         return settings
     # A task has a partition of the deletion topic or of its retry topic.
     tasks = min(cores, 2 * settings.deletion.two_phase_deletion_ledger_deletion_parallelism)
@@ -105,16 +109,25 @@ def outcomes_location(settings: Settings) -> str:
 class LedgerDeletion:
     """Assembles and starts the query; `pulse` is the gate that each batch passes.
 
-    ``totals`` counts the outcomes of all batches that were finished, by outcome.
+    ``totals`` counts the outcomes of all batches that were finished, by outcome. ``moved_to`` names the store that
+    BookKeeper's metadata was moved to, None as long as it was not.
     """
 
     def __init__(
-        self, spark: SparkSession, settings: Settings, pulse: Pulse, metrics: SweepMetrics | None = None
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        pulse: Pulse,
+        metrics: SweepMetrics | None = None,
+        *,
+        moved_to: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._pulse = pulse
         self._metrics = metrics
+        self._moved_to = moved_to
+        self._with_one_writer = False
         self._table = OutcomeTable(outcomes_location(settings))
         self.totals: Counter[str] = Counter()
         spark.dataSource.register(PulsarDataSource)
@@ -123,10 +136,12 @@ class LedgerDeletion:
         """Start the query; with `once` it ends when everything that was due at its start is done."""
         sweep = self._settings.sweep
         # The task is part of the query, so that it is not made and sent to the JVM anew for each batch.
-        task = SweepTask(share_of_task(self._settings, self._spark.sparkContext.defaultParallelism))
-        if has_one_writer(self._settings):
+        one_writer = self._with_one_writer = self._must_have_one_writer()
+        cores = self._spark.sparkContext.defaultParallelism
+        task = SweepTask(share_of_task(self._settings, cores, one_writer=one_writer), one_of_many=not one_writer)
+        if one_writer:
             logger.info("one task at a time deletes ledgers, since two could break this Oxia: see docs/oxia.md")
-        received = divided_among_tasks(self._pending_deletions(), self._settings)
+        received = divided_among_tasks(self._pending_deletions(), one_writer=one_writer)
         outcomes = received.mapInArrow(task, SPARK_SCHEMA)
         writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:
@@ -135,6 +150,14 @@ class LedgerDeletion:
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{sweep.trigger_seconds} seconds").start()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the metadata moved, since the last start, to where another number of tasks may write."""
+        return self._must_have_one_writer() != self._with_one_writer
+
+    def _must_have_one_writer(self) -> bool:
+        return has_one_writer(self._settings, self._moved_to())
 
     def _pending_deletions(self) -> DataFrame:
         deletion, sweep = self._settings.deletion, self._settings.sweep

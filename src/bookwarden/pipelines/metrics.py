@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import (
@@ -16,11 +16,16 @@ from prometheus_client import (
     ProcessCollector,
     start_http_server,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from bookwarden.deletion.mark import MarkReport
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType
+from bookwarden.metastore.migrating_progress import Standing
+from bookwarden.metastore.migration_phases import State
 
 logger = logging.getLogger(__name__)
 _KINDS = tuple(kind.value for kind in LedgerType)
@@ -34,6 +39,30 @@ _DESTINATION = {
     Outcome.MALFORMED.value: "dlq",
 }
 _FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value)
+
+
+class _MigrationCollector(Collector):
+    """Where each metadata store stands, by URL."""
+
+    def __init__(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
+        self._standings = standings
+
+    def collect(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "bookwarden_metadata_migration_state",
+            "Where the sweep's driver stands in a migration of a metadata store: 1 for the state it is in.",
+            labels=["store", "state"],
+        )
+        blocked = CounterMetricFamily(
+            "bookwarden_metadata_migration_blocked_seconds",
+            "For how long migrations of a metadata store kept the sweep from writing.",
+            labels=["store"],
+        )
+        for url, standing in self._standings().items():
+            for each in State:
+                state.add_metric([url, each.value], float(each is standing.state))
+            blocked.add_metric([url], standing.blocked_s)
+        yield from (state, blocked)
 
 
 class MarkMetrics:
@@ -158,6 +187,10 @@ class SweepMetrics:
         self._failures.set(in_a_row)
         if in_a_row:
             self._restarts.inc()
+
+    def show_migrations(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
+        """Publish where each metadata store stands that Pulsar may move, as it is whenever somebody asks."""
+        self.registry.register(_MigrationCollector(standings))
 
     def set_inflight(self, topic: str, entries: int) -> None:
         """Publish the backlog of one partition."""

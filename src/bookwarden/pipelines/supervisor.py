@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
-from bookwarden.errors import SparkError
+from bookwarden.errors import SparkError, StoreError
 
 logger = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.25
@@ -32,6 +32,21 @@ _PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|scala\.)[A-Za-z_.]+(Error|Exceptio
 
 class BatchRefusedError(SparkError):
     """A batch was planned after a stop was asked for; it is replayed at the next start."""
+
+
+class Migrations(Protocol):
+    """Where the metadata stores stand that Pulsar may move: while it does, a query waits, and is not at fault."""
+
+    @property
+    def stops(self) -> int:
+        """How often writes were stopped."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Say what is being moved now; None if nothing is."""
+
+    def look(self) -> None:
+        """Bring both up to date; raise StoreError if that is not possible."""
 
 
 class Query(Protocol):
@@ -172,6 +187,8 @@ class Supervisor:
     """Keep one query running until `stop` is called or it fails too often; with `once`, until it is through.
 
     ``on_failures`` is told of the number of failures in a row at each restart, and of 0 when the query gets on again.
+    While the metadata is being moved a query is not taken for stalled, and one that ends is started again without
+    counting it as a failure; ``is_outdated`` says that it has to be started anew, as another one.
     """
 
     def __init__(
@@ -182,12 +199,17 @@ class Supervisor:
         *,
         once: bool = False,
         on_failures: Callable[[int], None] = lambda _: None,
+        migrations: Migrations | None = None,
+        is_outdated: Callable[[], bool] = lambda: False,
     ) -> None:
         self._start = start
         self._once = once
         self._pulse = pulse
         self._patience = patience
         self._on_failures = on_failures
+        self._migrations = migrations
+        self._is_outdated = is_outdated
+        self._stops = 0
         self._advances = 0
         self._stopping = threading.Event()
         self._failures: deque[float] = deque()
@@ -203,11 +225,12 @@ class Supervisor:
         Raises SparkError when the query failed more often than allowed, when it does not stop, and when Spark itself
         is gone: then only a new process helps.
         """
+        self._was_moved()
         while not self._stopping.is_set():
             try:
                 query = self._start()
             except Exception as error:  # noqa: BLE001 - Spark raises its own tree and py4j's; all count as failures
-                self._failed(f"the query does not start: {_first_line(error)}", error)
+                self._ended(f"the query does not start: {_first_line(error)}", error)
                 continue
             self._pulse.beat()
             self._advances = self._pulse.advances
@@ -215,7 +238,25 @@ class Supervisor:
             if reason is None:
                 return
             self._note_advance()
+            self._ended(reason, cause)
+
+    def _ended(self, reason: str, cause: BaseException | None) -> None:
+        if self._was_moved():
+            logger.warning("%s; starting it again, which counts as no failure: the metadata is moved", reason)
+            self._stopping.wait(self._patience.backoff)
+        else:
             self._failed(reason, cause)
+
+    def _was_moved(self) -> bool:
+        """Say whether the metadata was being moved at any time since the last such question, or is now."""
+        if self._migrations is None:
+            return False
+        try:
+            self._migrations.look()
+        except StoreError as error:
+            logger.warning("whether the metadata is being moved cannot be seen: %s", error)
+        before, self._stops = self._stops, self._migrations.stops
+        return self._migrations.blocked is not None or self._stops != before
 
     def _watch(self, query: Query) -> tuple[str | None, BaseException | None]:
         while not self._stopping.wait(_WATCH_SECONDS):
@@ -225,6 +266,11 @@ class Supervisor:
                 if cause is None and self._once:
                     return None, None
                 return f"the query ended: {_first_line(cause) if cause else 'without an error'}", cause
+            if self._is_outdated():
+                self._end(query)
+                return "the query has another number of tasks than may write where the metadata is now", None
+            if self._migrations is not None and self._migrations.blocked:
+                self._pulse.beat()
             silence = self._pulse.silence
             if silence > self._patience.stall:
                 self._end(query)

@@ -17,9 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
-from bookwarden.context import backlog_of, open_metadata_store
+from bookwarden.context import MetadataContext, backlog_of
 from bookwarden.errors import PulsarError, SparkError
 from bookwarden.ledgers.names import encode_local_name
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.ledger_deletion import LedgerDeletion
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.own_jvm import OwnJvm, own_jvm
@@ -125,11 +126,17 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     Returns how many pending deletions had each outcome. Raises SparkError when the query failed more often than
     the settings allow, and RefusedError while another sweep of the subscription runs.
     """
+    with MetadataContext(settings) as metadata:
+        return _run_sweep(spark, settings, metadata, once=once)
+
+
+def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, once: bool) -> Counter[str]:
     sweep = settings.sweep
     pulse = Pulse()
     attach(spark, pulse)
     metrics = SweepMetrics()
-    query = LedgerDeletion(spark, settings, pulse, metrics)
+    metrics.show_migrations(metadata.migrations.standings)
+    query = LedgerDeletion(spark, settings, pulse, metrics, moved_to=lambda: metadata.ledgers_moved_to)
     patience = Patience(
         # Between two triggers the query has nothing to say.
         stall=sweep.stall_seconds + sweep.trigger_seconds,
@@ -140,11 +147,17 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
         stop_timeout=sweep.stop_timeout_seconds,
     )
     supervisor = Supervisor(
-        lambda: query.start(once=once), pulse, patience, once=once, on_failures=metrics.count_failures
+        lambda: query.start(once=once),
+        pulse,
+        patience,
+        once=once,
+        on_failures=metrics.count_failures,
+        migrations=metadata.migrations,
+        is_outdated=lambda: query.is_outdated,
     )
     try:
         with (
-            _alone(settings, supervisor.stop),
+            _alone(settings, metadata.store, supervisor.stop),
             _stopped_by_signals(supervisor.stop),
             _published(settings, metrics),
         ):
@@ -155,21 +168,17 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
 
 
 @contextmanager
-def _alone(settings: Settings, stop: Callable[[], None]) -> Iterator[None]:
-    """Hold the subscription's lock; a dry run, which takes nothing from the subscription, needs none."""
+def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -> Iterator[None]:
+    """Hold the subscription's lock until the store is closed; a dry run, which takes nothing from it, needs none."""
     if settings.sweep.dry_run or not settings.sweep.lock:
         yield
         return
     deletion = settings.deletion
     name = encode_local_name(f"{deletion.topic} {deletion.subscription}")
-    store = open_metadata_store(settings, settings.metadata_store.urls[0])
-    try:
-        lock = SweepLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
-        lock.acquire(settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
-        with lock.kept(stop):
-            yield
-    finally:
-        store.close()
+    lock = SweepLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
+    lock.acquire(settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
+    with lock.kept(stop):
+        yield
 
 
 @contextmanager

@@ -1,0 +1,32 @@
+"""A metadata store that this process reads and must not write to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bookwarden.errors import StoreMovedError
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.forwarding import ForwardingStore
+from bookwarden.metastore.interface import MetadataStore
+
+
+class WriteProtectedStore(ForwardingStore):
+    """Passes reads on; each write raises StoreMovedError with the reason."""
+
+    def __init__(self, store: MetadataStore, reason: str) -> None:
+        super().__init__(store)
+        self._reason = reason
+
+    def delete_many(
+        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+    ) -> list[DeleteResult]:
+        raise StoreMovedError(self._reason)
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        raise StoreMovedError(self._reason)
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        raise StoreMovedError(self._reason)
+
+    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
+        raise StoreMovedError(self._reason)
