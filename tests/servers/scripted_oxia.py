@@ -38,7 +38,10 @@ class Record:
 
 
 class ScriptedOxia:
-    """Servers of one namespace that share their keys; ``write`` may be replaced by what a test wants of a write."""
+    """Servers of one namespace that share their keys; ``write`` may be replaced by what a test wants of a write.
+
+    ``by_depth`` is the order of keys of Oxia 0.15 and later: those with fewer slashes come first of all.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class ScriptedOxia:
         servers: int = 1,
         shards: int = 1,
         natural: bool = False,
+        by_depth: bool = False,
         token: str | None = None,
         credentials: Any = None,
     ) -> None:
@@ -56,6 +60,7 @@ class ScriptedOxia:
         self.most_streams: Counter[int] = Counter()
         self._version = 100
         self._natural = natural
+        self._by_depth = by_depth
         self._token = token
         self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(32)
@@ -238,6 +243,9 @@ class ScriptedOxia:
     def _order(self, key: str) -> Any:
         if self._natural:
             return key.encode()
+        if self._by_depth:
+            # common/compare/encode.go of Oxia 0.15 and later.
+            return key.count("/") - key.endswith("//"), key.encode().replace(b"/", b"\xff")
         *spans, last = key.encode().split(b"/")
         return [*((1, span) for span in spans), (0, last)]
 

@@ -229,42 +229,54 @@ def test_a_put_makes_no_key(scripted: Maker, opened: Opener) -> None:
     assert server.records == {}
 
 
-def test_children_of_many_siblings_cost_one_list_for_each_shard(scripted: Maker, opened: Opener) -> None:
+@pytest.mark.parametrize("directories", [2, 100, 1000])
+def test_children_of_many_siblings_cost_one_read_for_each_shard(
+    scripted: Maker, opened: Opener, directories: int
+) -> None:
     server = scripted(shards=2)
-    store = opened(server)
-    asked = ledgers(server, 500, "/ledgers/00/0000") + ledgers(server, 500, "/ledgers/00/0001")
+    store = opened(server, batch_size=1000)
+    asked = [
+        pair
+        for number in range(directories)
+        for pair in ledgers(server, 1000 // directories, f"/ledgers/00/{number:04d}")
+    ]
     assert store.delete_many(asked) == [DELETED] * 1000
-    assert server.calls["list"] == 2 * 2
-    # Two for the order of keys; nothing was refused, so nothing was read again.
-    assert server.calls["read"] == 2
-
-
-def test_children_of_keys_without_siblings_are_asked_for_in_batches(scripted: Maker, opened: Opener) -> None:
-    server = scripted(shards=2)
-    store = opened(server)
-    asked = [pair for number in range(60) for pair in ledgers(server, 1, f"/schemas/{number}")]
-    assert store.delete_many(asked) == [DELETED] * 60
     assert server.calls["list"] == 0
+    # Two for the order of keys; nothing was refused, so nothing was read again.
     assert server.calls["read"] == 2 + 2
 
 
+@pytest.mark.parametrize("by_depth", [False, True], ids=["to-0.14", "from-0.15"])
 @pytest.mark.parametrize("parent", [0, 1, -1], ids=["first", "second", "last"])
-@pytest.mark.parametrize("siblings", [3, 40])
+@pytest.mark.parametrize("siblings", [1, 3, 40])
 def test_a_key_with_a_child_on_any_shard_is_kept_and_its_neighbours_are_not(
-    scripted: Maker, opened: Opener, siblings: int, parent: int
+    scripted: Maker, opened: Opener, siblings: int, parent: int, by_depth: bool
 ) -> None:
-    server = scripted(shards=3)
+    server = scripted(shards=3, by_depth=by_depth)
     store = opened(server)
-    asked = ledgers(server, siblings)
+    asked = ledgers(server, max(siblings, 2))
     path, version = asked[parent]
     shards = store._cluster.shards(store._cluster.deadline())
     children = [f"{path}/{name}" for name in "abcdefghijklmn"]
     server.set(next(child for child in children if shards.of(child).id == 2))
-    if siblings < 10:
-        # Below neighbours that are not asked for, and whose names begin like those that are.
-        for neighbour, _ in asked:
-            server.set(f"{neighbour}x/child")
+    # Below neighbours that are not asked for, and whose names begin like those that are.
+    for neighbour, _ in asked:
+        server.set(f"{neighbour}x/child")
+    if siblings == 1:
+        asked = [asked[parent]]
     assert store.delete_many(asked) == [LOST_RACE if pair == (path, version) else DELETED for pair in asked]
+
+
+@pytest.mark.parametrize("by_depth", [False, True], ids=["to-0.14", "from-0.15"])
+@pytest.mark.parametrize("parent", ["/a", "/ab", "/abc", "/b"])
+def test_siblings_whose_names_begin_alike_are_told_apart(
+    scripted: Maker, opened: Opener, parent: str, by_depth: bool
+) -> None:
+    server = scripted(by_depth=by_depth)
+    store = opened(server)
+    asked = [(path, server.set(path)) for path in ("/a", "/ab", "/abc", "/b", "/bc")]
+    server.set(f"{parent}/child")
+    assert store.delete_many(asked) == [LOST_RACE if path == parent else DELETED for path, _ in asked]
 
 
 def test_keys_sorted_in_natural_order_are_refused(scripted: Maker, opened: Opener) -> None:

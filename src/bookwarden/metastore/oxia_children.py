@@ -1,14 +1,13 @@
 """Which of many keys of an Oxia namespace have children, for it deletes a key no matter what is below it.
 
-In the order of keys (oxia_reads), all that is below the children a to b of p lies from ``p/a/`` up to ``p/b//``, and
-the first key from ``p/`` on is a child of p if the shard has one.
+In the order of keys (oxia_reads) the children of ``p/a`` come right before ``p/a//``. So the last key before ``p/a//``
+is a child of ``p/a`` if the shard has one; and where it is not below any child of p, nothing is below those children
+of p that come before a, as long as their names are no longer or shorter than a's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Final
 
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia_channels import ServerLost
@@ -16,9 +15,6 @@ from bookwarden.metastore.oxia_reads import OxiaReader
 from bookwarden.metastore.oxia_shards import OxiaCluster
 from bookwarden.metastore.paths import parent_of
 from bookwarden.wire.pb import oxia_client_pb2 as pb
-
-# Fewer siblings than these are asked one by one whether they have children.
-_FEW_SIBLINGS: Final = 8
 
 
 class Parents:
@@ -31,66 +27,30 @@ class Parents:
     def among(self, paths: Sequence[str], deadline: Deadline) -> set[str]:
         """Name those of the paths that have children.
 
-        Siblings are asked for with one range if there are many, so that ledgers, which have none, cost next to
-        nothing; where something is in the range they are asked for one by one.
+        Siblings share one question, so that ledgers, which have no children, cost next to nothing; where something
+        is below one of them, each is asked for by itself.
         """
-        siblings: dict[str, list[str]] = {}
+        siblings: dict[tuple[str, int], list[str]] = {}
         for path in paths:
-            siblings.setdefault(parent_of(path), []).append(path)
-        doubtful: list[str] = []
-        many: list[list[str]] = []
-        for group in siblings.values():
-            if len(group) > _FEW_SIBLINGS:
-                many.append(group)
-            else:
-                doubtful += group
-        doubtful += chain.from_iterable(self._with_any_below(many, deadline))
-        return self._with_next_below(doubtful, deadline)
+            siblings.setdefault((parent_of(path), len(path)), []).append(path)
+        groups = {max(group): group for group in siblings.values()}
+        doubtful: dict[str, None] = {}
+        for last, before in self._keys_before_ends(list(groups), deadline):
+            if _is_below_a_sibling(before, last):
+                doubtful.update(dict.fromkeys(groups[last]))
+        return {
+            path for path, before in self._keys_before_ends(list(doubtful), deadline) if before.startswith(f"{path}/")
+        }
 
-    def _with_any_below(self, groups: list[list[str]], deadline: Deadline) -> Iterator[list[str]]:
-        """Give the groups of siblings whose range, from the first to the last of them, has anything in it."""
-        left = groups
-        while left:
-            shards = self._cluster.shards(deadline)
-            again: list[list[str]] = []
-            lost = ServerLost("")
-            size = max(1, self._cluster.in_flight // len(shards.shards))
-            for begin in range(0, len(left), size):
-                window = left[begin : begin + size]
-                ranges = [(f"{min(group)}/", f"{max(group)}//") for group in window]
-                calls = [
-                    [(shard, self._reader.send_list(shard, *ends, deadline)) for shard in shards.shards]
-                    for ends in ranges
-                ]
-                for group, of_group in zip(window, calls, strict=True):
-                    try:
-                        found = any(
-                            next(self._reader.keys_of(shard, call), None) is not None for shard, call in of_group
-                        )
-                    except ServerLost as error:
-                        lost = error
-                        again.append(group)
-                    else:
-                        deadline.progress()
-                        if found:
-                            yield group
-                    finally:
-                        for _, call in of_group:
-                            call.cancel()
-            left = again
-            if left:
-                self._cluster.wait_for_news(shards, lost, deadline)
-
-    def _with_next_below(self, paths: Sequence[str], deadline: Deadline) -> set[str]:
-        """Name the paths that are followed by a child on any shard: children of a path may be on all of them."""
-        found: set[str] = set()
+    def _keys_before_ends(self, paths: Sequence[str], deadline: Deadline) -> Iterator[tuple[str, str]]:
+        """Give each path with the last key before the end of its children, once for each shard; empty if none is."""
         left: Sequence[str] = paths
         while left:
             shards = self._cluster.shards(deadline)
             again: dict[str, None] = {}
             lost = ServerLost("")
             batches = ((shard, batch) for batch in self._reader.cut(left) for shard in shards.shards)
-            for sent in self._reader.in_flight(batches, _next_below, deadline):
+            for sent in self._reader.in_flight(batches, _before_end, deadline):
                 try:
                     answers = self._reader.answers_of(sent)
                 except ServerLost as error:
@@ -98,16 +58,20 @@ class Parents:
                     again.update(dict.fromkeys(sent.keys))
                 else:
                     deadline.progress()
-                    found.update(
-                        path
-                        for path, answer in zip(sent.keys, answers, strict=True)
-                        if answer.key.startswith(f"{path}/")
-                    )
+                    yield from ((path, answer.key) for path, answer in zip(sent.keys, answers, strict=True))
             left = list(again)
             if left:
                 self._cluster.wait_for_news(shards, lost, deadline)
-        return found
 
 
-def _next_below(path: str) -> pb.GetRequest:
-    return pb.GetRequest(key=f"{path}/", comparison_type=pb.CEILING)
+def _before_end(shard: int, paths: list[str]) -> pb.ReadRequest:
+    request = pb.ReadRequest(shard=shard)
+    for path in paths:
+        request.gets.add(key=f"{path}//", comparison_type=pb.LOWER)
+    return request
+
+
+def _is_below_a_sibling(key: str, path: str) -> bool:
+    """Tell whether the key is below a child of the path's parent."""
+    siblings = path[: path.rindex("/") + 1]
+    return key.startswith(siblings) and "/" in key[len(siblings) :]

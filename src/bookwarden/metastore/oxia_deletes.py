@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Delete(NamedTuple):
-    targets: list[Target]
+    paths: list[str]
     pending: PendingWrite
 
 
@@ -48,9 +48,11 @@ class BatchDelete:
         """Delete the keys, whose paths differ; raise only if none of them can have been deleted."""
         deadline = self.cluster.deadline()
         try:
-            parents = Parents(self.cluster, self.reader).among([target.path for target in targets], deadline)
-            self._record([target for target in targets if target.path in parents], DeleteResult.LOST_RACE)
-            self._work_off([target for target in targets if target.path not in parents], deadline)
+            left = {target.path: target for target in targets}
+            for path in Parents(self.cluster, self.reader).among(list(left), deadline):
+                self.results[path] = DeleteResult.LOST_RACE
+                del left[path]
+            self._work_off(left, deadline)
         except StoreUnavailableError as error:
             if not self._sent:
                 raise
@@ -63,8 +65,8 @@ class BatchDelete:
             _LOG.error("a batch of deletes ends early, with outcomes unknown: %s", self._failure)
         return {target.path: self.results.get(target.path, DeleteResult.UNKNOWN) for target in targets}
 
-    def _work_off(self, targets: Sequence[Target], deadline: Deadline) -> None:
-        left = {target.path: target for target in targets}
+    def _work_off(self, targets: dict[str, Target], deadline: Deadline) -> None:
+        left = targets
         while left and self._failure is None:
             shards = self.cluster.shards(deadline)
             again, lost = self._send_all(shards, left, deadline)
@@ -85,47 +87,44 @@ class BatchDelete:
             if lost is not None or self._failure is not None:
                 again += [left[path] for path in paths]
                 continue
-            batch = [left[path] for path in paths]
-            self.cluster.keep_rate(len(batch), deadline)
-            last[shard.id] = self.writers.send(shard, _request_of(batch), last.get(shard.id))
-            window.append(_Delete(batch, last[shard.id]))
+            self.cluster.keep_rate(len(paths), deadline)
+            last[shard.id] = self.writers.send(shard, _request_of(paths, left), last.get(shard.id))
+            window.append(_Delete(paths, last[shard.id]))
             if len(window) >= most:
-                lost = self._settle(window.popleft(), again, deadline)
+                lost = self._settle(window.popleft(), left, again, deadline)
         while window:
-            lost = self._settle(window.popleft(), again, deadline) or lost
+            lost = self._settle(window.popleft(), left, again, deadline) or lost
         return again, lost
 
-    def _settle(self, delete: _Delete, again: list[Target], deadline: Deadline) -> ServerLost | None:
+    def _settle(
+        self, delete: _Delete, left: dict[str, Target], again: list[Target], deadline: Deadline
+    ) -> ServerLost | None:
         """Wait for one request; settle its keys or put them among those to send again."""
         lost: ServerLost | None = None
         try:
-            answers = delete.pending.get(deadline).deletes
+            answers = dict(zip(delete.paths, delete.pending.get(deadline).deletes, strict=True))
         except ServerLost as error:
             lost = error
         except StoreError as error:
             self._failure = self._failure or error
         else:
             self._sent = True
-            self._settle_answers(delete.targets, [answer.status for answer in answers], deadline)
+            refused = [left[path] for path, answer in answers.items() if answer.status != pb.OK]
+            for target in refused:
+                del answers[target.path]
+            self.results.update(dict.fromkeys(answers, DeleteResult.DELETED))
+            if refused:
+                # A key that has the same version after all was made again with it since.
+                self._record(self._still_to_delete(refused, deadline), DeleteResult.LOST_RACE)
             deadline.progress()
             return None
+        targets = [left[path] for path in delete.paths]
         if not delete.pending.may_be_done:
-            again += delete.targets
+            again += targets
             return lost
         self._sent = True
-        again += self._still_to_delete([replace(target, in_doubt=True) for target in delete.targets], deadline)
+        again += self._still_to_delete([replace(target, in_doubt=True) for target in targets], deadline)
         return lost
-
-    def _settle_answers(self, targets: list[Target], statuses: list[pb.Status], deadline: Deadline) -> None:
-        refused: list[Target] = []
-        for target, status in zip(targets, statuses, strict=True):
-            if status == pb.OK:
-                self.results[target.path] = DeleteResult.DELETED
-            else:
-                refused.append(target)
-        if refused:
-            # A key that has the same version after all was made again with it since.
-            self._record(self._still_to_delete(refused, deadline), DeleteResult.LOST_RACE)
 
     def _still_to_delete(self, targets: list[Target], deadline: Deadline) -> list[Target]:
         """Read the keys again, settle those that are gone or changed, return the others."""
@@ -143,7 +142,8 @@ class BatchDelete:
         self.results.update((target.path, result) for target in targets)
 
 
-def _request_of(targets: Iterable[Target]) -> pb.WriteRequest:
-    return pb.WriteRequest(
-        deletes=[pb.DeleteRequest(key=target.path, expected_version_id=target.version) for target in targets]
-    )
+def _request_of(paths: Iterable[str], targets: Mapping[str, Target]) -> pb.WriteRequest:
+    request = pb.WriteRequest()
+    for path in paths:
+        request.deletes.add(key=path, expected_version_id=targets[path].version)
+    return request

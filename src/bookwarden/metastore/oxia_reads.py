@@ -1,7 +1,7 @@
 """Reads of many keys of an Oxia namespace, batched by shard, several requests in flight.
 
-Order of keys: common/compare of Oxia 0.14. A key with fewer slashes comes before one with more, part by part; so
-the keys from ``p/`` up to ``p//`` are the direct children of p.
+Order of keys: common/compare of Oxia. A key with fewer slashes comes before one with more, to 0.14 part by part, from
+0.15 on as a whole; so the keys from ``p/`` up to ``p//`` are the direct children of p.
 """
 
 from __future__ import annotations
@@ -77,6 +77,14 @@ class OxiaReader:
 
     def require_hierarchical(self, deadline: Deadline) -> None:
         """Raise StoreError when the namespace sorts its keys "natural": no listing of children is right there."""
+        if self.is_hierarchical(deadline) is False:
+            raise StoreError(
+                f"the Oxia namespace {self._cluster.connection.namespace} sorts its keys in natural order: Pulsar "
+                "needs the hierarchical one, and children cannot be listed; check that this is Pulsar's namespace"
+            )
+
+    def is_hierarchical(self, deadline: Deadline) -> bool | None:
+        """Say whether the namespace sorts its keys as Pulsar needs it; None where no key is there to tell it by."""
         shards = self._cluster.shards(deadline)
         for shard in shards.shards:
             if shard.id in self._ordered:
@@ -86,12 +94,10 @@ class OxiaReader:
             # All paths begin with a slash, which comes before 0 as a character, but after all keys without one here.
             first, second = self._ask(shard, [below, above], deadline)
             if first.status == pb.OK and first.key.startswith("/"):
-                raise StoreError(
-                    f"the Oxia namespace {self._cluster.connection.namespace} sorts its keys in natural order: Pulsar "
-                    "needs the hierarchical one, and children cannot be listed; check that this is Pulsar's namespace"
-                )
+                return False
             if second.status == pb.OK and second.key.startswith("/"):
                 self._ordered.add(shard.id)
+        return True if self._ordered else None
 
     def batches(self, shards: ShardMap, keys: Iterable[str]) -> Iterator[tuple[Shard, list[str]]]:
         """Part keys into requests for one shard each, the shards in turn."""
@@ -108,10 +114,10 @@ class OxiaReader:
     def in_flight(
         self,
         batches: Iterator[tuple[Shard, list[str]]],
-        request_of: Callable[[str], pb.GetRequest],
+        request_of: Callable[[int, list[str]], pb.ReadRequest],
         deadline: Deadline,
     ) -> Iterator[SentReads]:
-        """Send requests, and give each when it is the oldest one whose answer is to be read."""
+        """Send requests, made of shard and keys; give each when it is the oldest one whose answer is to be read."""
         window: deque[SentReads] = deque()
         try:
             for shard, keys in batches:
@@ -127,10 +133,9 @@ class OxiaReader:
             for sent in window:
                 sent.call.cancel()
 
-    def _send(self, shard: Shard, keys: list[str], request_of: Callable[[str], pb.GetRequest]) -> SentReads:
-        request = pb.ReadRequest(shard=shard.id, gets=map(request_of, keys))
+    def _send(self, shard: Shard, keys: list[str], request_of: Callable[[int, list[str]], pb.ReadRequest]) -> SentReads:
         timeout = self._cluster.connection.operation_timeout_s
-        return SentReads(shard, keys, self._cluster.server(shard).read(request, timeout))
+        return SentReads(shard, keys, self._cluster.server(shard).read(request_of(shard.id, keys), timeout))
 
     def answers_of(self, sent: SentReads) -> list[pb.GetResponse]:
         """Read the answer to each get of a request; raise ServerLost if it did not come."""
@@ -168,21 +173,25 @@ class OxiaReader:
             raise self._cluster.lost(error, shard) from error
 
 
-def _whole(path: str) -> pb.GetRequest:
-    return pb.GetRequest(key=path, include_value=True)
+def _whole(shard: int, keys: list[str]) -> pb.ReadRequest:
+    request = pb.ReadRequest(shard=shard)
+    for key in keys:
+        request.gets.add(key=key, include_value=True)
+    return request
 
 
 def _versioned(answer: pb.GetResponse) -> Versioned | None:
     if answer.status == pb.KEY_NOT_FOUND:
         return None
     version = answer.version
+    ephemeral = version.HasField("session_id")
     return Versioned(
         answer.value,
         version.version_id,
         version.created_timestamp,
         version.modified_timestamp,
         None,
-        version.HasField("session_id"),
+        ephemeral,
         version.modifications_count,
-        version.session_id if version.HasField("session_id") else None,
+        version.session_id if ephemeral else None,
     )
