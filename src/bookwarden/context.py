@@ -27,7 +27,6 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
-from bookwarden.clusters.pulsar.migration_flag import MigrationFlagReader
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
@@ -391,8 +390,9 @@ class PhaseOneContext(Resources):
             sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
             self.marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=on_report)
             store, topics = ManagedLedgers(self.metadata.store), Topics(admin)
-            self.removal = Removal(self.marker, store, topics)
-            self.broker_trim = BrokerTrim(self.marker, store, topics)
+            migrations = self.metadata.migrations
+            self.removal = Removal(self.marker, store, topics, migrations=migrations)
+            self.broker_trim = BrokerTrim(self.marker, store, topics, migrations=migrations)
             self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
 
 
@@ -417,7 +417,7 @@ class UndoContext(Resources):
             self.undo = Undo(
                 metadata.catalog,
                 ReplicaProbe(metadata.bookies),
-                MigrationFlagReader({**metadata.stores, "BookKeeper's metadata": metadata.bookkeeper_store}),
+                metadata.migrations,
                 self._keep(journal_of(settings)),
                 decode_ledger_metadata,
                 self.name,
@@ -458,6 +458,7 @@ class SweepContext(Resources):
                 policy_of(settings),
                 SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
                 copies=copies,
+                migrations=metadata.migrations,
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
             )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
 
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, MigrationState, read_flag
 from bookwarden.config import Settings
-from bookwarden.context import open_single_store
-from bookwarden.errors import ConfigError, RefusedError
+from bookwarden.context import bookkeeper_place_of, open_single_store
+from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.throttle import throttled
@@ -15,6 +18,36 @@ from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.migration.comparison import ZOOKEEPERS_OWN, Comparison
 from bookwarden.migration.findings import DifferenceSink, Report, VersionRule
 from bookwarden.resources import Resources
+
+_SOON_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StorePhase:
+    """What the flag of one metadata store says; ``problem`` is why that is not known."""
+
+    store: str
+    phase: str
+    target: str | None = None
+    problem: str = ""
+
+
+def phases_of(settings: Settings) -> tuple[StorePhase, ...]:
+    """Read the flag of each metadata store that Pulsar may move; one that does not answer soon is not waited for."""
+    waiting = min(settings.metadata_store.operation_timeout_seconds, _SOON_SECONDS)
+    store = settings.metadata_store.model_copy(update={"operation_timeout_seconds": waiting})
+    hurried = settings.model_copy(update={"metadata_store": store})
+    urls = dict.fromkeys((*store.urls, bookkeeper_place_of(settings).url))
+    return tuple(_phase_of(hurried, url) for url in urls if scheme_of(url) == "zk")
+
+
+def _phase_of(settings: Settings, url: str) -> StorePhase:
+    try:
+        with closing(open_single_store(settings, url)) as store:
+            flag = read_flag(store)
+    except (StoreError, FormatError) as error:
+        return StorePhase(url, "unknown", problem=str(error))
+    return StorePhase(url, "NOT_STARTED") if flag is None else StorePhase(url, flag.phase, flag.target_url)
 
 
 class VerificationContext(Resources):
@@ -35,7 +68,7 @@ class VerificationContext(Resources):
     ) -> None:
         super().__init__()
         with self._closed_on_error():
-            self.source_url = source or _former_store(settings)
+            self.source_url = source or former_store(settings)
             self._source = self._open(settings, self.source_url, max_reads_per_second)
             self.flag = read_flag(self._source)
             self.target_url = target or _target_of(self.flag, self.source_url)
@@ -67,7 +100,9 @@ class VerificationContext(Resources):
         return throttled(self._keep(open_single_store(settings, url)), max_reads_per_second)
 
 
-def _former_store(settings: Settings) -> str:
+def former_store(settings: Settings) -> str:
+    """Name the store of the settings that is, or was, to be moved; ConfigError if they do not tell which."""
+    """Name the store that a migration moves, or moved: the only one of the settings; ConfigError if that is no such."""
     urls = settings.metadata_store.urls
     if len(urls) > 1:
         raise ConfigError(f"metadata_store.urls names {len(urls)} stores: say with --source which was migrated")

@@ -28,9 +28,9 @@ _UNDO = """
 import os, signal, sys
 from pathlib import Path
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.migration_flag import MigrationFlagReader
 from bookwarden.deletion.journal_reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal_writing import FileJournal
+from bookwarden.deletion.ports import NoMigrations
 from bookwarden.deletion.undo import Undo
 from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.metastore.urls import open_store
@@ -72,7 +72,7 @@ journal = FileJournal(folder)
 undo = Undo(
     mortal(BookKeeperCatalog(mortal(store, "create"), root), "read_many", "restore_many", "delete_many"),
     mortal(Bookies(), "holdings"),
-    mortal(MigrationFlagReader({url: store}), "require_idle"),
+    mortal(NoMigrations(), "await_writes"),
     mortal(journal, "append"),
     decode_ledger_metadata,
     "undo",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from bookwarden.cli.invocation import Invocation, pass_invocation
@@ -9,6 +11,7 @@ from bookwarden.cli.output import Column, Document, Note, Part, Table
 from bookwarden.cli.preflight import require_topics
 from bookwarden.context import in_flight_of
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
+from bookwarden.migration_context import StorePhase, phases_of
 
 
 @click.command(epilog="Example:  bookwarden -o json inflight")
@@ -24,14 +27,15 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
     """Count the pending deletions that wait.
 
     Counts messages on each partition of the deletion topic and of the retry topic. The broker's own backlog counts
-    entries, each of which may hold a batch of messages.
+    entries, each of which may hold a batch of messages. Tells too whether Pulsar moves its metadata, for then the
+    sweep waits.
     """
     settings = invocation.settings
     require_topics(settings, settings.deletion.topic, settings.deletion.retry_topic)
-    invocation.write(_describe(in_flight_of(settings, max_entries)))
+    invocation.write(_describe(in_flight_of(settings, max_entries), phases_of(settings)))
 
 
-def _describe(found: InFlight) -> Document:
+def _describe(found: InFlight, phases: Sequence[StorePhase]) -> Document:
     rows = [
         (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact))
         for backlog in found.partitions
@@ -43,8 +47,23 @@ def _describe(found: InFlight) -> Document:
         parts.append(Note("~ is estimated; --max-entries looks into more."))
     if not found.messages:
         parts.append(Note("Nothing is in flight."))
-    data = {"total": found.messages, "entries": found.entries, "exact": found.exact, "partitions": found.partitions}
+    parts += [Note(_of_migration(at)) for at in phases if at.phase not in ("NOT_STARTED", "FAILED")]
+    data = {
+        "total": found.messages,
+        "entries": found.entries,
+        "exact": found.exact,
+        "partitions": found.partitions,
+        "migrations": phases,
+    }
     return Document(data, tuple(parts))
+
+
+def _of_migration(at: StorePhase) -> str:
+    if at.phase == "COMPLETED":
+        return f"The metadata of {at.store} was moved to {at.target}, where the sweep goes on."
+    if at.problem:
+        return f"Whether the metadata of {at.store} is being moved is not known: {at.problem}"
+    return f"The metadata of {at.store} is being moved to {at.target} ({at.phase}): the sweep waits for the end."
 
 
 def _estimate(messages: int, exact: bool) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -61,3 +62,20 @@ class Invocation:
 
 
 pass_invocation = click.make_pass_decorator(Invocation)
+
+
+def _let_writes_fail(context: click.Context, _: click.Parameter, value: str) -> None:
+    invocation = context.find_object(Invocation)
+    if invocation is not None and value == "fail":
+        invocation.overrides = {**invocation.overrides, "metadata_store.migration_write_wait_seconds": "0"}
+
+
+while_migrating_option: Callable[[Any], Any] = click.option(
+    "--while-migrating",
+    type=click.Choice(["wait", "fail"]),
+    default="wait",
+    show_default=True,
+    callback=_let_writes_fail,
+    expose_value=False,
+    help="While Pulsar moves its metadata: updates of it wait for the end, or fail at once.",
+)

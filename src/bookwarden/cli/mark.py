@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation
+from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.preflight import require_marking
 from bookwarden.cli.questions import confirm, yes_option
@@ -83,6 +83,7 @@ _force = click.option("--force", is_flag=True, help="Disconnect clients that are
 @click.option("--store", "mode", flag_value="store", help="Update the metadata store; for topics no broker owns.")
 @click.option("--force", is_flag=True, help="With --store: also what a subscription has not acknowledged.")
 @_dry_run
+@while_migrating_option
 @yes_option
 @pass_invocation
 def trim(invocation: Invocation, topic: str, mode: str, force: bool, dry_run: bool, yes: bool) -> None:
@@ -105,6 +106,7 @@ def trim(invocation: Invocation, topic: str, mode: str, force: bool, dry_run: bo
 @click.argument("topic")
 @_force
 @_dry_run
+@while_migrating_option
 @yes_option
 @pass_invocation
 def delete_topic(invocation: Invocation, topic: str, force: bool, dry_run: bool, yes: bool) -> None:
@@ -124,6 +126,7 @@ def delete_topic(invocation: Invocation, topic: str, force: bool, dry_run: bool,
 @click.argument("subscription")
 @_force
 @_dry_run
+@while_migrating_option
 @yes_option
 @pass_invocation
 def delete_subscription(
@@ -140,6 +143,7 @@ def delete_subscription(
 @mark.command("schema")
 @click.argument("topic")
 @_dry_run
+@while_migrating_option
 @yes_option
 @pass_invocation
 def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) -> None:

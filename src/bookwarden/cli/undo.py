@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import click
 
-from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation
+from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.output import Column, Document, Note, Part, Table, counted, moment
 from bookwarden.cli.questions import confirm, yes_option
 from bookwarden.context import UndoContext, journal_reader_of
@@ -46,6 +46,7 @@ _NEXT = (
 @click.option("--since", type=click.DateTime(_TIMES), metavar="TIME", help="What was deleted from this time on, UTC.")
 @click.option("--keep-partial", is_flag=True, help="Leave the metadata of ledgers that are lost only in part.")
 @click.option("--dry-run", is_flag=True, help="Only ask the bookies what could be restored.")
+@while_migrating_option
 @yes_option
 @pass_invocation
 def undo(

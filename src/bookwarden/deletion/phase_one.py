@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bookwarden.deletion.mark import Marker, MarkReport
-from bookwarden.errors import NotFoundError, PulsarError, RefusedError
+from bookwarden.deletion.ports import MetadataMigrations
+from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion
@@ -55,10 +56,12 @@ def ask_broker(
     planned: Sequence[PendingDeletion],
     ask: Callable[[], None],
     *,
+    migrations: MetadataMigrations,
     dry_run: bool,
 ) -> OperationResult:
     """Mark all that may leave, then let the broker do it; a mark that fails keeps the broker from being asked.
 
+    While the metadata is being moved the broker, which could not do it, is not asked; that is waited for.
     Raises PulsarError when the deletion topic cannot be reached: then nothing was sent and nothing was done.
     """
     plan = tuple(planned)
@@ -70,6 +73,12 @@ def ask_broker(
         problem = f"{len(report.failed)} of {len(plan)} marks failed, so the broker was not asked; "
         problem += f"the first, ledger {first.mark.ledger_id}: {first.failure}"
         return OperationResult(operation, Mode.BROKER, target, plan, report, problem=problem)
+    try:
+        migrations.await_writes()
+    except StoreUnavailableError as error:
+        return OperationResult(
+            operation, Mode.BROKER, target, plan, report, problem=f"marked, but the broker was not asked: {error}"
+        )
     try:
         ask()
     except (PulsarError, NotFoundError) as error:

@@ -69,11 +69,24 @@ class EntryProbe(Protocol):
         """
 
 
-class MigrationFlag(Protocol):
-    """Whether the metadata is moving to another store."""
+class MetadataMigrations(Protocol):
+    """The metadata stores that Pulsar may move; while it does, nothing is written to them."""
 
-    def require_idle(self) -> None:
-        """Read the flag anew; raise RefusedError unless nothing is copied now, and nothing was moved away."""
+    @property
+    def stops(self) -> int:
+        """How often writes were stopped; what was read or sent before the latest stop is to be read again."""
+
+    def await_writes(self) -> None:
+        """Wait until none of the stores is being moved; StoreMigratingError after as long as a write would wait."""
+
+
+class NoMigrations:
+    """Stores that nobody moves."""
+
+    stops = 0
+
+    def await_writes(self) -> None:
+        """Return at once."""
 
 
 class ReferenceReader(Protocol):

@@ -9,7 +9,14 @@ from typing import Generic
 from bookwarden.deletion.inventory import marks_of_compacted, marks_of_cursors, marks_of_ledgers, marks_of_schema
 from bookwarden.deletion.mark import Marker
 from bookwarden.deletion.phase_one import Operation, OperationResult, ask_broker, refuse_shadow
-from bookwarden.deletion.ports import ManagedLedgerStore, ReadCursor, ReadT, TopicAdmin
+from bookwarden.deletion.ports import (
+    ManagedLedgerStore,
+    MetadataMigrations,
+    NoMigrations,
+    ReadCursor,
+    ReadT,
+    TopicAdmin,
+)
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.names import TopicName, encode_local_name
@@ -25,10 +32,18 @@ class Removal(Generic[ReadT]):
     compaction that is under way.
     """
 
-    def __init__(self, marker: Marker, store: ManagedLedgerStore[ReadT], topics: TopicAdmin) -> None:
+    def __init__(
+        self,
+        marker: Marker,
+        store: ManagedLedgerStore[ReadT],
+        topics: TopicAdmin,
+        *,
+        migrations: MetadataMigrations | None = None,
+    ) -> None:
         self._marker = marker
         self._store = store
         self._topics = topics
+        self._migrations = migrations or NoMigrations()
 
     def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> OperationResult:
         """Delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.
@@ -48,6 +63,7 @@ class Removal(Generic[ReadT]):
             str(name),
             marks,
             lambda: self._topics.delete_topic(str(name), force=force),
+            migrations=self._migrations,
             dry_run=dry_run,
         )
 
@@ -71,6 +87,7 @@ class Removal(Generic[ReadT]):
             f"{name} {subscription}",
             marks,
             lambda: self._topics.delete_subscription(str(name), subscription, force=force),
+            migrations=self._migrations,
             dry_run=dry_run,
         )
 
@@ -86,6 +103,7 @@ class Removal(Generic[ReadT]):
             str(name.base),
             marks_of_schema(name, schema, "schema deleted"),
             lambda: self._topics.delete_schema(str(name)),
+            migrations=self._migrations,
             dry_run=dry_run,
         )
 

@@ -9,13 +9,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.copy_deletion import CopyDeletions, NoStores
 from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
 from bookwarden.deletion.journal import Journal, JournalEntry
-from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader
-from bookwarden.errors import MalformedMarkError, StoreUnavailableError
+from bookwarden.deletion.ports import (
+    LedgerCatalog,
+    MetadataMigrations,
+    NoMigrations,
+    OffloadedCopies,
+    ReferenceReader,
+)
+from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.holders import Holder, References
 from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
@@ -31,6 +38,18 @@ _AFTER_DELETE = {
     DeleteResult.LOST_RACE: Decision(Action.RETRY, Outcome.RETRY, "the metadata changed between check and delete"),
     DeleteResult.UNKNOWN: Decision(Action.RETRY, Outcome.RETRY, "the connection broke under the delete"),
 }
+
+
+_NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
+
+
+class _Attempt(NamedTuple):
+    """What one attempt at a step came to; ``not_done`` are ledgers that it meant to delete and could not."""
+
+    decided: list[tuple[ReceivedMark, Decision]]
+    readings: dict[int, LedgerReading]
+    now_ms: int
+    not_done: frozenset[int]
 
 
 class Outbox(Protocol):
@@ -70,6 +89,7 @@ class Sweep:
         limits: SweepLimits,
         *,
         copies: OffloadedCopies | None = None,
+        migrations: MetadataMigrations | None = None,
         verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
@@ -81,6 +101,7 @@ class Sweep:
         self._outbox = outbox
         self._policy = policy
         self._limits = limits
+        self._migrations = migrations or NoMigrations()
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
@@ -101,14 +122,25 @@ class Sweep:
             yield self._step(step, run)
 
     def _step(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> list[OutcomeRow]:
-        # Waiting begins the step anew, so that a delete never rests on what was read before an outage.
-        decided, readings, now_ms = self._patiently(lambda: self._attempt(step, run))
-        self._send_on(decided, now_ms)
-        return [_row(message, decision, readings, now_ms) for message, decision in decided]
+        rows: list[OutcomeRow] = []
+        left = list(step)
+        while left:
+            stops = self._migrations.stops
+            # Waiting begins the step anew, so that a delete never rests on what was read before an outage.
+            attempt = self._patiently(partial(self._attempt, left, run))
+            again = attempt.not_done if self._migrations.stops != stops else frozenset()
+            settled = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
+            self._send_on(settled, attempt.now_ms)
+            rows += [_row(message, decision, attempt.readings, attempt.now_ms) for message, decision in settled]
+            # That the metadata was moved in the middle of the step is no fault of a ledger's, and costs it no retry.
+            left = [(holder, message) for holder, message in left if _is_of(message, again)]
+            if left:
+                logger.info("deleting %d ledgers once more, since the metadata was being moved", len(again))
+        return rows
 
-    def _attempt(
-        self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str
-    ) -> tuple[list[tuple[ReceivedMark, Decision]], dict[int, LedgerReading], int]:
+    def _attempt(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> _Attempt:
+        if not self._dry_run:
+            self._migrations.await_writes()
         sound = [(holder, message) for holder, message in step if holder is not None]
         readings = self._read(sound)
         references = self._references.read(list(dict.fromkeys(holder for holder, _ in sound)))
@@ -116,7 +148,8 @@ class Sweep:
         decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
         # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
         decided = self._copies.carry_out(decided, run)
-        return self._delete(decided, readings, run), readings, now_ms
+        decided, not_done = self._delete(decided, readings, run)
+        return _Attempt(decided, readings, now_ms, not_done)
 
     def _read(self, sound: Sequence[tuple[Holder, ReceivedMark]]) -> dict[int, LedgerReading]:
         ledger_ids = list(dict.fromkeys(_mark(message).ledger_id for _, message in sound))
@@ -144,7 +177,7 @@ class Sweep:
         decided: Sequence[tuple[ReceivedMark, Decision]],
         readings: Mapping[int, LedgerReading],
         run: str,
-    ) -> list[tuple[ReceivedMark, Decision]]:
+    ) -> tuple[list[tuple[ReceivedMark, Decision]], frozenset[int]]:
         doomed: dict[int, StoredLedger] = {}
         entries: list[JournalEntry] = []
         for message, decision in decided:
@@ -153,13 +186,14 @@ class Sweep:
                 doomed[reading.ledger_id] = reading
                 entries.append(_journal_entry(reading, message, run, int(self._clock() * 1000)))
         if not doomed:
-            return list(decided)
+            return list(decided), frozenset()
         if self._dry_run:
             would = Decision(Action.FINISH, Outcome.WOULD_DELETE, "dry run")
-            return [(m, would if d.action is Action.DELETE else d) for m, d in decided]
+            return [(m, would if d.action is Action.DELETE else d) for m, d in decided], frozenset()
         self._journal.append(entries)
         results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values())), strict=True))
-        return [self._after_delete(message, decision, results) for message, decision in decided]
+        not_done = frozenset(ledger_id for ledger_id, result in results.items() if result in _NOT_DONE)
+        return [self._after_delete(message, decision, results) for message, decision in decided], not_done
 
     def _after_delete(
         self, message: ReceivedMark, decision: Decision, results: dict[int, DeleteResult]
@@ -192,17 +226,23 @@ class Sweep:
             self._outbox.flush()
 
     def _patiently(self, call: Callable[[], _T]) -> _T:
-        """Call again while the store does not answer, up to the limit; an outage is no fault of a ledger's."""
+        """Call again while the store does not answer, up to the limit; an outage is no fault of a ledger's.
+
+        While the metadata is being moved there is no limit.
+        """
         deadline = time.monotonic() + self._limits.max_unreachable
         delay = 0.1
         while True:
             try:
                 return call()
             except StoreUnavailableError as error:
-                if time.monotonic() + delay > deadline:
+                migrating = isinstance(error, StoreMigratingError)
+                if not migrating and time.monotonic() + delay > deadline:
                     raise
                 logger.warning("waiting for the store: %s", error)
                 self._pause(delay)
+                if migrating:
+                    deadline = time.monotonic() + self._limits.max_unreachable
                 delay = min(delay * 2, 5.0)
 
 
@@ -213,6 +253,10 @@ def _holder(message: ReceivedMark) -> Holder | None:
         return message.mark.holder()
     except MalformedMarkError:
         return None
+
+
+def _is_of(message: ReceivedMark, ledger_ids: frozenset[int]) -> bool:
+    return message.mark is not None and message.mark.ledger_id in ledger_ids
 
 
 def _mark(message: ReceivedMark) -> PendingDeletion:

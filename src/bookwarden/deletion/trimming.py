@@ -12,7 +12,15 @@ from typing import Generic
 from bookwarden.deletion.inventory import marks_of_ledgers
 from bookwarden.deletion.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one import Mode, Operation, OperationResult, ask_broker, refuse_shadow
-from bookwarden.deletion.ports import ManagedLedgerStore, ReadCursor, ReadT, TopicAdmin, TopicOwnership
+from bookwarden.deletion.ports import (
+    ManagedLedgerStore,
+    MetadataMigrations,
+    NoMigrations,
+    ReadCursor,
+    ReadT,
+    TopicAdmin,
+    TopicOwnership,
+)
 from bookwarden.errors import (
     LostRaceError,
     NotFoundError,
@@ -30,10 +38,18 @@ _REASON = "trimmed"
 class BrokerTrim(Generic[ReadT]):
     """Trims through the broker: the consumed ledgers are marked, and the broker decides which of them go."""
 
-    def __init__(self, marker: Marker, store: ManagedLedgerStore[ReadT], topics: TopicAdmin) -> None:
+    def __init__(
+        self,
+        marker: Marker,
+        store: ManagedLedgerStore[ReadT],
+        topics: TopicAdmin,
+        *,
+        migrations: MetadataMigrations | None = None,
+    ) -> None:
         self._marker = marker
         self._store = store
         self._topics = topics
+        self._migrations = migrations or NoMigrations()
 
     def trim(self, topic: str, *, dry_run: bool = False) -> list[OperationResult]:
         """Trim each partition; NotFoundError if the topic does not exist, RefusedError for a shadow topic."""
@@ -50,7 +66,13 @@ class BrokerTrim(Generic[ReadT]):
         consumed = consumed_ledgers(ledgers, positions.values())
         marks = marks_of_ledgers(topic, consumed, _REASON)
         return ask_broker(
-            self._marker, Operation.TRIM, str(topic), marks, lambda: self._topics.trim(str(topic)), dry_run=dry_run
+            self._marker,
+            Operation.TRIM,
+            str(topic),
+            marks,
+            lambda: self._topics.trim(str(topic)),
+            migrations=self._migrations,
+            dry_run=dry_run,
         )
 
 
@@ -127,7 +149,10 @@ class StoreTrim(Generic[ReadT]):
         try:
             # The sends took time in which a broker may have come; one that comes later finds a new version.
             self._refuse_owned(name)
-            self._store.remove_ledgers(read, ids)
+            try:
+                self._store.remove_ledgers(read, ids)
+            except LostRaceError:
+                self._remove_as_moved(name, read, ids)
         except RefusedError as error:
             return f"marked, but not removed: {error}"
         except LostRaceError:
@@ -137,6 +162,14 @@ class StoreTrim(Generic[ReadT]):
         except OutcomeUnknownError as error:
             return self._read_back(name, ids, error)
         return ""
+
+    def _remove_as_moved(self, name: TopicName, read: ReadT, ids: Collection[int]) -> None:
+        """Update the node once more if only its version is another: the update waited until the metadata was moved."""
+        again = self._store.read(name.managed_ledger)
+        if again is None or again.info != read.info:
+            raise LostRaceError(f"{name} changed since it was read")
+        self._refuse_owned(name)
+        self._store.remove_ledgers(again, ids)
 
     def _read_back(self, name: TopicName, ids: Collection[int], error: OutcomeUnknownError) -> str:
         try:

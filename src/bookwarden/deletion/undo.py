@@ -15,7 +15,7 @@ from typing import Final
 
 from bookwarden.deletion.journal import Journal, UndoRecord, UndoStep
 from bookwarden.deletion.journal_reading import Deletion
-from bookwarden.deletion.ports import EntryProbe, MigrationFlag, RestoringCatalog
+from bookwarden.deletion.ports import EntryProbe, MetadataMigrations, RestoringCatalog
 from bookwarden.deletion.survival import Survival, entries_to_ask, survey
 from bookwarden.deletion.undo_rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
 from bookwarden.errors import FormatError
@@ -46,7 +46,7 @@ class Undo:
         self,
         catalog: RestoringCatalog,
         bookies: EntryProbe,
-        migration: MigrationFlag,
+        migrations: MetadataMigrations,
         journal: Journal,
         decode: Callable[[bytes], LedgerMetadata],
         name: str,
@@ -60,7 +60,7 @@ class Undo:
         """
         self._catalog = catalog
         self._bookies = bookies
-        self._migration = migration
+        self._migrations = migrations
         self._journal = journal
         self._decode = decode
         self._name = name
@@ -70,8 +70,8 @@ class Undo:
     def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
         """Restore the deletions, which are iterated over twice; yield what became of them, some at a time.
 
-        Raises RefusedError, before anything is written, during a migration of the metadata; StoreError when the
-        store or the journal does not answer. Both may be tried again.
+        During a migration of the metadata it waits before it writes, and raises StoreMigratingError after as long as a
+        write waits; StoreError when the store or the journal does not answer. Both may be tried again.
         """
         put_back: set[int] = set()
         for batch in _batches(deletions):
@@ -88,13 +88,11 @@ class Undo:
 
     def _put_back(self, deletions: Sequence[Deletion]) -> set[int]:
         """Put the metadata of those ledgers back that have none now and can be restored; return their ids."""
-        self._migration.require_idle()
+        self._migrations.await_writes()
         absent = [case.deletion for case in self._examine(deletions) if case.is_absent]
         if absent:
             self._record([(deletion, UndoStep.BEGUN) for deletion in absent])
             self._catalog.restore_many([(d.entry.ledger_id, d.entry.path, d.entry.raw) for d in absent])
-            # Had one begun meanwhile, the store that it copies to might miss what was just written.
-            self._migration.require_idle()
         return {deletion.entry.ledger_id for deletion in absent}
 
     def _conclude(self, deletions: Sequence[Deletion], put_back: Collection[int]) -> list[UndoRow]:
@@ -106,7 +104,7 @@ class Undo:
         surveys = self._survey([case for case in cases if isinstance(case.reading, StoredLedger)])
         doomed = [case for case in cases if self._is_to_go(case, surveys, put_back)]
         if doomed:
-            self._migration.require_idle()
+            self._migrations.await_writes()
         gone = self._take_away(doomed)
         rows = [conclusion(case, surveys, gone, put_back) for case in cases]
         self._record(_steps(cases, rows, put_back))
