@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.deletion.journal import JournalEntry
 from bookwarden.deletion.journal_writing import FileJournal
+from bookwarden.errors import StoreMigratingError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import shared_memory_store
+from bookwarden.metastore.migrations import Migrations
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 # Nobody listens on this port.
@@ -117,11 +118,15 @@ def test_whole_ledgers_beyond_a_screenful_are_only_counted(line: Line) -> None:
     assert len(json.loads(line("-o", "json", "undo", "--run", "q", "--yes").stdout)["ledgers"]) == 120
 
 
-def test_a_refusal_tells_nothing_but_why(line: Line) -> None:
+def test_a_failure_tells_nothing_but_why(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line.delete(1, EMPTY)
-    line.store.create(MIGRATION_PATH, b'{"phase":"COPYING"}', make_parents=True)
+
+    def moving(_: Migrations) -> None:
+        raise StoreMigratingError("the metadata is being moved, phase COPYING")
+
+    monkeypatch.setattr(Migrations, "await_writes", moving)
     refused = line("undo", "--run", "q", "--yes")
-    assert (refused.exit_code, line.exists(1)) == (5, False)
+    assert (refused.exit_code, line.exists(1)) == (7, False)
     assert "COPYING" in refused.stderr
     assert "Undone" not in refused.stdout
 

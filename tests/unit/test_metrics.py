@@ -6,6 +6,8 @@ from prometheus_client import CollectorRegistry
 
 from bookwarden.deletion.mark import Marker
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.metastore.migrating_progress import Standing
+from bookwarden.metastore.migration_phases import State
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
 
 
@@ -93,3 +95,17 @@ def test_phase_one_counts_what_was_confirmed_and_what_was_not() -> None:
     marker.mark(marks)
     assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="deletion") == 3
     assert value(registry, "marks_failed_total", ledger_type="LEDGER") == 2
+
+
+def test_the_state_of_each_store_in_a_migration_is_as_it_is_when_somebody_asks() -> None:
+    metrics = SweepMetrics()
+    standings = {"zk:z:2181": Standing(State.SERVING_SOURCE, "NOT_STARTED", None, False, 0.0, 0)}
+    metrics.show_migrations(lambda: standings)
+    at = {"store": "zk:z:2181"}
+    assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 1
+    assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 0
+    assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 0
+    standings["zk:z:2181"] = Standing(State.WAITING, "COPYING", "oxia://o:1/n", True, 12.5, 1)
+    assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 0
+    assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 1
+    assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 12.5

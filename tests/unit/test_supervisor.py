@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookwarden.errors import DataGoneError, SparkError
+from bookwarden.errors import DataGoneError, SparkError, StoreUnavailableError
 from bookwarden.pipelines.supervisor import BatchNumbers, BatchRefusedError, Patience, Pulse, Supervisor
 from servers.waiting import eventually
 
@@ -173,3 +173,83 @@ def test_of_a_progress_only_the_number_of_its_batch_is_asked_of_the_jvm() -> Non
     BatchNumbers(pulse).onQueryProgress(event)
     assert pulse.wait_until_settled(0)
     assert pulse.advances == 1
+
+
+class Moving:
+    """A metadata store that is moved, when a test says so."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self.blocked: str | None = None
+        self.news: list[str | None] = []
+        self.unreachable = False
+
+    def look(self) -> None:
+        if self.unreachable:
+            raise StoreUnavailableError("no connection")
+        if self.news:
+            self.blocked = self.news.pop(0)
+            self.stops += 1
+
+
+def test_a_query_that_waits_for_a_migration_is_not_taken_for_stalled() -> None:
+    moving, query = Moving(), ScriptedQuery()
+    moving.blocked = "COPYING"
+    patience = Patience(stall=0.3, max_failures=1, stop_timeout=5)
+    supervisor = Supervisor(lambda: query, Pulse(), patience, migrations=moving)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            supervisor.run()
+        except SparkError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert not query.stopped.wait(1)
+    moving.blocked = None
+    thread.join(10)
+    assert "no sign of life" in str(ended[0])
+
+
+def test_failures_while_the_metadata_is_moved_are_not_counted() -> None:
+    moving, told = Moving(), []
+    # What the look at the start and those after each query find.
+    moving.news = [None, "PREPARATION", "COPYING", "COPYING", None]
+    queries = [ScriptedQuery(RuntimeError(f"query {number}")) for number in range(9)]
+    patience = Patience(max_failures=2, backoff=0.001, max_backoff=0.002, stop_timeout=5)
+    supervisor = Supervisor(lambda: queries.pop(0), Pulse(), patience, on_failures=told.append, migrations=moving)
+    with pytest.raises(SparkError, match="query 5; 2 failures"):
+        supervisor.run()
+    assert told == [1]
+
+
+def test_failures_count_where_the_migration_cannot_be_seen() -> None:
+    moving = Moving()
+    moving.unreachable = True
+    with pytest.raises(SparkError, match="3 failures"):
+        Supervisor(lambda: ScriptedQuery(RuntimeError("away")), Pulse(), QUICK, migrations=moving).run()
+
+
+def test_a_query_is_started_anew_when_the_metadata_moved_to_where_another_has_to_run() -> None:
+    moving, started, moved = Moving(), [], threading.Event()
+
+    def start() -> ScriptedQuery:
+        started.append(ScriptedQuery())
+        return started[-1]
+
+    patience = Patience(max_failures=1, backoff=0.001, stop_timeout=5)
+    supervisor = Supervisor(
+        start, Pulse(), patience, migrations=moving, is_outdated=lambda: moved.is_set() and len(started) == 1
+    )
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    eventually(lambda: started)
+    moving.stops = 1
+    moved.set()
+    eventually(lambda: len(started) == 2)
+    assert started[0].stopped.is_set()
+    supervisor.stop()
+    thread.join(10)
+    assert not thread.is_alive()
