@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from bookwarden.cli.differences import DIFFERENCES_FOUND
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration import DIFFERENCES_FOUND
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.devcluster.oxia import OxiaServer
 from bookwarden.metastore.interface import MetadataStore

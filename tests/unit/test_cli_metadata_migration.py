@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from bookwarden.cli.differences import DIFFERENCES_FOUND
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration import DIFFERENCES_FOUND
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.errors import ConfigError, FormatError, RefusedError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store

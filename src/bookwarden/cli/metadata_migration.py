@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bookwarden.cli.difference_files import difference_file, row_of
+from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.migration_rehearse import rehearse
+from bookwarden.cli.node_progress import node_progress
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.migration.differences import Difference, DifferenceClass
+from bookwarden.migration.differences import DifferenceClass
 from bookwarden.migration.findings import Report, VersionRule
 from bookwarden.migration_context import VerificationContext
-
-# Beyond the exit codes of errors, and those of scans.
-DIFFERENCES_FOUND: Final = 22
-
-_SAID_EVERY: Final = 250_000
 
 _EPILOG = """\b
 Examples:
@@ -37,7 +31,10 @@ What each class means and what to do: docs/metadata-migration-verify.md."""
 
 @click.group("metadata-migration")
 def metadata_migration() -> None:
-    """Verify a move of Pulsar's metadata to another store (PIP-454)."""
+    """Rehearse and verify a move of Pulsar's metadata to another store (PIP-454)."""
+
+
+metadata_migration.add_command(rehearse)
 
 
 @metadata_migration.command(epilog=_EPILOG)
@@ -89,7 +86,7 @@ def verify(
     with (
         difference_file(file) as sink,
         VerificationContext(invocation.settings, source=source, target=target, max_reads_per_second=limit) as context,
-        _progress(invocation, f"comparing {context.source_url} with {context.target_url}") as tell,
+        node_progress(invocation, f"comparing {context.source_url} with {context.target_url}", "compared") as tell,
     ):
         begin = time.monotonic()
         report = context.compare(versions=VersionRule(versions), keep=show, sink=sink, progress=tell)
@@ -129,23 +126,10 @@ def _describe(context: VerificationContext, report: Report, seconds: float, file
     parts: list[Part] = [Facts(pairs), Table((Column("difference"), Column("nodes", right=True)), counts)]
     if shown:
         columns = (Column("difference"), Column("path", whole=False), Column("how", whole=False))
-        rows = tuple((one.kind.value, one.path, _how(one)) for one in shown)
+        rows = tuple((one.kind.value, one.path, describe_difference(one)) for one in shown)
         parts.append(Table(columns, rows, title="The first of each"))
     parts += [Note(text) for text in _notes(report, file)]
     return Document(data, tuple(parts))
-
-
-def _how(one: Difference) -> str:
-    source, target = one.source, one.target
-    if source is None or target is None:
-        side = source or target
-        return f"{side.size:,} bytes, written {moment(side.modified_ms)}" if side else ""
-    if one.first_byte is not None:
-        return f"{source.size:,} and {target.size:,} bytes, differ from byte {one.first_byte:,}"
-    return (
-        f"version {source.version} and {target.version}, "
-        f"written again {source.modifications:,} and {target.modifications:,} times"
-    )
 
 
 def _notes(report: Report, file: Path | None) -> Iterator[str]:
@@ -163,25 +147,3 @@ def _notes(report: Report, file: Path | None) -> Iterator[str]:
         if report.faults
         else "The target has every node of the source as it was."
     )
-
-
-@contextmanager
-def _progress(invocation: Invocation, what: str) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many nodes were compared; elsewhere say it from time to time."""
-    if invocation.output != "json" and sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} nodes"))
-        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
-            # How many there are is not known before they were all listed.
-            task = bars.add_task("comparing", total=None)
-            yield lambda compared: bars.update(task, completed=compared)
-        return
-    invocation.say(what)
-    said = 0
-
-    def say(compared: int) -> None:
-        nonlocal said
-        if compared >= said + _SAID_EVERY:
-            said = compared
-            invocation.say(f"{compared:,} nodes compared")
-
-    yield say

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableError
+from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
+from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path
@@ -75,6 +76,10 @@ class MemoryStore(MetadataStore):
             self._add(path, value)
         self._notify(created)
 
+    def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
+        """Create nodes, each below one that is there; a result for each, in the order asked."""
+        return [self._create_one(node) for node in nodes]
+
     def list_children(self, path: str) -> list[str]:
         with self._lock:
             self._require_open()
@@ -123,6 +128,15 @@ class MemoryStore(MetadataStore):
     @property
     def is_closed(self) -> bool:
         return self._closed
+
+    def _create_one(self, node: NewNode) -> CreateResult:
+        try:
+            self.create(node.path, node.value)
+        except FormatError:
+            return CreateResult.BAD_NAME
+        except LostRaceError:
+            return CreateResult.EXISTS
+        return CreateResult.CREATED
 
     def _require_open(self) -> None:
         if self._closed:

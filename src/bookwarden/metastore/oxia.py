@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
+from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target
@@ -19,6 +20,7 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_connection import OxiaConnection
+from bookwarden.metastore.oxia_creates import WRITE_OVERHEAD, BatchCreate
 from bookwarden.metastore.oxia_deletes import BatchDelete
 from bookwarden.metastore.oxia_lists import ChildLists
 from bookwarden.metastore.oxia_notifications import Watch
@@ -32,7 +34,6 @@ from bookwarden.wire.pb import oxia_client_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 _NONE = -1
-_WRITE_OVERHEAD = 2048
 
 
 class OxiaStore(MetadataStore):
@@ -50,6 +51,11 @@ class OxiaStore(MetadataStore):
         self._lock = threading.Lock()
         self._watches: list[Watch] = []
 
+    @property
+    def connection(self) -> OxiaConnection:
+        """How this store reaches its namespace."""
+        return self._cluster.connection
+
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         self._cluster.require_open()
         return self._reader.get_many(validate_paths(paths), self._cluster.deadline()) if paths else []
@@ -59,10 +65,8 @@ class OxiaStore(MetadataStore):
     ) -> list[DeleteResult]:
         self._cluster.require_open()
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
-        targets = [
-            Target(validate_path(path), version, created)
-            for (path, version), created in zip(expected, times, strict=True)
-        ]
+        validate_paths([path for path, _ in expected])
+        targets = [Target(path, version, created) for (path, version), created in zip(expected, times, strict=True)]
         if targets:
             self._reader.require_hierarchical(self._cluster.deadline())
         results: dict[tuple[str, int], DeleteResult] = {}
@@ -93,6 +97,14 @@ class OxiaStore(MetadataStore):
                     _LOG.debug("%s exists already", parent)
         if not self._create(path, value):
             raise LostRaceError(f"{path} exists already: read it again")
+
+    def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
+        """Create nodes at once, whether or not their parents are there; a result for each, in the order asked.
+
+        Their paths differ. Each is created by itself, none is ever replaced. Where it raises, some may be there.
+        """
+        self._cluster.require_open()
+        return BatchCreate(self._cluster, self._reader, self._writers).run(nodes)
 
     def list_children(self, path: str) -> list[str]:
         deadline = self._cluster.deadline()
@@ -181,7 +193,7 @@ class OxiaStore(MetadataStore):
 
     def _write(self, put: pb.PutRequest) -> pb.PutResponse:
         """Send one change; OutcomeUnknownError if its answer is lost."""
-        limit = self._cluster.connection.max_request_bytes - _WRITE_OVERHEAD
+        limit = self._cluster.connection.max_request_bytes - WRITE_OVERHEAD
         if put.ByteSize() > limit:
             raise StoreError(
                 f"{put.key}: {put.ByteSize()} bytes are more than the {limit} that the store takes at once"

@@ -1,9 +1,12 @@
-"""What the comparison of two metadata stores needs of them: reads, and nothing else."""
+"""What a rehearsal, and the comparison of two metadata stores, need of them; the latter reads, and nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from bookwarden.ledgers.creation import CreateResult, NewNode
+from bookwarden.ledgers.metadata import DeleteResult
 
 
 class Node(Protocol):
@@ -34,6 +37,10 @@ class Node(Protocol):
         """Whether it ends with a session."""
 
     @property
+    def session(self) -> int | None:
+        """Which session it ends with; None where it does not, or the store tells none."""
+
+    @property
     def modifications(self) -> int | None:
         """How often its value was replaced; None where that is the version."""
 
@@ -56,3 +63,19 @@ class Tree(Protocol):
 
     def sync(self) -> None:
         """Let later reads see everything that was committed before this call."""
+
+
+class ScratchStore(Tree, Protocol):
+    """A metadata store that a copy is made in, and removed from; the errors are those of `MetadataStore`."""
+
+    def create_many(self, nodes: Sequence[NewNode]) -> Sequence[CreateResult]:
+        """Create nodes at once, never replacing one; a result for each, in the order asked."""
+
+    def create(self, path: str, value: bytes) -> None:
+        """Create a node; LostRaceError if it exists."""
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        """Replace the value if the node has this version; return the new version."""
+
+    def delete_many(self, expected: Sequence[tuple[str, int]]) -> Sequence[DeleteResult]:
+        """Delete each (path, expected version) that has nothing below it; the results are in the order asked."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$bookwarden/wire/pb/oxia_client.proto\x12\x16\x62ookwarden.oxia_client\",\n\x17ShardAssignmentsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"\xc6\x01\n\x10ShardAssignments\x12L\n\nnamespaces\x18\x01 \x03(\x0b\x32\x38.bookwarden.oxia_client.ShardAssignments.NamespacesEntry\x1a\x64\n\x0fNamespacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12@\n\x05value\x18\x02 \x01(\x0b\x32\x31.bookwarden.oxia_client.NamespaceShardsAssignment:\x02\x38\x01\"\x9b\x01\n\x19NamespaceShardsAssignment\x12<\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\'.bookwarden.oxia_client.ShardAssignment\x12@\n\x10shard_key_router\x18\x02 \x01(\x0e\x32&.bookwarden.oxia_client.ShardKeyRouter\"r\n\x0fShardAssignment\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12@\n\x10int32_hash_range\x18\x03 \x01(\x0b\x32&.bookwarden.oxia_client.Int32HashRange\"H\n\x0eInt32HashRange\x12\x1a\n\x12min_hash_inclusive\x18\x01 \x01(\x07\x12\x1a\n\x12max_hash_inclusive\x18\x02 \x01(\x07\"]\n\x0bReadRequest\x12\x12\n\x05shard\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x04gets\x18\x02 \x03(\x0b\x32\".bookwarden.oxia_client.GetRequestB\x08\n\x06_shard\"A\n\x0cReadResponse\x12\x31\n\x04gets\x18\x01 \x03(\x0b\x32#.bookwarden.oxia_client.GetResponse\"t\n\nGetRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x15\n\rinclude_value\x18\x02 \x01(\x08\x12\x42\n\x0f\x63omparison_type\x18\x03 \x01(\x0e\x32).bookwarden.oxia_client.KeyComparisonType\"\xa7\x01\n\x0bGetResponse\x12.\n\x06status\x18\x01 \x01(\x0e\x32\x1e.bookwarden.oxia_client.Status\x12\x30\n\x07version\x18\x02 \x01(\x0b\x32\x1f.bookwarden.oxia_client.Version\x12\x12\n\x05value\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x10\n\x03key\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_valueB\x06\n\x04_key\"\x99\x01\n\x07Version\x12\x12\n\nversion_id\x18\x01 \x01(\x03\x12\x1b\n\x13modifications_count\x18\x02 \x01(\x03\x12\x19\n\x11\x63reated_timestamp\x18\x03 \x01(\x06\x12\x1a\n\x12modified_timestamp\x18\x04 \x01(\x06\x12\x17\n\nsession_id\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_session_id\"[\n\x0bListRequest\x12\x12\n\x05shard\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0fstart_inclusive\x18\x02 \x01(\t\x12\x15\n\rend_exclusive\x18\x03 \x01(\tB\x08\n\x06_shard\"\x1c\n\x0cListResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\x96\x01\n\x0cWriteRequest\x12\x12\n\x05shard\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x04puts\x18\x02 \x03(\x0b\x32\".bookwarden.oxia_client.PutRequest\x12\x36\n\x07\x64\x65letes\x18\x03 \x03(\x0b\x32%.bookwarden.oxia_client.DeleteRequestB\x08\n\x06_shard\"{\n\rWriteResponse\x12\x31\n\x04puts\x18\x01 \x03(\x0b\x32#.bookwarden.oxia_client.PutResponse\x12\x37\n\x07\x64\x65letes\x18\x02 \x03(\x0b\x32&.bookwarden.oxia_client.DeleteResponse\"\xbc\x01\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12 \n\x13\x65xpected_version_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nsession_id\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x1c\n\x0f\x63lient_identity\x18\x05 \x01(\tH\x02\x88\x01\x01\x42\x16\n\x14_expected_version_idB\r\n\x0b_session_idB\x12\n\x10_client_identity\"o\n\x0bPutResponse\x12.\n\x06status\x18\x01 \x01(\x0e\x32\x1e.bookwarden.oxia_client.Status\x12\x30\n\x07version\x18\x02 \x01(\x0b\x32\x1f.bookwarden.oxia_client.Version\"V\n\rDeleteRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x13\x65xpected_version_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x16\n\x14_expected_version_id\"@\n\x0e\x44\x65leteResponse\x12.\n\x06status\x18\x01 \x01(\x0e\x32\x1e.bookwarden.oxia_client.Status\"Z\n\x14\x43reateSessionRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x1a\n\x12session_timeout_ms\x18\x02 \x01(\r\x12\x17\n\x0f\x63lient_identity\x18\x03 \x01(\t\"+\n\x15\x43reateSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\x03\"5\n\x10SessionHeartbeat\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x12\n\nsession_id\x18\x02 \x01(\x03\"\x13\n\x11KeepAliveResponse\"\x16\n\x14\x43loseSessionResponse\"e\n\x14NotificationsRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12#\n\x16start_offset_exclusive\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x19\n\x17_start_offset_exclusive\"\xe3\x01\n\x11NotificationBatch\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12S\n\rnotifications\x18\x04 \x03(\x0b\x32<.bookwarden.oxia_client.NotificationBatch.NotificationsEntry\x1aZ\n\x12NotificationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.bookwarden.oxia_client.Notification:\x02\x38\x01\"v\n\x0cNotification\x12\x36\n\x04type\x18\x01 \x01(\x0e\x32(.bookwarden.oxia_client.NotificationType\x12\x1b\n\x0ekey_range_last\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x11\n\x0f_key_range_last**\n\x0eShardKeyRouter\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07XXHASH3\x10\x01*Z\n\x06Status\x12\x06\n\x02OK\x10\x00\x12\x11\n\rKEY_NOT_FOUND\x10\x01\x12\x19\n\x15UNEXPECTED_VERSION_ID\x10\x02\x12\x1a\n\x16SESSION_DOES_NOT_EXIST\x10\x03*M\n\x11KeyComparisonType\x12\t\n\x05\x45QUAL\x10\x00\x12\t\n\x05\x46LOOR\x10\x01\x12\x0b\n\x07\x43\x45ILING\x10\x02\x12\t\n\x05LOWER\x10\x03\x12\n\n\x06HIGHER\x10\x04*]\n\x10NotificationType\x12\x0f\n\x0bKEY_CREATED\x10\x00\x12\x10\n\x0cKEY_MODIFIED\x10\x01\x12\x0f\n\x0bKEY_DELETED\x10\x02\x12\x15\n\x11KEY_RANGE_DELETED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$bookwarden/wire/pb/oxia_client.proto\x12\x16\x62ookwarden.oxia_client\",\n\x17ShardAssignmentsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"\xc6\x01\n\x10ShardAssignments\x12L\n\nnamespaces\x18\x01 \x03(\x0b\x32\x38.bookwarden.oxia_client.ShardAssignments.NamespacesEntry\x1a\x64\n\x0fNamespacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12@\n\x05value\x18\x02 \x01(\x0b\x32\x31.bookwarden.oxia_client.NamespaceShardsAssignment:\x02\x38\x01\"\x9b\x01\n\x19NamespaceShardsAssignment\x12<\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\'.bookwarden.oxia_client.ShardAssignment\x12@\n\x10shard_key_router\x18\x02 \x01(\x0e\x32&.bookwarden.oxia_client.ShardKeyRouter\"r\n\x0fShardAssignment\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12@\n\x10int32_hash_range\x18\x03 \x01(\x0b\x32&.bookwarden.oxia_client.Int32HashRange\"H\n\x0eInt32HashRange\x12\x1a\n\x12min_hash_inclusive\x18\x01 \x01(\x07\x12\x1a\n\x12max_hash_inclusive\x18\x02 \x01(\x07\"]\n\x0bReadRequest\x12\x12\n\x05shard\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x04gets\x18\x02 \x03(\x0b\x32\".bookwarden.oxia_client.GetRequestB\x08\n\x06_shard\"A\n\x0cReadResponse\x12\x31\n\x04gets\x18\x01 \x03(\x0b\x32#.bookwarden.oxia_client.GetResponse\"t\n\nGetRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x15\n\rinclude_value\x18\x02 \x01(\x08\x12\x42\n\x0f\x63omparison_type\x18\x03 \x01(\x0e\x32).bookwarden.oxia_client.KeyComparisonType\"\xa7\x01\n\x0bGetResponse\x12.\n\x06status\x18\x01 \x01(\x0e\x32\x1e.bookwarden.oxia_client.Status\x12\x30\n\x07version\x18\x02 \x01(\x0b\x32\x1f.bookwarden.oxia_client.Version\x12\x12\n\x05value\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x10\n\x03key\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_valueB\x06\n\x04_key\"\x99\x01\n\x07Version\x12\x12\n\nversion_id\x18\x01 \x01(\x03\x12\x1b\n\x13modifications_count\x18\x02 \x01(\x03\x12\x19\n\x11\x63reated_timestamp\x18\x03 \x01(\x06\x12\x1a\n\x12modified_timestamp\x18\x04 \x01(\x06\x12\x17\n\nsession_id\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_session_id\"[\n\x0bListRequest\x12\x12\n\x05shard\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0fstart_inclusive\x18\x02 \x01(\t\x12\x15\n\rend_exclusive\x18\x03 \x01(\tB\x08\n\x06_shard\"\x1c\n\x0cListResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\x96\x01\n\x0cWriteRequest\x12\x12\n\x05shard\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x30\n\x04puts\x18\x02 \x03(\x0b\x32\".bookwarden.oxia_client.PutRequest\x12\x36\n\x07\x64\x65letes\x18\x03 \x03(\x0b\x32%.bookwarden.oxia_client.DeleteRequestB\x08\n\x06_shard\"{\n\rWriteResponse\x12\x31\n\x04puts\x18\x01 \x03(\x0b\x32#.bookwarden.oxia_client.PutResponse\x12\x37\n\x07\x64\x65letes\x18\x02 \x03(\x0b\x32&.bookwarden.oxia_client.DeleteResponse\"\xc2\x02\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12 \n\x13\x65xpected_version_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nsession_id\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x1c\n\x0f\x63lient_identity\x18\x05 \x01(\tH\x02\x88\x01\x01\x12 \n\x13override_version_id\x18\t \x01(\x03H\x03\x88\x01\x01\x12)\n\x1coverride_modifications_count\x18\n \x01(\x03H\x04\x88\x01\x01\x42\x16\n\x14_expected_version_idB\r\n\x0b_session_idB\x12\n\x10_client_identityB\x16\n\x14_override_version_idB\x1f\n\x1d_override_modifications_count\"o\n\x0bPutResponse\x12.\n\x06status\x18\x01 \x01(\x0e\x32\x1e.bookwarden.oxia_client.Status\x12\x30\n\x07version\x18\x02 \x01(\x0b\x32\x1f.bookwarden.oxia_client.Version\"V\n\rDeleteRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x13\x65xpected_version_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x16\n\x14_expected_version_id\"@\n\x0e\x44\x65leteResponse\x12.\n\x06status\x18\x01 \x01(\x0e\x32\x1e.bookwarden.oxia_client.Status\"Z\n\x14\x43reateSessionRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x1a\n\x12session_timeout_ms\x18\x02 \x01(\r\x12\x17\n\x0f\x63lient_identity\x18\x03 \x01(\t\"+\n\x15\x43reateSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\x03\"5\n\x10SessionHeartbeat\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x12\n\nsession_id\x18\x02 \x01(\x03\"\x13\n\x11KeepAliveResponse\"\x16\n\x14\x43loseSessionResponse\"e\n\x14NotificationsRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12#\n\x16start_offset_exclusive\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x19\n\x17_start_offset_exclusive\"\xe3\x01\n\x11NotificationBatch\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12S\n\rnotifications\x18\x04 \x03(\x0b\x32<.bookwarden.oxia_client.NotificationBatch.NotificationsEntry\x1aZ\n\x12NotificationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.bookwarden.oxia_client.Notification:\x02\x38\x01\"v\n\x0cNotification\x12\x36\n\x04type\x18\x01 \x01(\x0e\x32(.bookwarden.oxia_client.NotificationType\x12\x1b\n\x0ekey_range_last\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x11\n\x0f_key_range_last**\n\x0eShardKeyRouter\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07XXHASH3\x10\x01*Z\n\x06Status\x12\x06\n\x02OK\x10\x00\x12\x11\n\rKEY_NOT_FOUND\x10\x01\x12\x19\n\x15UNEXPECTED_VERSION_ID\x10\x02\x12\x1a\n\x16SESSION_DOES_NOT_EXIST\x10\x03*M\n\x11KeyComparisonType\x12\t\n\x05\x45QUAL\x10\x00\x12\t\n\x05\x46LOOR\x10\x01\x12\x0b\n\x07\x43\x45ILING\x10\x02\x12\t\n\x05LOWER\x10\x03\x12\n\n\x06HIGHER\x10\x04*]\n\x10NotificationType\x12\x0f\n\x0bKEY_CREATED\x10\x00\x12\x10\n\x0cKEY_MODIFIED\x10\x01\x12\x0f\n\x0bKEY_DELETED\x10\x02\x12\x15\n\x11KEY_RANGE_DELETED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +35,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHARDASSIGNMENTS_NAMESPACESENTRY']._serialized_options = b'8\001'
   _globals['_NOTIFICATIONBATCH_NOTIFICATIONSENTRY']._loaded_options = None
   _globals['_NOTIFICATIONBATCH_NOTIFICATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_SHARDKEYROUTER']._serialized_start=2814
-  _globals['_SHARDKEYROUTER']._serialized_end=2856
-  _globals['_STATUS']._serialized_start=2858
-  _globals['_STATUS']._serialized_end=2948
-  _globals['_KEYCOMPARISONTYPE']._serialized_start=2950
-  _globals['_KEYCOMPARISONTYPE']._serialized_end=3027
-  _globals['_NOTIFICATIONTYPE']._serialized_start=3029
-  _globals['_NOTIFICATIONTYPE']._serialized_end=3122
+  _globals['_SHARDKEYROUTER']._serialized_start=2948
+  _globals['_SHARDKEYROUTER']._serialized_end=2990
+  _globals['_STATUS']._serialized_start=2992
+  _globals['_STATUS']._serialized_end=3082
+  _globals['_KEYCOMPARISONTYPE']._serialized_start=3084
+  _globals['_KEYCOMPARISONTYPE']._serialized_end=3161
+  _globals['_NOTIFICATIONTYPE']._serialized_start=3163
+  _globals['_NOTIFICATIONTYPE']._serialized_end=3256
   _globals['_SHARDASSIGNMENTSREQUEST']._serialized_start=64
   _globals['_SHARDASSIGNMENTSREQUEST']._serialized_end=108
   _globals['_SHARDASSIGNMENTS']._serialized_start=111
@@ -74,29 +74,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WRITERESPONSE']._serialized_start=1541
   _globals['_WRITERESPONSE']._serialized_end=1664
   _globals['_PUTREQUEST']._serialized_start=1667
-  _globals['_PUTREQUEST']._serialized_end=1855
-  _globals['_PUTRESPONSE']._serialized_start=1857
-  _globals['_PUTRESPONSE']._serialized_end=1968
-  _globals['_DELETEREQUEST']._serialized_start=1970
-  _globals['_DELETEREQUEST']._serialized_end=2056
-  _globals['_DELETERESPONSE']._serialized_start=2058
-  _globals['_DELETERESPONSE']._serialized_end=2122
-  _globals['_CREATESESSIONREQUEST']._serialized_start=2124
-  _globals['_CREATESESSIONREQUEST']._serialized_end=2214
-  _globals['_CREATESESSIONRESPONSE']._serialized_start=2216
-  _globals['_CREATESESSIONRESPONSE']._serialized_end=2259
-  _globals['_SESSIONHEARTBEAT']._serialized_start=2261
-  _globals['_SESSIONHEARTBEAT']._serialized_end=2314
-  _globals['_KEEPALIVERESPONSE']._serialized_start=2316
-  _globals['_KEEPALIVERESPONSE']._serialized_end=2335
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=2337
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=2359
-  _globals['_NOTIFICATIONSREQUEST']._serialized_start=2361
-  _globals['_NOTIFICATIONSREQUEST']._serialized_end=2462
-  _globals['_NOTIFICATIONBATCH']._serialized_start=2465
-  _globals['_NOTIFICATIONBATCH']._serialized_end=2692
-  _globals['_NOTIFICATIONBATCH_NOTIFICATIONSENTRY']._serialized_start=2602
-  _globals['_NOTIFICATIONBATCH_NOTIFICATIONSENTRY']._serialized_end=2692
-  _globals['_NOTIFICATION']._serialized_start=2694
-  _globals['_NOTIFICATION']._serialized_end=2812
+  _globals['_PUTREQUEST']._serialized_end=1989
+  _globals['_PUTRESPONSE']._serialized_start=1991
+  _globals['_PUTRESPONSE']._serialized_end=2102
+  _globals['_DELETEREQUEST']._serialized_start=2104
+  _globals['_DELETEREQUEST']._serialized_end=2190
+  _globals['_DELETERESPONSE']._serialized_start=2192
+  _globals['_DELETERESPONSE']._serialized_end=2256
+  _globals['_CREATESESSIONREQUEST']._serialized_start=2258
+  _globals['_CREATESESSIONREQUEST']._serialized_end=2348
+  _globals['_CREATESESSIONRESPONSE']._serialized_start=2350
+  _globals['_CREATESESSIONRESPONSE']._serialized_end=2393
+  _globals['_SESSIONHEARTBEAT']._serialized_start=2395
+  _globals['_SESSIONHEARTBEAT']._serialized_end=2448
+  _globals['_KEEPALIVERESPONSE']._serialized_start=2450
+  _globals['_KEEPALIVERESPONSE']._serialized_end=2469
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=2471
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=2493
+  _globals['_NOTIFICATIONSREQUEST']._serialized_start=2495
+  _globals['_NOTIFICATIONSREQUEST']._serialized_end=2596
+  _globals['_NOTIFICATIONBATCH']._serialized_start=2599
+  _globals['_NOTIFICATIONBATCH']._serialized_end=2826
+  _globals['_NOTIFICATIONBATCH_NOTIFICATIONSENTRY']._serialized_start=2736
+  _globals['_NOTIFICATIONBATCH_NOTIFICATIONSENTRY']._serialized_end=2826
+  _globals['_NOTIFICATION']._serialized_start=2828
+  _globals['_NOTIFICATION']._serialized_end=2946
 # @@protoc_insertion_point(module_scope)

@@ -179,18 +179,22 @@ class WriteResponse(_message.Message):
     def __init__(self, puts: _Optional[_Iterable[_Union[PutResponse, _Mapping]]] = ..., deletes: _Optional[_Iterable[_Union[DeleteResponse, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("key", "value", "expected_version_id", "session_id", "client_identity")
+    __slots__ = ("key", "value", "expected_version_id", "session_id", "client_identity", "override_version_id", "override_modifications_count")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDE_VERSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDE_MODIFICATIONS_COUNT_FIELD_NUMBER: _ClassVar[int]
     key: str
     value: bytes
     expected_version_id: int
     session_id: int
     client_identity: str
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., expected_version_id: _Optional[int] = ..., session_id: _Optional[int] = ..., client_identity: _Optional[str] = ...) -> None: ...
+    override_version_id: int
+    override_modifications_count: int
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., expected_version_id: _Optional[int] = ..., session_id: _Optional[int] = ..., client_identity: _Optional[str] = ..., override_version_id: _Optional[int] = ..., override_modifications_count: _Optional[int] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("status", "version")

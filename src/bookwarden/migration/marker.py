@@ -1,0 +1,200 @@
+"""The node by which a rehearsal holds its scratch namespace, and by which a later one knows what it left.
+
+It is created before anything else, in a namespace that is empty, and deleted when everything else is gone. Its holder
+writes it again every few seconds, and writes nothing more when it could not for longer than a lease. So whatever has
+the marker was made by rehearsals, between the marker's creation and a lease after it was written last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, StoreError, StoreUnavailableError
+from bookwarden.migration.ports import Node, ScratchStore
+
+MARKER: Final = "/bookwarden-rehearsal"
+_WHAT: Final = "scratch copy of bookwarden metadata-migration rehearse"
+# The clocks of the servers of a namespace may differ by so much.
+_SKEW_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How often the marker is written, how long its holder goes on without, and when it counts as given up; seconds."""
+
+    renew_s: float = 5.0
+    lease_s: float = 30.0
+    given_up_s: float = 45.0
+
+
+class FoundMarker(NamedTuple):
+    """A marker as it was read. ``until_ms`` is when the copy was written last at the latest, as far as is known."""
+
+    version: int
+    begun_ms: int
+    until_ms: int
+    holder: str
+    is_done: bool
+
+    def may_have_made(self, node: Node, lease_s: float) -> bool:
+        """Say whether the node is as a rehearsal leaves it: persistent, never written again, and of its time."""
+        last_ms = self.until_ms + int(lease_s * 1000) + _SKEW_MS
+        in_time = self.begun_ms - _SKEW_MS <= node.created_ms <= last_ms
+        return in_time and not node.ephemeral and node.modified_ms == node.created_ms
+
+
+def find_marker(store: ScratchStore) -> FoundMarker | None:
+    """Read the marker; None if there is none. RefusedError if something else has its name."""
+    (node,) = store.get_many([MARKER])
+    if node is None:
+        return None
+    try:
+        found: Any = json.loads(node.value)
+        if found["what"] != _WHAT or node.ephemeral:
+            raise ValueError("another node")
+        until_ms = found["until_ms"]
+        return FoundMarker(
+            node.version,
+            node.created_ms,
+            node.modified_ms if until_ms is None else int(until_ms),
+            f"{found['host']} process {found['pid']}, begun {found['begun']}",
+            bool(found["done"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise RefusedError(f"{MARKER} is there and was not written by a rehearsal: name another namespace") from error
+
+
+class Hold:
+    """Holds a scratch namespace in a with statement, by a thread that writes the marker again and again.
+
+    ``until_ms`` is that of a marker that was taken over to remove what it stands for.
+    """
+
+    def __init__(self, store: ScratchStore, times: LeaseTimes, until_ms: int | None = None) -> None:
+        self._store = store
+        self._times = times
+        self._described = {
+            "what": _WHAT,
+            "id": uuid.uuid4().hex,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "begun": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+            "until_ms": until_ms,
+            "done": False,
+        }
+        self._version = -1
+        self._held_since = time.monotonic()
+        self._taken_by: str | None = None
+        self._is_released = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look_after, name="rehearsal-marker", daemon=True)
+
+    @property
+    def _value(self) -> bytes:
+        return json.dumps(self._described).encode()
+
+    def create(self) -> Hold:
+        """Take an empty namespace; RefusedError if another rehearsal was faster."""
+        try:
+            self._store.create(MARKER, self._value)
+        except LostRaceError as error:
+            raise RefusedError("another rehearsal has just begun in this namespace: name another") from error
+        (node,) = self._store.get_many([MARKER])
+        if node is None or node.value != self._value:
+            raise RefusedError(f"{MARKER} was replaced as soon as it was made: somebody else uses this namespace")
+        self._version = node.version
+        return self
+
+    def take_over(self, version: int) -> Hold:
+        """Take what another rehearsal left; RefusedError if it is alive."""
+        try:
+            self._version = self._store.put(MARKER, self._value, version)
+        except LostRaceError as error:
+            raise RefusedError(f"the rehearsal that {MARKER} belongs to goes on: wait for its end") from error
+        return self
+
+    def require(self) -> None:
+        """Raise RefusedError unless the namespace is certainly ours; call it before each write."""
+        if self._taken_by:
+            raise RefusedError(f"{MARKER} was written by somebody else ({self._taken_by}): this rehearsal ends")
+        silent = time.monotonic() - self._held_since
+        if silent > self._times.lease_s:
+            raise StoreUnavailableError(
+                f"{MARKER} could not be written for {silent:.0f} s: the target is too slow or away; nothing more is "
+                "written to it, run again with --clean"
+            )
+
+    def release(self) -> int:
+        """Write the marker no more; return its version."""
+        self._stop()
+        self.require()
+        self._is_released = True
+        return self._version
+
+    def _stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def __enter__(self) -> Hold:
+        self._held_since = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        if not self._is_released and not self._taken_by:
+            # Nothing more is written, so that nobody has to wait to be sure of it.
+            self._described["done"] = True
+            with suppress(StoreError):
+                self._renew()
+
+    def _look_after(self) -> None:
+        while not self._ended.wait(self._times.renew_s) and not self._taken_by:
+            self._renew()
+
+    def _renew(self) -> None:
+        begin = time.monotonic()
+        try:
+            self._version = self._store.put(MARKER, self._value, self._version)
+        except LostRaceError as error:
+            self._taken_by = str(error)
+        except OutcomeUnknownError:
+            self._read_back(begin)
+        except StoreUnavailableError:
+            # What is not written counts, not why; the next attempt may succeed.
+            return
+        else:
+            self._held_since = begin
+
+    def _read_back(self, begin: float) -> None:
+        (node,) = self._store.get_many([MARKER])
+        if node is None or node.value != self._value:
+            self._taken_by = "after a connection that broke"
+            return
+        self._version, self._held_since = node.version, begin
+
+
+def wait_until_given_up(
+    store: ScratchStore, found: FoundMarker, times: LeaseTimes, say: Callable[[str], object]
+) -> FoundMarker:
+    """Return the marker once nobody has written it for a while; RefusedError if somebody does."""
+    if found.is_done:
+        return found
+    say(f"{MARKER} is of {found.holder}: waiting {times.given_up_s:.0f} s to see that it has ended")
+    time.sleep(times.given_up_s)
+    again = find_marker(store)
+    if again is None or again.version != found.version:
+        raise RefusedError(f"the rehearsal of {found.holder} goes on in this namespace: wait for its end")
+    return again

@@ -1,0 +1,115 @@
+"""Builds what rehearses a migration of the metadata store, from the settings, as `context` does for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bookwarden.clusters.pulsar.migration_flag import MigrationState, read_flag
+from bookwarden.config import Settings
+from bookwarden.context import bookkeeper_place_of, open_single_store
+from bookwarden.errors import ConfigError, RefusedError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.metastore.throttle import throttled
+from bookwarden.metastore.timed_reads import TimedStore
+from bookwarden.metastore.urls import scheme_of, split_chroot
+from bookwarden.migration.marker import Hold, LeaseTimes
+from bookwarden.migration.ports import ScratchStore
+from bookwarden.migration.rehearsal import Rehearsal, RehearsalReport
+from bookwarden.migration.scratch import claim, clean, clean_own
+from bookwarden.migration_context import former_store
+from bookwarden.resources import Resources
+
+_IDLE = ("NOT_STARTED", "FAILED")
+
+
+class RehearsalContext(Resources):
+    """The store in use and a scratch namespace; close it, or use it in a with statement.
+
+    ``source`` is a URL, None for the only store of the settings; a snapshot serves as well. ``target`` is that of the
+    scratch namespace. ``max_reads_per_second`` is for each of both stores. Raises ConfigError for a target that cannot
+    be one, and RefusedError for one that is in use, or while a migration goes on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        target: str,
+        source: str | None = None,
+        max_reads_per_second: float | None = None,
+        times: LeaseTimes | None = None,
+    ) -> None:
+        super().__init__()
+        self._times = times or LeaseTimes()
+        self._limited = max_reads_per_second is not None or settings.metadata_store.max_requests_per_second is not None
+        with self._closed_on_error():
+            self.source_url = source or former_store(settings)
+            self.target_url = target
+            _require_other(settings, self.source_url, target)
+            self._timed = TimedStore(self._keep(open_single_store(settings, self.source_url)))
+            _require_idle(read_flag(self._timed), self.source_url, target)
+            self._source = throttled(self._timed, max_reads_per_second)
+            scratch = self._keep(open_single_store(settings, target))
+            self._scratch = _scratch_of(scratch)
+            self._compared = throttled(scratch, max_reads_per_second)
+
+    def clean(self, say: Callable[[str], object]) -> int:
+        """Remove what an earlier rehearsal left in the target; return how many nodes."""
+        return clean(self._scratch, self._times, say)
+
+    @contextmanager
+    def claimed(self) -> Iterator[Hold]:
+        """Hold the target for the block; RefusedError if it is not empty."""
+        with claim(self._scratch, self._times) as hold:
+            yield hold
+
+    def rehearse(self, hold: Hold, *, keep: int, progress: Callable[[str, int], object]) -> RehearsalReport:
+        """Copy the source into the target that is held, and compare; the source is only read."""
+        return Rehearsal(
+            self._source,
+            self._scratch,
+            self._compared,
+            hold,
+            reading_s=lambda: self._timed.reading_s,
+            limited=self._limited,
+            keep=keep,
+            progress=progress,
+        ).run()
+
+    def clean_own(self, hold: Hold) -> int:
+        """Remove what was copied while the target was held, and its marker; return how many nodes."""
+        return clean_own(self._scratch, hold, self._times)
+
+
+def _require_other(settings: Settings, source: str, target: str) -> None:
+    """Refuse a target that is no Oxia, and one on which anything of the settings runs."""
+    if scheme_of(target) not in ("oxia", "memory"):
+        raise ConfigError(f"{target} is no target of a migration: Pulsar moves metadata to oxia:// alone")
+    in_use = (source, *settings.metadata_store.urls, bookkeeper_place_of(settings).url)
+    if any(split_chroot(url)[0] == split_chroot(target)[0] for url in in_use):
+        raise RefusedError(f"{target} is a store in use: name a scratch namespace, made for the rehearsal alone")
+
+
+def _require_idle(flag: MigrationState | None, source: str, target: str) -> None:
+    if flag is not None and flag.target_url and split_chroot(flag.target_url)[0] == split_chroot(target)[0]:
+        raise RefusedError(
+            f"{target} is what the migration flag of {source} names ({flag.phase}): name a scratch namespace that no "
+            "cluster is moved to"
+        )
+    if flag is not None and flag.phase not in _IDLE:
+        raise RefusedError(
+            f"the metadata of {source} is being migrated, or was ({flag.phase}): there is nothing to rehearse"
+        )
+
+
+def _scratch_of(store: MetadataStore) -> ScratchStore:
+    if isinstance(store, MemoryStore):
+        return store
+    # Not before, for it needs libraries that not everybody has; whoever opened an Oxia has them.
+    from bookwarden.metastore.oxia import OxiaStore
+
+    if not isinstance(store, OxiaStore):
+        raise ConfigError(f"{type(store).__name__} takes no copy")
+    return store
