@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import click
 
 from bookwarden.cli.difference_files import difference_file, row_of
 from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.migration_preflight import preflight
 from bookwarden.cli.migration_rehearse import rehearse
+from bookwarden.cli.migration_start import start
+from bookwarden.cli.migration_status import status
+from bookwarden.cli.migration_watch import watch
 from bookwarden.cli.node_progress import node_progress
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.migration.differences import DifferenceClass
@@ -31,10 +34,11 @@ What each class means and what to do: docs/metadata-migration-verify.md."""
 
 @click.group("metadata-migration")
 def metadata_migration() -> None:
-    """Rehearse and verify a move of Pulsar's metadata to another store (PIP-454)."""
+    """Prepare, rehearse, begin, follow and verify a move of Pulsar's metadata to another store (PIP-454)."""
 
 
-metadata_migration.add_command(rehearse)
+for _command in (preflight, rehearse, start, status, watch):
+    metadata_migration.add_command(_command)
 
 
 @metadata_migration.command(epilog=_EPILOG)

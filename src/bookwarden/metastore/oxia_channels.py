@@ -17,8 +17,9 @@ from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUn
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
-# The name that 0.14 and Pulsar 4.2's client have. Servers from 0.15 call it io.oxia.proto.v1, and have both.
+# The name that 0.14 and Pulsar 4.2's client have. Servers from 0.15 have both.
 _SERVICE: Final = "/io.streamnative.oxia.proto.OxiaClient/"
+_SERVICE_FROM_0_15: Final = "/io.oxia.proto.v1.OxiaClient/"
 
 _OPTIONS: Final = (
     # The server sends parts of 2 MiB and more if a value is larger.
@@ -81,6 +82,9 @@ class OxiaServer:
         self.address = address
         self._token = (("authorization", f"Bearer {token}"),) if token else ()
         self._assignments = _stream(channel, "GetShardAssignments", pb.ShardAssignments)
+        self._assignments_from_0_15 = channel.unary_stream(
+            f"{_SERVICE_FROM_0_15}GetShardAssignments", request_serializer=_serialized, response_deserializer=bytes
+        )
         self._read = _stream(channel, "Read", pb.ReadResponse)
         self._list = _stream(channel, "List", pb.ListResponse)
         self._notifications = _stream(channel, "GetNotifications", pb.NotificationBatch)
@@ -96,6 +100,20 @@ class OxiaServer:
     def assignments(self, namespace: str) -> Any:
         """Follow which server leads which shard."""
         return _invoke(self._assignments, pb.ShardAssignmentsRequest(namespace=namespace), metadata=self._token)
+
+    def is_0_15(self, namespace: str, timeout: float) -> bool:
+        """Say whether it is Oxia 0.15 or newer: it has the service by another name as well."""
+        request = pb.ShardAssignmentsRequest(namespace=namespace)
+        call = _invoke(self._assignments_from_0_15, request, timeout=timeout, metadata=self._token)
+        try:
+            next(call, None)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return False
+            raise
+        finally:
+            call.cancel()
+        return True
 
     def read(self, request: pb.ReadRequest, timeout: float) -> Any:
         """Send gets to a shard's leader."""

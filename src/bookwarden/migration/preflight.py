@@ -1,0 +1,374 @@
+"""Would a migration of the metadata store succeed? Judged from what was seen, before anything is begun.
+
+What each line rests on: DualMetadataStore, MigrationCoordinator and MetadataMigrationBase of Pulsar 4.2.4; what to do
+about each is in docs/metadata-migration.md, under the line's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from bookwarden.migration.observations import BrokerSeen, Observations, TargetSeen
+
+# PIP-454: 500 MB in 30 s.
+PROPOSED_SECONDS: Final = 30.0
+_PROPOSED_BYTES_PER_SECOND: Final = 500e6 / PROPOSED_SECONDS
+# What a broker of 4.2.4 copied on two cores with everything on one machine: docs/metadata-migration.md, "size".
+_NODES_PER_SECOND: Final = 4_000.0
+# The copy ends when nothing came for a second.
+_LAST_LOOK_SECONDS: Final = 1.0
+# How long the coordinator waits for the participants, and then goes on without them.
+COORDINATOR_WAITS_S: Final = 60.0
+_OLDEST: Final = (4, 2)
+# What Oxia's clients take in an answer, less what comes with a value.
+_LARGEST_VALUE: Final = 4 * 1024 * 1024 - 16 * 1024
+_SHOWN: Final = 3
+
+
+class Verdict(Enum):
+    """What a line of the pre-flight comes to."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILS = "would fail"
+
+
+class Finding(NamedTuple):
+    """One line: what was looked at, the verdict, what was seen, and what to do unless all is well."""
+
+    check: str
+    verdict: Verdict
+    seen: str
+    advice: str = ""
+
+
+# Nothing makes a migration possible while one of these fails.
+NEVER_SKIPPED: Final = frozenset({"flag"})
+
+
+def judge(seen: Observations) -> list[Finding]:
+    """Give all lines, in the order in which they are best dealt with."""
+    lines = (
+        _flag,
+        _brokers,
+        _broker_settings,
+        _participants,
+        _bookies,
+        _chroot,
+        _target,
+        _key_order,
+        _oxia_version,
+        _size,
+        _node_size,
+        _configuration_store,
+        _other_stores,
+        _timeouts,
+        _bookwarden,
+    )
+    return [finding for line in lines for finding in line(seen)]
+
+
+def failing(findings: list[Finding]) -> list[Finding]:
+    """Name the lines by which a migration would fail."""
+    return [finding for finding in findings if finding.verdict is Verdict.FAILS]
+
+
+def estimate_seconds(nodes: int, size: int) -> float:
+    """Estimate how long so many nodes, with so many bytes, are copied."""
+    return max(size / _PROPOSED_BYTES_PER_SECOND, nodes / _NODES_PER_SECOND) + _LAST_LOOK_SECONDS
+
+
+def _flag(seen: Observations) -> Iterator[Finding]:
+    if seen.phase is None:
+        yield Finding("flag", Verdict.OK, "no migration was begun before")
+        return
+    advice = {
+        "PREPARATION": "one is under way: `bookwarden metadata-migration watch`",
+        "COPYING": "one is under way: `bookwarden metadata-migration watch`",
+        "COMPLETED": "this store was moved already; never remove that flag",
+        "FAILED": "restart all brokers and bookies, empty the target, then remove the flag",
+    }.get(seen.phase, "find out who wrote it, then remove it")
+    yield Finding("flag", Verdict.FAILS, f"there is a flag already: {seen.phase}, to {seen.flag_target or '-'}", advice)
+
+
+def _brokers(seen: Observations) -> Iterator[Finding]:
+    if not seen.brokers:
+        yield Finding(
+            "brokers",
+            Verdict.FAILS,
+            "no broker is registered in the source",
+            "name the brokers' metadataStoreUrl with --source; start the brokers",
+        )
+        return
+    old = [broker for broker in seen.brokers if broker.version and not is_new_enough(broker.version)]
+    untold = [broker for broker in seen.brokers if not broker.version]
+    if old:
+        told = _some([f"{broker.name} is {broker.version}" for broker in old])
+        yield Finding("brokers", Verdict.FAILS, told, "upgrade all brokers to 4.2 or newer first")
+    elif seen.admin_trouble:
+        yield Finding("brokers", Verdict.FAILS, seen.admin_trouble, "check pulsar.admin_url and the rights of our role")
+    elif untold:
+        told = _some([f"{broker.name}: {broker.trouble}" for broker in untold])
+        yield Finding("brokers", Verdict.WARNING, f"of unknown version: {told}", "make sure that it is 4.2 or newer")
+    else:
+        versions = ", ".join(sorted({broker.version or "" for broker in seen.brokers}))
+        yield Finding("brokers", Verdict.OK, f"{len(seen.brokers)} registered, of version {versions}")
+
+
+def _broker_settings(seen: Observations) -> Iterator[Finding]:
+    faults = [fault for broker in seen.brokers for fault in _faults_of(broker)]
+    silent = [f"{broker.name}: {broker.trouble}" for broker in seen.brokers if broker.settings is None]
+    yield from faults
+    if silent:
+        yield Finding(
+            "broker settings",
+            Verdict.WARNING,
+            f"not told by {_some(silent)}",
+            "check zookeeperSessionExpiredPolicy and bookkeeperMetadataServiceUri there",
+        )
+    elif seen.brokers and not faults:
+        yield Finding(
+            "broker settings",
+            Verdict.OK,
+            "all brokers follow with BookKeeper's metadata too, and stay up without the source's session",
+        )
+
+
+def _faults_of(broker: BrokerSeen) -> Iterator[Finding]:
+    settings = broker.settings or {}
+    if settings.get("zookeeperSessionExpiredPolicy") == "shutdown":
+        yield Finding(
+            "broker settings",
+            Verdict.FAILS,
+            f"{broker.name} has zookeeperSessionExpiredPolicy=shutdown: it ends when the migration begins",
+            "set it to reconnect and restart the broker",
+        )
+    uri = settings.get("bookkeeperMetadataServiceUri", "")
+    if uri and not uri.startswith("metadata-store:"):
+        yield Finding(
+            "broker settings",
+            Verdict.FAILS,
+            f"{broker.name} reaches BookKeeper's metadata by {uri}, which does not follow",
+            "set bookkeeperMetadataServiceUri to metadata-store: and the source's URL, or leave it empty; restart",
+        )
+
+
+def _participants(seen: Observations) -> Iterator[Finding]:
+    others = {session: paths for session, paths in seen.not_taking_part.items() if not _bookies_in(paths, seen)}
+    if not seen.participants:
+        yield Finding(
+            "participants",
+            Verdict.FAILS,
+            "no process has registered: the copy would begin at once, and nobody would follow",
+            "restart all brokers and bookies: after a migration that failed they register when they start",
+        )
+    for paths in others.values():
+        yield Finding(
+            "participants",
+            Verdict.FAILS,
+            f"a process that has not registered keeps {_some(list(paths))}: it would stay on the source",
+            "find it by these nodes; restart it, upgrade it to 4.2, or stop it",
+        )
+    if seen.participants and not others:
+        ours = sum(whose.startswith("bookwarden") for whose in seen.participants.values())
+        said = (
+            f"{len(seen.participants)} registered, {ours} of them bookwarden's"
+            if ours
+            else (f"{len(seen.participants)} registered")
+        )
+        yield Finding(
+            "participants", Verdict.OK, f"{said}; every process with a session that keeps nodes is among them"
+        )
+
+
+def _bookies(seen: Observations) -> Iterator[Finding]:
+    native = sorted({bookie for paths in seen.not_taking_part.values() for bookie in _bookies_in(paths, seen)})
+    if native:
+        yield Finding(
+            "bookies",
+            Verdict.FAILS,
+            f"{_some(native)} did not register: of another metadataServiceUri than metadata-store:, or older than 4.2",
+            "set metadataServiceUri=metadata-store:zk:... on each bookie, upgrade it to 4.2, restart",
+        )
+    absent = sorted(set(seen.bookies_known) - set(seen.bookies))
+    if absent:
+        yield Finding(
+            "bookies",
+            Verdict.WARNING,
+            f"{_some(absent)} has a cookie and does not run",
+            "start it, or decommission it; when it comes back later, let its metadataServiceUri name the target",
+        )
+    if not seen.bookies and not native:
+        yield Finding(
+            "bookies",
+            Verdict.WARNING,
+            f"none is registered below {seen.ledgers_root} of the source",
+            "BookKeeper's metadata elsewhere is not moved; check that the bookies run",
+        )
+    elif not native and not absent:
+        yield Finding("bookies", Verdict.OK, f"{len(seen.bookies)} registered, all of them as participants")
+
+
+def _chroot(seen: Observations) -> Iterator[Finding]:
+    if not seen.chroot:
+        yield Finding("chroot", Verdict.OK, "the source has none")
+        return
+    yield Finding(
+        "chroot",
+        Verdict.WARNING,
+        f"the source has the chroot {seen.chroot}: brokers and bookies of 4.2.4 delete their participant node by a "
+        f"wrong path, and stay on the list; writes are blocked {COORDINATOR_WAITS_S:.0f} s longer",
+        "look in their logs for `Failed during migration preparation` before you trust the copy",
+    )
+
+
+def _target(seen: Observations) -> Iterator[Finding]:
+    if isinstance(seen.target, str):
+        yield Finding("target", Verdict.FAILS, seen.target, "start it, check --target and the section metadata_store")
+    elif seen.target.names:
+        yield Finding(
+            "target",
+            Verdict.FAILS,
+            f"not empty: it has {_some([f'/{name}' for name in seen.target.names])}",
+            "take an empty namespace, or delete all keys of this one; what is left there comes alive with the cluster",
+        )
+    else:
+        yield Finding("target", Verdict.OK, "answers, and is empty")
+
+
+def _key_order(seen: Observations) -> Iterator[Finding]:
+    if not isinstance(seen.target, TargetSeen):
+        return
+    if seen.target.hierarchical is None:
+        yield Finding(
+            "key sorting",
+            Verdict.WARNING,
+            "an empty namespace does not show how it sorts its keys",
+            "leave out --read-only: one key is written there, and deleted",
+        )
+    elif seen.target.hierarchical:
+        yield Finding("key sorting", Verdict.OK, "hierarchical")
+    else:
+        yield Finding(
+            "key sorting",
+            Verdict.FAILS,
+            "the target sorts its keys in natural order, and Pulsar finds no children there",
+            "make the namespace with --key-sorting hierarchical",
+        )
+
+
+def _oxia_version(seen: Observations) -> Iterator[Finding]:
+    if not isinstance(seen.target, TargetSeen):
+        return
+    if seen.target.is_0_15:
+        yield Finding("oxia version", Verdict.OK, "0.15 or newer")
+        return
+    yield Finding(
+        "oxia version",
+        Verdict.WARNING,
+        "older than 0.15; brokers that write at the same time can stop a shard of 0.14.0 and 0.14.1 for good, and "
+        "versions and counts of modifications are not kept",
+        "run 0.15 or newer",
+    )
+
+
+def _size(seen: Observations) -> Iterator[Finding]:
+    survey = seen.survey
+    seconds = estimate_seconds(survey.nodes, survey.size)
+    told = (
+        f"{survey.nodes:,} nodes, {survey.size / 1e6:,.1f} MB: copied in about {seconds:,.0f} s "
+        f"(the proposal: {PROPOSED_SECONDS:.0f} s for 500 MB)"
+    )
+    if seconds <= PROPOSED_SECONDS:
+        yield Finding("size", Verdict.OK, told)
+        return
+    yield Finding(
+        "size",
+        Verdict.WARNING,
+        told,
+        "no topic, subscription, ledger or policy can be made or changed for so long: choose the hour; "
+        "delete what nobody needs first (`bookwarden orphans scan`)",
+    )
+
+
+def _node_size(seen: Observations) -> Iterator[Finding]:
+    largest = seen.survey.largest
+    if largest is None:
+        return
+    told = f"the largest is {largest.path} with {largest.size:,} bytes"
+    if largest.size > _LARGEST_VALUE:
+        yield Finding(
+            "node size",
+            Verdict.FAILS,
+            f"{told}, more than the {_LARGEST_VALUE:,} that Oxia's clients can read",
+            "make it smaller: compress managedLedgerInfo and managedCursorInfo, trim the topic",
+        )
+    else:
+        yield Finding("node size", Verdict.OK, told)
+
+
+def _configuration_store(seen: Observations) -> Iterator[Finding]:
+    others = sorted({broker.other_configuration for broker in seen.brokers if broker.other_configuration})
+    if others:
+        yield Finding(
+            "configuration store",
+            Verdict.WARNING,
+            f"the brokers' configurationMetadataStoreUrl is {_some(others)}, and is not moved",
+            "keep that ZooKeeper, and the setting, after the migration",
+        )
+    elif any(broker.settings is not None for broker in seen.brokers):
+        yield Finding("configuration store", Verdict.OK, "the same as the source, and moved with it")
+
+
+def _other_stores(seen: Observations) -> Iterator[Finding]:
+    if seen.other_stores:
+        yield Finding(
+            "other stores",
+            Verdict.WARNING,
+            f"the settings name {_some(list(seen.other_stores))} as well, which is not moved",
+            "each store is migrated by itself, by brokers that use it; keep those that are not",
+        )
+
+
+def _timeouts(seen: Observations) -> Iterator[Finding]:
+    limit_ms = COORDINATOR_WAITS_S * 1000
+    told = [(broker, (broker.settings or {}).get("metadataStoreSessionTimeoutMillis", "")) for broker in seen.brokers]
+    long = [f"{broker.name}: {value} ms" for broker, value in told if value.isdigit() and int(value) >= limit_ms]
+    if long:
+        yield Finding(
+            "session timeouts",
+            Verdict.WARNING,
+            f"metadataStoreSessionTimeoutMillis of {_some(long)}: a broker that dies just before is waited for in vain",
+            f"the copy begins after {COORDINATOR_WAITS_S:.0f} s all the same; check before that all brokers are well",
+        )
+    elif any(value.isdigit() for _, value in told):
+        yield Finding("session timeouts", Verdict.OK, f"below the {COORDINATOR_WAITS_S:.0f} s that are waited for all")
+
+
+def _bookwarden(seen: Observations) -> Iterator[Finding]:
+    yield Finding(
+        "bookwarden",
+        Verdict.OK,
+        f"a sweep leaves within {seen.drain_limit_s:g} s, or when its session of {seen.session_timeout_s:g} s ends",
+    )
+
+
+def is_new_enough(version: str) -> bool:
+    """Say whether a broker of this version takes part in migrations; one that cannot be read does not."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) >= _OLDEST
+
+
+def _bookies_in(paths: tuple[str, ...], seen: Observations) -> list[str]:
+    """Name the bookies whose registrations are among these paths."""
+    available = f"{seen.ledgers_root}/available/"
+    names = [path.removeprefix(available).removeprefix("readonly/") for path in paths if path.startswith(available)]
+    return [f"bookie {name}" for name in names]
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

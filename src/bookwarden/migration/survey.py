@@ -1,0 +1,112 @@
+"""What a migration would copy: how much, what of it is too large, and whose the ephemeral nodes are."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from bookwarden.migration.ports import Node, Tree
+from bookwarden.migration.walking import TreeWalk
+
+# Enough to tell a share to 3 % (two standard deviations), and few enough to be read at once.
+SAMPLE_SIZE: Final = 1_000
+
+_KEPT_PATHS: Final = 3
+
+
+class SizedNode(NamedTuple):
+    """A node's path and the bytes of its value."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A source as it was found.
+
+    ``nodes`` and ``size`` (bytes of values and paths) are of persistent nodes. ``largest`` is the node with the largest
+    value. ``sessions`` has, by session, paths of some of the ephemeral nodes that end with it, the first in order;
+    None stands for the sessions of a store that tells none. ``sample`` are the paths of some persistent nodes, all of
+    them if they are few, chosen so that each is as likely as any other.
+    """
+
+    nodes: int
+    size: int
+    ephemeral: int
+    largest: SizedNode | None
+    sessions: Mapping[int | None, tuple[str, ...]]
+    sample: tuple[str, ...]
+
+    @property
+    def is_sampled_whole(self) -> bool:
+        """Whether the sample is all there is."""
+        return len(self.sample) == self.nodes
+
+
+def survey(
+    source: Tree,
+    *,
+    passed_over: Collection[str] = (),
+    progress: Callable[[int], object] = lambda _: None,
+    sample_size: int = SAMPLE_SIZE,
+) -> Survey:
+    """Read all of a source, but what is passed over; ``progress`` is told the number of nodes read so far."""
+    tally = _Tally(progress, sample_size)
+    TreeWalk([source], tally.add, passed_over=passed_over).run()
+    return tally.survey()
+
+
+class _Tally:
+    """Gathers what the threads of a walk find."""
+
+    def __init__(self, progress: Callable[[int], object], sample_size: int) -> None:
+        self._progress = progress
+        self._sample_size = sample_size
+        self._lock = threading.Lock()
+        self._random = random.Random()
+        self._nodes = self._size = self._ephemeral = 0
+        self._largest: SizedNode | None = None
+        self._sessions: dict[int | None, list[str]] = {}
+        # Those with the largest of numbers that were drawn for each: a heap, the smallest first.
+        self._sample: list[tuple[float, str]] = []
+
+    def add(self, paths: Sequence[str], nodes: Sequence[Sequence[Node | None]]) -> None:
+        """Take over the nodes of some paths."""
+        with self._lock:
+            for path, node in zip(paths, nodes[0], strict=True):
+                if node is None:
+                    continue
+                if node.ephemeral:
+                    self._add_ephemeral(path, node)
+                else:
+                    self._add_persistent(path, len(node.value))
+            self._progress(self._nodes + self._ephemeral)
+
+    def survey(self) -> Survey:
+        """Sum up."""
+        sessions = {session: tuple(paths) for session, paths in self._sessions.items()}
+        sample = tuple(sorted(path for _, path in self._sample))
+        return Survey(self._nodes, self._size, self._ephemeral, self._largest, sessions, sample)
+
+    def _add_ephemeral(self, path: str, node: Node) -> None:
+        self._ephemeral += 1
+        kept = self._sessions.setdefault(node.session, [])
+        kept.append(path)
+        kept.sort()
+        del kept[_KEPT_PATHS:]
+
+    def _add_persistent(self, path: str, size: int) -> None:
+        self._nodes += 1
+        self._size += size + len(path)
+        if self._largest is None or size > self._largest.size:
+            self._largest = SizedNode(path, size)
+        drawn = self._random.random()
+        if len(self._sample) < self._sample_size:
+            heapq.heappush(self._sample, (drawn, path))
+        elif drawn > self._sample[0][0]:
+            heapq.heapreplace(self._sample, (drawn, path))

@@ -1,0 +1,151 @@
+"""A migration under way, as whoever waits for its end sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from bookwarden.migration.preflight import COORDINATOR_WAITS_S
+
+# A coordinator that is alive goes on sooner.
+_STALL_SECONDS: Final = 30.0
+
+
+class Ending(Enum):
+    """How it ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REMOVED = "flag removed"
+
+
+def ending_of(phase: str | None) -> Ending | None:
+    """Say what ending a phase is, if it is one."""
+    return {"COMPLETED": Ending.COMPLETED, "FAILED": Ending.FAILED}.get(phase or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How many of the source's nodes are in the target: counted, or estimated from a part of them."""
+
+    nodes: int
+    of: int
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment; ``at_ms`` is by our clock, the other times are by that of the source's server.
+
+    ``phase`` is None where there is no flag. ``participants`` says of each registered node whose it is. ``copied`` is
+    None where it is not known. ``trouble`` is why the source could not be read: all else is of the last look then.
+    """
+
+    at_ms: int
+    phase: str | None = None
+    target_url: str | None = None
+    began_ms: int = 0
+    changed_ms: int = 0
+    participants: Mapping[str, str] = field(default_factory=dict)
+    copied: Copied | None = None
+    trouble: str | None = None
+
+    @property
+    def blocked_seconds(self) -> float:
+        """How long writes have been stopped, or were; the clocks of ours and the source may differ while it goes on."""
+        if self.phase is None or not self.began_ms:
+            return 0.0
+        end = self.changed_ms if ending_of(self.phase) else self.at_ms
+        return max(0.0, (end - self.began_ms) / 1000)
+
+    @property
+    def phase_seconds(self) -> float:
+        """How long the phase has lasted, by both clocks."""
+        return max(0.0, (self.at_ms - self.changed_ms) / 1000) if self.changed_ms else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A look, what is to be said of it besides, and whether it was the last one."""
+
+    look: Look
+    warnings: tuple[str, ...] = ()
+    ending: Ending | None = None
+
+    @property
+    def differs_from(self) -> tuple[object, ...]:
+        """What makes a step worth telling: all but the passing of time."""
+        look = self.look
+        return look.phase, tuple(look.participants), look.copied, look.trouble, self.warnings
+
+
+def follow(
+    look: Callable[[], Look],
+    *,
+    every_s: float = 0.5,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Step]:
+    """Look until the migration is over; the last step has its ending."""
+    course = _Course(clock)
+    while True:
+        step = course.step(look())
+        yield step
+        if step.ending is not None:
+            return
+        pause(every_s)
+
+
+class _Course:
+    """What was seen so far; each warning is given once."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last: Look | None = None
+        self._moved_at = clock()
+        self._warned: set[str] = set()
+
+    def step(self, look: Look) -> Step:
+        before = self._last
+        if before is None or (look.phase, look.copied, look.trouble) != (before.phase, before.copied, before.trouble):
+            self._moved_at = self._clock()
+        warnings = tuple(text for text in self._warnings(look, before) if text not in self._warned)
+        self._warned.update(warnings)
+        self._last = look
+        return Step(look, warnings, _ending(look, before))
+
+    def _warnings(self, look: Look, before: Look | None) -> Iterator[str]:
+        if look.trouble is not None:
+            return
+        left = _named(look.participants)
+        if left and before is not None and (before.phase, look.phase) == ("PREPARATION", "COPYING"):
+            yield (
+                f"the copy began without {left}, after {COORDINATOR_WAITS_S:.0f} s: what they write to the source now "
+                "may be lost; find them, and verify the copy"
+            )
+        idle = self._clock() - self._moved_at
+        if look.phase == "PREPARATION" and idle > COORDINATOR_WAITS_S + _STALL_SECONDS:
+            yield (
+                "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
+                "'A migration that stands still' in docs/metadata-migration.md"
+            )
+        if look.phase == "COPYING" and idle > _STALL_SECONDS:
+            yield (
+                f"nothing was copied for {_STALL_SECONDS:.0f} s: the broker that copies may have ended; see "
+                "'A migration that stands still' in docs/metadata-migration.md"
+            )
+
+
+def _ending(look: Look, before: Look | None) -> Ending | None:
+    if look.trouble is not None:
+        return None
+    if look.phase is None:
+        return None if before is None or before.phase is None else Ending.REMOVED
+    return ending_of(look.phase)
+
+
+def _named(participants: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({whose})" if whose else name for name, whose in sorted(participants.items()))
