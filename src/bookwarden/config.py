@@ -90,7 +90,7 @@ class MetadataStoreSettings(_Section):
     tls_private_key_file: str | None = None
     session_timeout_seconds: float = Field(default=30.0, gt=0)
     operation_timeout_seconds: float = Field(default=30.0, gt=0)
-    batch_size: int = Field(default=100, ge=1, le=1000)
+    batch_size: int | None = Field(default=None, ge=1, le=1000)
     batches_in_flight: int = Field(default=8, ge=1, le=64)
     jute_maxbuffer: int = Field(default=1_048_575, ge=4096)
     max_requests_per_second: float | None = Field(default=None, gt=0)

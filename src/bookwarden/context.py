@@ -128,10 +128,11 @@ def open_single_store(settings: Settings, url: str) -> MetadataStore:
         "ca": store.tls_trust_certs_file,
         "certfile": store.tls_certificate_file,
         "keyfile": store.tls_private_key_file,
-        "batch_size": store.batch_size,
         "in_flight": store.batches_in_flight,
         "max_requests_per_second": store.max_requests_per_second,
     }
+    if store.batch_size is not None:
+        options["batch_size"] = store.batch_size
     if scheme == "oxia":
         options["token"] = store.oxia_token.get_secret_value() if store.oxia_token else None
         return open_store(url, **options)

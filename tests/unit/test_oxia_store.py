@@ -482,6 +482,14 @@ def test_the_settings_reach_the_store() -> None:
     store.close()
 
 
+def test_requests_are_as_large_as_the_kind_of_store_likes_best_unless_the_settings_say_how_large() -> None:
+    for given, expected in (({}, 500), ({"metadata_store.batch_size": "100"}, 100)):
+        store = open_metadata_store(load_settings(overrides=given), "oxia://oxia:6648/broker")
+        assert isinstance(store, OxiaStore)
+        assert store._cluster.connection.batch_size == expected
+        store.close()
+
+
 @pytest.mark.parametrize(
     ("url", "options", "says"),
     [

@@ -33,7 +33,7 @@ class OxiaConnection:
     ca: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
-    batch_size: int = 250
+    batch_size: int = 500
     in_flight: int = 8
     max_request_bytes: int = 4 * 1024 * 1024 - 16 * 1024
     max_requests_per_second: float | None = None
