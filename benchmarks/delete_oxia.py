@@ -20,12 +20,13 @@ def run(options: Options) -> None:
     with lone_oxia() as store, contest(store, options) as turns:
         with delete_peer("oxia", store.address) as client:
             ours, bare = turns.hold({_OXIA: client})
+            grown = turns.grown("delete-oxia", ours, {_OXIA: client})
         with delete_peer("bookkeeper", f"metadata-store:{store.url}") as bookkeeper:
             told, telling = turns.hold({_PULSAR: bookkeeper})
         results = [
             versus("delete-oxia", ours, bare[_OXIA], turns.count, "ratio >= 1.4"),
             versus("delete-oxia, BookKeeper's client", told, telling[_PULSAR], turns.count, "ratio >= 1.4"),
             *turns.processor("delete-oxia processor", ours, bare[_OXIA]),
-            *turns.grown("delete-oxia", ours),
+            *grown,
         ]
     publish(f"Verify and delete {turns.count:,} ledgers on Oxia", results)

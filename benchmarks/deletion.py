@@ -64,32 +64,38 @@ class Contest:
         for name, peer in peers.items():
             warming = Side()
             for _ in range(_WARM_UP_ROUNDS):
-                self._by_peer(peer, warming)
+                self._by_peer(peer, warming, self.count)
             say(f"warming up: {name} {', '.join(f'{rate:,.0f}' for rate in warming.rates)} ledgers/s")
         self._by_ours(self.count, Side())
         ours, sides = Side(), {name: Side() for name in peers}
         for number in range(1, self._rounds + 1):
             # Whatever grows in the server is shared.
             for name in sorted(peers, reverse=number % 2 == 0):
-                self._by_peer(peers[name], sides[name])
+                self._by_peer(peers[name], sides[name], self.count)
             deletion = self._by_ours(self.count, ours)
             rates = ", ".join(f"{name} {side.rates[-1]:,.0f}" for name, side in sides.items())
             say(f"round {number} of {self._rounds}: {rates}, ours {ours.rates[-1]:,.0f} ledgers/s, {_told(deletion)}")
         return ours, sides
 
-    def grown(self, name: str, usual: Side) -> list[Result]:
-        """Let ours delete many more at once; compare with its usual rounds."""
+    def grown(self, name: str, usual: Side, peers: Mapping[str, JavaPeer] | None = None) -> list[Result]:
+        """Let ours delete many more at once; compare with its usual rounds, and with peers that delete as many."""
         count, grown = self.count * _GROWTH, Side()
         say(f"creating {count:,} ledgers")
         deletion = self._by_ours(count, grown)
-        say(f"ours {grown.rates[0]:,.0f} ledgers/s, {_told(deletion)}")
+        say(f"ours {grown.rates[0]:,.0f} ledgers/s, {_told(deletion)}, {_costs(grown, count)}")
         peer = statistics.median(usual.rates)
-        return [
+        results = [
             Result(
                 f"{name} of {count:,}", "ledgers/s", grown.rates[0], peer, count, "ratio 1", f"beside {self.count:,}"
             ),
             Result(f"{name} of {count:,}, memory", "MiB", grown.peak_bytes / _MIB, usual.peak_bytes / _MIB, count),
         ]
+        for peer_name, client in (peers or {}).items():
+            side = Side()
+            self._by_peer(client, side, count)
+            say(f"{peer_name} {side.rates[0]:,.0f} ledgers/s, {_costs(side, count)}")
+            results.append(versus(f"{name} of {count:,}, {peer_name}", grown, side, count))
+        return results
 
     def processor(self, name: str, ours: Side, peer: Side) -> list[Result]:
         """Compare the processor time for a ledger, of the client and of the server."""
@@ -112,14 +118,14 @@ class Contest:
         self._turn(count, side, self._ours.pid, delete)
         return deletions[0]
 
-    def _by_peer(self, peer: JavaPeer, side: Side) -> None:
+    def _by_peer(self, peer: JavaPeer, side: Side, count: int) -> None:
         def delete(doomed: DoomedLedgers) -> float:
             seconds, deleted = peer.ask(f"{doomed.first} {doomed.count} {doomed.topics}").split()
             if int(deleted) != doomed.count:
                 raise RuntimeError(f"the Java client deleted {deleted} of {doomed.count} ledgers")
             return float(seconds)
 
-        self._turn(self.count, side, peer.pid, delete)
+        self._turn(count, side, peer.pid, delete)
 
     def _turn(self, count: int, side: Side, pid: int, delete: Callable[[DoomedLedgers], float]) -> None:
         doomed = DoomedLedgers(self._next_id, count)
@@ -149,6 +155,11 @@ def delete_peer(kind: str, address: str) -> Iterator[JavaPeer]:
 def versus(name: str, ours: Side, peer: Side, count: int, target: str = "") -> Result:
     """Compare the rates."""
     return compared(name, "ledgers/s", ours.rates, peer.rates, count, target)
+
+
+def _costs(side: Side, count: int) -> str:
+    client, server = (usages[-1].cpu_seconds / count * 1e6 for usages in (side.usages, side.server_usages))
+    return f"processor time a ledger: {client:.0f} us, the server's {server:.0f} us"
 
 
 def _told(deletion: Deletion) -> str:
