@@ -1,0 +1,155 @@
+"""Ledgers of many topics, marked, for a sweep that is a process of its own: counted ledger by ledger at the end."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
+from bookwarden.context import connection_of, in_flight_of
+from bookwarden.devcluster import ServerProcess, ServerSpec
+from bookwarden.errors import PulsarError, PulsarUnavailableError
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.avro import PendingDeletionCodec
+from servers.deletion_site import DeletionSite
+from servers.population import Population
+from servers.waiting import eventually
+
+TOPICS = 20
+# Of so many ledgers one is referenced, and kept.
+ONE_KEPT_OF = 11
+PER_SEND = 20
+# Of the ledgers of each test, also of one that is tried again: far above what the bookie's own ledgers get.
+FIRST_IDS = itertools.count(1_000_000_000, 100_000)
+
+
+@dataclass
+class Load:
+    """Ledgers of many topics, and a thread that marks them a few at a time for as long as the faults go on.
+
+    ``store`` is the one that they are in; a test whose metadata moves puts another in its place.
+    """
+
+    site: DeletionSite
+    store: MetadataStore
+    ids: range
+    paths: dict[int, str] = field(default_factory=dict)
+    confirmed: set[int] = field(default_factory=set)
+    ended: threading.Event = field(default_factory=threading.Event)
+    hurry: threading.Event = field(default_factory=threading.Event)
+
+    def populate(self) -> None:
+        """Make the ledgers, and the topics that name those that are kept."""
+        population = Population(self.store)
+        holders = [ManagedLedgerHolder(f"{self.site.namespace}/persistent/topic-{n}") for n in range(TOPICS)]
+        self.kept = frozenset(self.ids[::ONE_KEPT_OF])
+        self.holders = {ledger: holders[ledger % TOPICS] for ledger in self.ids}
+        with ThreadPoolExecutor(8) as pool:
+            made = pool.map(lambda one: population.ledger(*one), self.holders.items())
+            self.paths = dict(zip(self.holders, made, strict=True))
+        for holder in holders:
+            population.names(holder, [ledger for ledger in self.kept if self.holders[ledger] == holder])
+
+    def start(self) -> threading.Thread:
+        """Begin to mark, a few ledgers at a time."""
+        thread = threading.Thread(target=self._send, name="load", daemon=True)
+        thread.start()
+        return thread
+
+    def mark_all(self) -> None:
+        """Mark all ledgers at once."""
+        assert self._send_some(self.ids) == []
+        self.ended.set()
+
+    def _send(self) -> None:
+        waiting = list(self.ids)
+        while waiting:
+            chunk, waiting = waiting[:PER_SEND], waiting[PER_SEND:]
+            # What phase one could not send, it reports; whoever asked marks it again.
+            waiting += self._send_some(chunk)
+            self.hurry.wait(0.15)
+        self.ended.set()
+
+    def _send_some(self, ledgers: Sequence[int]) -> list[int]:
+        marks = [
+            PendingDeletion(
+                self.holders[ledger].name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger, marked_at=1
+            )
+            for ledger in ledgers
+        ]
+        settings = self.site.settings
+        try:
+            with PendingDeletionSender(
+                connection_of(settings), settings.deletion.topic, PendingDeletionCodec(), send_timeout_s=5
+            ) as sender:
+                results = sender.send_all(marks)
+        except PulsarError:
+            return list(ledgers)
+        self.confirmed |= {ledger for ledger, failure in zip(ledgers, results, strict=True) if failure is None}
+        return [ledger for ledger, failure in zip(ledgers, results, strict=True) if failure is not None]
+
+    def present(self) -> set[int]:
+        """Look up each ledger."""
+        self.store.sync()
+        values = self.store.get_many(list(self.paths.values()))
+        return {ledger for ledger, value in zip(self.paths, values, strict=True) if value is not None}
+
+    def gone_untold(self) -> set[int]:
+        """Find the ledgers that are gone though the outcome table does not tell of them yet: a batch is half done."""
+        gone = set(self.ids) - self.present()
+        return gone - {row["ledger_id"] for row in self.site.outcomes()}
+
+    def in_flight(self) -> int | None:
+        """Count what is in flight; None while the servers are still coming back from what the test did to them."""
+        try:
+            return in_flight_of(self.site.settings).messages
+        except PulsarUnavailableError:
+            return None
+
+    def settle(self, sweep: ServerProcess) -> None:
+        """Wait until everything is marked and swept, then account for each ledger."""
+        self.hurry.set()
+        assert self.ended.wait(120), "the load was not sent"
+
+        def drained() -> bool:
+            assert sweep.is_running(), sweep.spec.log_file.read_text()[-3000:]
+            return self.in_flight() == 0
+
+        eventually(drained, 300)
+        sweep.stop()
+        self.validate()
+
+    def validate(self) -> None:
+        """Check that each ledger came to the right end, and that nothing is in flight."""
+        assert self.confirmed == set(self.ids)
+        assert self.present() == self.kept
+        assert self.site.backlog_of_dlq() == 0
+        assert self.site.backlog() == 0
+        finished = {row["ledger_id"]: row["outcome"] for row in self.site.outcomes()}
+        assert set(finished) == set(self.ids)
+        assert {ledger for ledger, outcome in finished.items() if outcome == "still referenced"} == self.kept
+
+    def told_more_than_once(self) -> set[int]:
+        """Find the ledgers with several outcomes that are the end of a mark."""
+        ends = Counter(row["ledger_id"] for row in self.site.outcomes() if row["outcome"] != "retry")
+        return {ledger for ledger, times in ends.items() if times > 1}
+
+
+def sweep_process(site: DeletionSite, folder: Path) -> ServerProcess:
+    """Make the sweep of a site as a process of its own, not started; its log lies in the folder."""
+    file = folder / "bookwarden.yaml"
+    file.write_text(yaml.safe_dump(site.settings.model_dump(mode="json", exclude_defaults=True)))
+    command = [sys.executable, "-m", "bookwarden.cli", "--config", str(file), "-v", "sweep"]
+    return ServerProcess(
+        ServerSpec("sweep", lambda: command, folder / "sweep.log", lambda _started: True, folder, stop_seconds=90)
+    )

@@ -1,0 +1,155 @@
+"""A real Pulsar whose metadata a test moves to a real Oxia, and ZooKeeper's own account of who wrote what meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
+from bookwarden.devcluster import DevCluster
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.migrating_flag import COORDINATOR_PATH, PARTICIPANTS_PATH
+from bookwarden.metastore.urls import open_store
+from bookwarden.metastore.zookeeper_log import Change, Closed, Created, Deleted, Replaced, logs_after, read_logs
+from servers.waiting import eventually
+
+# What the value of our participants' nodes begins with.
+OURS = b"bookwarden "
+# What is written to the source in these phases is not in the target.
+COPIED = ("COPYING", "COMPLETED")
+
+
+class Migration:
+    """The operator of a migration, and of what delays it."""
+
+    def __init__(self, cluster: DevCluster) -> None:
+        self.cluster = cluster
+        self.source = open_store(cluster.store_url)
+
+    def start(self) -> None:
+        """Ask the broker to move the metadata to the cluster's Oxia."""
+        with closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin:
+            admin.post("/metadata/migration/start", params={"target": self.cluster.oxia_url})
+
+    def phase(self) -> str:
+        """Read the flag in the source."""
+        state = read_flag(self.source)
+        return state.phase if state else "NOT_STARTED"
+
+    def wait_for(self, *phases: str, seconds: float = 120) -> str:
+        """Wait for one of the phases, and return it."""
+
+        def reached() -> str | None:
+            now = self.phase()
+            return now if now in phases else None
+
+        return eventually(reached, seconds) or ""
+
+    def remove_flag(self) -> None:
+        """Take away the flag of what failed, as an operator has to before another try."""
+        node = self.source.get(MIGRATION_PATH)
+        assert node is not None
+        self.source.delete_many([(MIGRATION_PATH, node.version)])
+
+    def participants(self) -> dict[str, bytes]:
+        """Give the nodes of the participants with their values, by path."""
+        self.source.sync()
+        paths = [f"{PARTICIPANTS_PATH}/{name}" for name in self.source.list_children(PARTICIPANTS_PATH)]
+        found = zip(paths, self.source.get_many(paths), strict=True)
+        return {path: node.value for path, node in found if node is not None}
+
+    def our_participants(self) -> list[str]:
+        return [path for path, value in self.participants().items() if value.startswith(OURS)]
+
+    @contextmanager
+    def held_in_preparation(self) -> Iterator[None]:
+        """Keep the coordinator in PREPARATION: for the block, one more takes part, and does not leave."""
+        node = self.source.ephemeral_sequential(f"{PARTICIPANTS_PATH}/id-", b"test")
+        try:
+            yield
+        finally:
+            self.source.delete_many([(node, 0)])
+
+    def target(self) -> MetadataStore:
+        """Open the Oxia."""
+        return open_store(self.cluster.oxia_url)
+
+    def history(self) -> History:
+        """Read ZooKeeper's log as far as it goes."""
+        return read_history(self.cluster.home / "zookeeper" / "version-2")
+
+    def close(self) -> None:
+        self.source.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A change in ZooKeeper, and what was so at that moment.
+
+    ``phase`` is the migration's; ``registered`` says that its session had a node among the participants.
+    """
+
+    path: str
+    kind: type[Change]
+    session: int
+    phase: str
+    registered: bool
+
+
+class History:
+    """What ZooKeeper's log tells: ``writes``, but for those of the migration itself, and the sessions that are ours.
+
+    ``phases`` are those that the flag had, NOT_STARTED where it was removed.
+    """
+
+    def __init__(self) -> None:
+        self.ours: set[int] = set()
+        self.writes: list[Write] = []
+        self.phases = ["NOT_STARTED"]
+        self._participants: dict[str, int] = {}
+
+    def add(self, session: int, change: Change) -> None:
+        """Take what a session changed next into account."""
+        if isinstance(change, Closed):
+            self._participants = {path: owner for path, owner in self._participants.items() if owner != change.session}
+        elif change.path == MIGRATION_PATH:
+            self.phases.append("NOT_STARTED" if isinstance(change, Deleted) else json.loads(change.value)["phase"])
+        elif change.path.startswith(f"{PARTICIPANTS_PATH}/"):
+            self._participate(session, change)
+        elif not change.path.startswith(COORDINATOR_PATH):
+            registered = session in self._participants.values()
+            self.writes.append(Write(change.path, type(change), session, self.phases[-1], registered))
+
+    def _participate(self, session: int, change: Created | Replaced | Deleted) -> None:
+        if isinstance(change, Created):
+            self._participants[change.path] = session
+            if change.value.startswith(OURS):
+                self.ours.add(session)
+        elif isinstance(change, Deleted):
+            del self._participants[change.path]
+
+    def validate(self, ledgers: Collection[str]) -> None:
+        """Check that we wrote only while our node was among the participants, and nobody else deleted the ledgers."""
+        ours = [write for write in self.writes if write.session in self.ours]
+        assert [write for write in ours if write.kind is Deleted], "nothing was deleted in ZooKeeper"
+        assert [write for write in ours if not write.registered or write.phase in COPIED] == []
+        deleted = [write for write in self.writes if write.kind is Deleted and write.path in ledgers]
+        assert {write.session for write in deleted} <= self.ours
+        assert len({write.path for write in deleted}) == len(deleted)
+
+    def late(self) -> set[str]:
+        """Name what anybody wrote when the copy was being made, or was made."""
+        return {write.path for write in self.writes if write.phase in COPIED}
+
+
+def read_history(folder: Path) -> History:
+    """Read the log of a ZooKeeper from its first transaction, as far as it goes."""
+    history = History()
+    for transaction in read_logs(logs_after(folder, 0), 0):
+        for change in transaction.changes:
+            history.add(transaction.session, change)
+    return history
