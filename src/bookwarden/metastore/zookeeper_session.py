@@ -36,6 +36,7 @@ from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUn
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.pacing import Pace, Turn
 from bookwarden.metastore.tls_files import validate_tls_files
+from bookwarden.metastore.zookeeper_polling import polling_handler
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -337,6 +338,7 @@ class ZooKeeperSession:
             auth_data=auth,
             connection_retry={"max_tries": -1, "max_delay": _MAX_RECONNECT_PAUSE_S},
             logger=self._log,
+            handler=polling_handler(),
             **_tls_options(settings),
         )
 
