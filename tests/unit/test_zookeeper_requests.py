@@ -84,14 +84,17 @@ def test_children_are_named_in_the_order_of_the_answer() -> None:
 class Answering:
     """A session that has the same node at every path, and notes how many are asked for at once."""
 
-    def __init__(self, size: int, max_requests_per_second: float | None = None) -> None:
-        self.connection = ZooKeeperConnection(hosts="none", batch_size=10, in_flight=2)
+    def __init__(self, size: int, max_requests_per_second: float | None = None, chroot: str = "") -> None:
+        self.connection = ZooKeeperConnection(hosts="none", batch_size=10, in_flight=2, chroot=chroot)
         self.pace = Pace(2, max_requests_per_second)
         self.asked: list[int] = []
+        self.grow_to(size)
+
+    def grow_to(self, size: int) -> None:
         self._node = encoded_node(b"v" * size)
 
     def send(self, request: MultiRead, deadline: Deadline) -> PendingReply:
-        count = request.serialize().count(b"/n")
+        count = request.nodes
         self.asked.append(count)
         return PendingReply(_Answered(request.deserialize(answer([self._node] * count), 0)), deadline)
 
@@ -119,6 +122,34 @@ def test_more_nodes_are_asked_for_at_once_while_they_are_small(size: int, asked:
     assert session.asked == asked
 
 
+def test_the_size_of_a_kind_of_nodes_is_remembered_for_the_next_read() -> None:
+    session: Any = Answering(300)
+    reader = BatchReader(session)
+    ledgers = [f"/ledgers/n{number}" for number in range(70)]
+    reader.read(ledgers, Deadline(30))
+    reader.read(ledgers, Deadline(30))
+    assert session.asked == [10, 10, 50, 50, 20]
+    session.asked.clear()
+    reader.read([f"/managed-ledgers/n{number}" for number in range(30)], Deadline(30))
+    assert session.asked == [10, 10, 10]
+    session.grow_to(2000)
+    reader.read(ledgers[:50], Deadline(30))
+    session.asked.clear()
+    reader.read(ledgers[:30], Deadline(30))
+    assert session.asked == [10, 10, 10]
+
+
+def test_kinds_of_nodes_are_told_apart_below_a_chroot() -> None:
+    session: Any = Answering(300, chroot="/pulsar/")
+    reader = BatchReader(session)
+    reader.read([f"/pulsar/ledgers/n{number}" for number in range(20)], Deadline(30))
+    session.asked.clear()
+    reader.read([f"/pulsar/managed-ledgers/n{number}" for number in range(20)], Deadline(30))
+    assert session.asked == [10, 10]
+    assert reader.read(["/pulsar"], Deadline(30))[0] is not None
+    assert reader.read([], Deadline(30)) == []
+
+
 @pytest.mark.parametrize(("limit", "asked"), [(30, [3] * 41 + [2]), (200, [10, 10, 20, 20, 20, 20, 20, 5])])
 def test_a_limit_a_second_makes_batches_small(limit: float, asked: list[int]) -> None:
     session: Any = Answering(300, limit)
@@ -138,6 +169,36 @@ def test_a_change_that_was_sent_cannot_be_withdrawn() -> None:
     request = Multi([delete_operation("/ledgers/00/0000/L0001", 0)])
     assert b"/ledgers/00/0000/L0001" in request.serialize()
     assert not request.withdraw()
+
+
+def result(kind: int, error: int | None = None) -> bytes:
+    code = error or 0
+    return struct.pack("!iBi", kind, 0, code) + (b"" if error is None else struct.pack("!i", error))
+
+
+@pytest.mark.parametrize(
+    ("reply", "results"),
+    [
+        ([result(2), result(2), result(13)], [0, 0, 0]),
+        ([], []),
+        ([result(2), result(-1, -103), result(-1, -2)], [0, -103, -2]),
+        # So many errors that their length is one of headers.
+        ([result(-1, -2)] * 8 + [result(-1, -101)], [-2] * 8 + [-101]),
+        ([result(2), result(5) + encoded_node(b"")[4:]], [0, (3,)]),
+        ([result(1) + struct.pack("!i", 5) + b"/made", result(2)], ["/made", 0]),
+        # The path makes it as long as headers alone.
+        ([result(1) + struct.pack("!i", 5) + b"/made"] * 9, ["/made"] * 9),
+    ],
+)
+def test_a_multi_has_a_result_for_each_operation(reply: list[bytes], results: list[object]) -> None:
+    assert Multi.deserialize(b"header" + b"".join(reply) + struct.pack("!iBi", -1, 1, -1), 6) == results
+
+
+@pytest.mark.parametrize("cut", [1, 9])
+def test_an_answer_to_a_multi_that_is_cut_off_is_an_error(cut: int) -> None:
+    reply = result(2) * 3 + struct.pack("!iBi", -1, 1, -1)
+    with pytest.raises(struct.error):
+        Multi.deserialize(reply[:-cut], 0)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import Versioned
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A node to delete, by absolute path; ``in_doubt`` once a delete was sent whose answer never came."""
+class Target(NamedTuple):
+    """A node to delete, by absolute path; ``in_doubt`` once a delete was sent whose answer never came.
+
+    A tuple, since a sweep makes one of each ledger.
+    """
 
     path: str
     version: int
@@ -28,3 +31,15 @@ class Target:
         if self.created_ms is not None and found.created_ms != self.created_ms:
             return DeleteResult.LOST_RACE
         return None
+
+
+def runs(targets: Sequence[Target]) -> Iterator[dict[str, Target]]:
+    """Put a pair that occurs twice into one run, and another version of the same path into a later one."""
+    while targets:
+        run: dict[str, Target] = {}
+        for target in targets:
+            run.setdefault(target.path, target)
+        yield run
+        if len(run) == len(targets):
+            return
+        targets = [target for target in targets if target.version != run[target.path].version]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import Target
+from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
@@ -70,7 +70,7 @@ class OxiaStore(MetadataStore):
         if targets:
             self._reader.require_hierarchical(self._cluster.deadline())
         results: dict[tuple[str, int], DeleteResult] = {}
-        for run in _runs(targets):
+        for run in runs(targets):
             settled = BatchDelete(self._cluster, self._reader, self._writers).run(list(run.values()))
             results.update(((path, run[path].version), result) for path, result in settled.items())
         return [results[pair] for pair in expected]
@@ -218,15 +218,3 @@ class OxiaStore(MetadataStore):
             watches = list(self._watches)
         for watch in watches:
             watch.begin_anew()
-
-
-def _runs(targets: Sequence[Target]) -> Iterator[dict[str, Target]]:
-    """Put a pair that occurs twice into one run, and another version of the same path into a later one."""
-    runs: list[dict[str, Target]] = []
-    for target in targets:
-        for run in runs:
-            if run.setdefault(target.path, target).version == target.version:
-                break
-        else:
-            runs.append({target.path: target})
-    return iter(runs)

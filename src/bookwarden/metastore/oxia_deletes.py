@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bookwarden.errors import StoreError, StoreUnavailableError
@@ -123,7 +123,7 @@ class BatchDelete:
             again += targets
             return lost
         self._sent = True
-        again += self._still_to_delete([replace(target, in_doubt=True) for target in targets], deadline)
+        again += self._still_to_delete([target._replace(in_doubt=True) for target in targets], deadline)
         return lost
 
     def _still_to_delete(self, targets: list[Target], deadline: Deadline) -> list[Target]:

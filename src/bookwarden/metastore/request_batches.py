@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -11,22 +12,27 @@ T = TypeVar("T")
 OPERATION_OVERHEAD: Final = 32
 # What frames, ids and headers take of a request besides its operations.
 REQUEST_MARGIN: Final = 1024
+_MOST_BYTES_OF_CHARACTER: Final = 4
 
 
 def split(items: Sequence[T], size: int, max_bytes: int, path_of: Callable[[T], str]) -> Iterator[list[T]]:
     """Cut into batches of at most ``size`` items whose request stays below ``max_bytes``."""
-    budget = max_bytes - REQUEST_MARGIN
-    batch: list[T] = []
-    used = 0
-    for item in items:
-        cost = len(path_of(item).encode("utf-8")) + OPERATION_OVERHEAD
-        if batch and (len(batch) >= size or used + cost > budget):
-            yield batch
-            batch, used = [], 0
-        batch.append(item)
-        used += cost
-    if batch:
+    begin = 0
+    while begin < len(items):
+        batch = first_batch(items[begin : begin + size], max_bytes, path_of)
         yield batch
+        begin += len(batch)
+
+
+def first_batch(items: Sequence[T], max_bytes: int, path_of: Callable[[T], str]) -> list[T]:
+    """Cut off as many items as a request below ``max_bytes`` has room for; one at least."""
+    budget = max_bytes - REQUEST_MARGIN
+    paths = [path_of(item) for item in items]
+    # No look at each where all are short.
+    if (max(map(len, paths)) * _MOST_BYTES_OF_CHARACTER + OPERATION_OVERHEAD) * len(paths) <= budget:
+        return list(items)
+    costs = accumulate(len(path.encode("utf-8")) + OPERATION_OVERHEAD for path in paths)
+    return list(items[: max(1, sum(cost <= budget for cost in costs))])
 
 
 def halves(batch: list[T]) -> list[list[T]]:

@@ -21,7 +21,7 @@ from bookwarden.errors import (
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore import zookeeper_lists
 from bookwarden.metastore import zookeeper_requests as wire
-from bookwarden.metastore.doomed_nodes import Target
+from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
@@ -82,13 +82,13 @@ class ZooKeeperStore(ConditionalStore):
         paths = self._session.absolute_many(validate_paths([path for path, _ in expected]))
         versions = [version for _, version in expected]
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
-        waves: list[dict[str, Target]] = []
-        for path, version, created in zip(paths, versions, times, strict=True):
-            _add_to_wave(waves, Target(path, version, created))
+        targets = [
+            Target(path, version, created) for path, version, created in zip(paths, versions, times, strict=True)
+        ]
         results: dict[tuple[str, int], DeleteResult] = {}
-        for wave in waves:
-            settled = BatchDelete(self._session, self._reader, self._conditions).run(list(wave.values()))
-            results.update(((path, wave[path].version), result) for path, result in settled.items())
+        for run in runs(targets):
+            settled = BatchDelete(self._session, self._reader, self._conditions).run(list(run.values()))
+            results |= {(path, run[path].version): result for path, result in settled.items()}
         return [results[target] for target in zip(paths, versions, strict=True)]
 
     def put(self, path: str, value: bytes, version: int) -> int:
@@ -233,15 +233,6 @@ class _Watch:
             else:
                 return not self._ended
         return False
-
-
-def _add_to_wave(waves: list[dict[str, Target]], target: Target) -> None:
-    """Put a pair that occurs twice into one request, and another version of the same path into a later run."""
-    for wave in waves:
-        known = wave.setdefault(target.path, target)
-        if known.version == target.version:
-            return
-    waves.append({target.path: target})
 
 
 def _refused(path: str, code: int) -> StoreError:

@@ -11,7 +11,7 @@ from bookwarden.errors import StoreAccessError, StoreError
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
-from bookwarden.metastore.request_batches import OPERATION_OVERHEAD, REQUEST_MARGIN, halves, split
+from bookwarden.metastore.request_batches import first_batch, halves
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
     PendingReply,
@@ -22,18 +22,9 @@ from bookwarden.metastore.zookeeper_session import (
 
 Row = Versioned | int
 
-_MOST_BYTES_OF_CHARACTER: Final = 4
-
 # Nodes as small as a ledger's metadata are read so many batches at once: half of what they cost is the request's.
 _SMALL_NODE_BYTES: Final = 1024
 _BATCHES_OF_SMALL_NODES: Final = 5
-
-
-def _first_batch(paths: list[str], size: int, max_bytes: int) -> list[str]:
-    """Cut the first batch off as split does, without a look at each path where they are all short."""
-    batch = paths[:size]
-    most = (max(map(len, batch)) * _MOST_BYTES_OF_CHARACTER + OPERATION_OVERHEAD) * len(batch)
-    return batch if most <= max_bytes - REQUEST_MARGIN else next(split(batch, size, max_bytes, str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +50,20 @@ class BatchReader:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self._multi_read = session.connection.multi_read
+        self._is_small: dict[str, bool] = {}
 
     def read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
         """Read each absolute path; None where there is no node. Raises StoreAccessError if one may not be read."""
+        if not paths:
+            return []
         rows = self._session.read_fresh(lambda: self._read_once(paths, deadline), deadline)
         return [row if isinstance(row := rows[path], Versioned) else _absent(path, row) for path in paths]
 
     def _read_once(self, paths: Sequence[str], deadline: Deadline) -> dict[str, Row]:
         settings = self._session.connection
         left = list(dict.fromkeys(paths))
-        most_nodes = self._session.pace.most_nodes
-        size, begin = most_nodes(settings.batch_size), 0
+        kind, begin = self._kind_of(left), 0
+        size = self._batch_size(kind)
         again: deque[list[str]] = deque()
         window: deque[_Read] = deque()
         rows: dict[str, Row] = {}
@@ -78,7 +72,7 @@ class BatchReader:
                 if again:
                     batch = again.popleft()
                 else:
-                    batch = _first_batch(left[begin : begin + size], size, settings.max_request_bytes)
+                    batch = first_batch(left[begin : begin + size], settings.max_request_bytes, str)
                     begin += len(batch)
                 window.append(self._send(batch, deadline))
             sent = window.popleft()
@@ -87,9 +81,20 @@ class BatchReader:
                 again.extend(halves(sent.paths))
             else:
                 rows.update(zip(sent.paths, found, strict=True))
-                size = most_nodes(settings.batch_size * (_BATCHES_OF_SMALL_NODES if sent.is_small else 1))
+                self._is_small[kind] = sent.is_small
+                size = self._batch_size(kind)
                 deadline.progress()
         return rows
+
+    def _kind_of(self, paths: Sequence[str]) -> str:
+        """Name the top node above the first: ledgers are below one, managed ledgers below another."""
+        chroot = self._session.connection.chroot.rstrip("/")
+        return paths[0].removeprefix(chroot).lstrip("/").partition("/")[0]
+
+    def _batch_size(self, kind: str) -> int:
+        """Say how many nodes are read at once, by how large those of this kind were in the last answer."""
+        batches = _BATCHES_OF_SMALL_NODES if self._is_small.get(kind, False) else 1
+        return self._session.pace.most_nodes(self._session.connection.batch_size * batches)
 
     def _send(self, paths: list[str], deadline: Deadline) -> _Read:
         if self._multi_read:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookwarden.errors import StoreAccessError, StoreMigratingError, StoreUnavailableError
@@ -81,7 +81,7 @@ class BatchDelete:
             _LOG.warning("%d of %d deletes were not sent: %s", left, len(targets), self._forbidden)
         if self._access_refused and DeleteResult.DELETED not in self.results.values():
             raise StoreAccessError(f"{len(targets)} nodes cannot be deleted: {ACCESS_REFUSED_TEXT}")
-        return {target.path: self.results.get(target.path, DeleteResult.UNKNOWN) for target in targets}
+        return dict.fromkeys([target.path for target in targets], DeleteResult.UNKNOWN) | self.results
 
     def _work_off(self, queue: deque[list[Target]], deadline: Deadline) -> None:
         window: deque[_Delete] = deque()
@@ -146,7 +146,7 @@ class BatchDelete:
             return [delete.targets]
         # The sync waits for a delete that reached the leader before the connection broke.
         self.session.sync(deadline)
-        doubtful = [replace(target, in_doubt=True) for target in delete.targets]
+        doubtful = [target._replace(in_doubt=True) for target in delete.targets]
         return halves(self._still_to_delete(doubtful, deadline))
 
     def _settle_refused(self, targets: list[Target], failed: int, code: int, deadline: Deadline) -> list[list[Target]]:
@@ -179,7 +179,7 @@ class BatchDelete:
         return again
 
     def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
-        self.results.update((target.path, result) for target in targets)
+        self.results.update(dict.fromkeys([target.path for target in targets], result))
 
 
 def _result_of_code(target: Target, code: int) -> DeleteResult:

@@ -44,6 +44,8 @@ _STAT = struct.Struct("!qqqqiiiqiiq")
 _READ_STAT = struct.Struct("!16xqqi8xq4xi8x")
 _ROW_BEGIN = struct.Struct("!iBii")
 _END = _HEADER.pack(-1, 1, -1)
+# A delete or a check that was carried out is answered with a header alone.
+_WITHOUT_RESULT: Final = frozenset({DELETE, CHECK})
 _GET_DATA_HEADER = _HEADER.pack(GET_DATA, 0, -1)
 _DELETE_HEADER = _HEADER.pack(DELETE, 0, -1)
 
@@ -174,6 +176,10 @@ class Multi:
     @staticmethod
     def deserialize(reply: bytes, offset: int) -> list[Any]:
         results: list[Any] = []
+        if (len(reply) - offset) % _HEADER.size == 0 and reply.endswith(_END):
+            kinds = [kind for kind, _, _ in _HEADER.iter_unpack(reply[offset : -_HEADER.size])]
+            if _WITHOUT_RESULT.issuperset(kinds):
+                return [OK] * len(kinds)
         while True:
             kind, done, _ = _HEADER.unpack_from(reply, offset)
             offset += _HEADER.size
@@ -207,6 +213,8 @@ def create_operation(path: str, value: bytes, acl: Iterable[AccessRule], flags: 
 
 def failed_at(results: list[Any]) -> int | None:
     """Find the operation for which a multi was refused; None if it was carried out."""
+    if results.count(OK) == len(results):
+        return None
     codes = [result if isinstance(result, int) else OK for result in results]
     for index, code in enumerate(codes):
         if code not in (OK, ROLLED_BACK):
@@ -222,7 +230,7 @@ def _reads(paths: Iterable[str]) -> Iterator[bytes]:
 
 
 def _read_result(kind: int, reply: bytes, offset: int) -> tuple[Any, int]:
-    if kind in (DELETE, CHECK):
+    if kind in _WITHOUT_RESULT:
         return OK, offset
     if kind == CREATE:
         (length,) = _INT.unpack_from(reply, offset)
