@@ -55,18 +55,17 @@ def custom_metadata_mismatch(holder: Holder, custom: Mapping[str, bytes]) -> str
     A data ledger and a cursor's share their component; only the cursor's name tells them apart, so a name that
     should not be there counts as a difference too.
     """
-    if [custom.get(name, b"") for name in _NAMES] == _expected_values(holder):
+    expected = _expected_values(holder)
+    if custom == expected or all(custom.get(name, b"") == expected.get(name, b"") for name in _NAMES):
         return None
-    expected = expected_custom_metadata(holder)
-    wanted = ", ".join(f"{name}={value}" for name, value in expected.items())
+    wanted = ", ".join(f"{name}={value}" for name, value in expected_custom_metadata(holder).items())
     return f"pending deletion says {wanted}; ledger says {describe_custom_metadata(custom)}"
 
 
 # A holder's ledgers come together.
 @lru_cache(maxsize=8192)
-def _expected_values(holder: Holder) -> list[bytes]:
-    expected = expected_custom_metadata(holder)
-    return [expected.get(name, "").encode() for name in _NAMES]
+def _expected_values(holder: Holder) -> Mapping[str, bytes]:
+    return {name: value.encode() for name, value in expected_custom_metadata(holder).items()}
 
 
 def describe_custom_metadata(custom: Mapping[str, bytes]) -> str:

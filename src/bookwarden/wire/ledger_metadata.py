@@ -98,21 +98,27 @@ def _usual(raw: bytes) -> LedgerMetadata | None:
     found = usual_metadata(raw)
     if found is None:
         return None
+    ensemble, write, ack, length = found.ensembleSize, found.quorumSize, found.ackQuorumSize, found.length
+    if length < 0 or not 0 <= ack <= write <= ensemble or write == 0:
+        return None
+    state = found.state
+    last_entry = found.lastEntryId if state == _CLOSED else None
+    if not state or (last_entry is not None and last_entry < -1):
+        return None
     # Slices: the runtime's own iteration takes twice as long.
-    segments = usual_segments(tuple(found.segment[:]), found.ensembleSize)
+    segments = usual_segments(tuple(found.segment[:]), ensemble)
     custom = _usual_custom(tuple(found.customMetadata[:]))
     if segments is None or custom is None:
         return None
-    state = found.state
     return LedgerMetadata(
         3,
         _STATES[state],
-        found.ensembleSize,
-        found.quorumSize,
-        found.ackQuorumSize,
+        ensemble,
+        write,
+        ack,
         segments,
-        found.length,
-        found.lastEntryId if state == _CLOSED else None,
+        length,
+        last_entry,
         _DIGESTS.get(found.digestType),
         found.ctime if found.HasField("ctime") else None,
         custom,

@@ -13,46 +13,39 @@ from google.protobuf.message import DecodeError
 
 from bookwarden.ledgers.metadata import Segment
 from bookwarden.wire.pb.usual_metadata_pb2 import UsualMetadata, UsualSegment
+from bookwarden.wire.varint import encode_varint
 
 _VERSION_3: Final = b"BookieMetadataFormatVersion\t3\n"
-_ONE_BYTE_LENGTH: Final = len(_VERSION_3) + 1
-_TWO_BYTE_LENGTH: Final = len(_VERSION_3) + 2
 # A larger value is rare, and would cost too much where its parts are remembered.
 _MAX_BYTES: Final = 2048
+# What a value of so many bytes begins with, when its message is all the rest.
+_BEGINNINGS: Final = {
+    len(beginning) + length: beginning
+    for length in range(_MAX_BYTES)
+    for beginning in [_VERSION_3 + encode_varint(length)]
+}
 _REMEMBERED: Final = 8192
-_CLOSED: Final = UsualMetadata.CLOSED
 
 
 def usual_metadata(value: bytes) -> UsualMetadata | None:
     """Parse what BookKeeper 4.9 and later write; None for anything that is not certainly that.
 
-    The segments and the custom metadata are to be looked at by the caller: they are still encoded.
+    What it says is to be looked at by the caller, who reads each field once; segments and custom metadata are still
+    encoded.
     """
     body = _body(value)
     if body is None:
         return None
     try:
-        found = UsualMetadata.FromString(body)
+        return UsualMetadata.FromString(body)
     except DecodeError:
         return None
-    state, quorum = found.state, found.quorumSize
-    if found.length < 0 or not 0 <= found.ackQuorumSize <= quorum <= found.ensembleSize or quorum == 0:
-        return None
-    if not state or (state == _CLOSED and found.lastEntryId < -1):
-        return None
-    return found
 
 
 def _body(value: bytes) -> bytes | None:
-    """Cut the message of version 3 out, if it is all there is and its length stands in one byte or two."""
-    size = len(value)
-    if not _TWO_BYTE_LENGTH <= size <= _MAX_BYTES or not value.startswith(_VERSION_3):
-        return None
-    low = value[_ONE_BYTE_LENGTH - 1]
-    if low < 0x80:
-        return value[_ONE_BYTE_LENGTH:] if low == size - _ONE_BYTE_LENGTH else None
-    length = low & 0x7F | value[_TWO_BYTE_LENGTH - 1] << 7
-    return value[_TWO_BYTE_LENGTH:] if length == size - _TWO_BYTE_LENGTH else None
+    """Cut the message of version 3 out, if it is all there is."""
+    beginning = _BEGINNINGS.get(len(value))
+    return value[len(beginning) :] if beginning is not None and value.startswith(beginning) else None
 
 
 @lru_cache(maxsize=_REMEMBERED)

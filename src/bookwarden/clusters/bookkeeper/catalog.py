@@ -45,10 +45,12 @@ class BookKeeperCatalog:
             except FormatError as error:
                 readings[ledger_id] = UnreadableLedger(ledger_id, str(error))
         paths = [path for candidates in places.values() for path in candidates]
-        values = iter(self._get_below_root(paths))
+        nodes = iter(self._get_below_root(paths))
         for ledger_id, candidates in places.items():
-            found = [(path, node) for path in candidates if (node := next(values)) is not None]
-            readings[ledger_id] = _reading(ledger_id, found)
+            if len(candidates) == 1:
+                readings[ledger_id] = _reading(ledger_id, candidates[0], next(nodes))
+            else:
+                readings[ledger_id] = _reading_among(ledger_id, [(path, next(nodes)) for path in candidates])
         return [readings[ledger_id] for ledger_id in ledger_ids]
 
     def delete_many(self, ledgers: Sequence[StoredLedger]) -> list[DeleteResult]:
@@ -101,9 +103,9 @@ class BookKeeperCatalog:
         return self._layouts
 
     def _places(self, ledger_id: int, layouts: Sequence[LedgerLayout]) -> tuple[str, ...]:
-        paths = [ledger_path(self._root, ledger_id, layouts[0])]
         if len(layouts) == 1:
-            return tuple(paths)
+            return (ledger_path(self._root, ledger_id, layouts[0]),)
+        paths = [ledger_path(self._root, ledger_id, layouts[0])]
         for layout in layouts[1:]:
             if layout is LedgerLayout.LEGACY_HIERARCHICAL:
                 # It holds no id that the hybrid would put elsewhere, save a few beyond Java's int that never were.
@@ -119,12 +121,16 @@ class BookKeeperCatalog:
         return values
 
 
-def _reading(ledger_id: int, found: Sequence[tuple[str, Versioned]]) -> LedgerReading:
-    if not found:
-        return AbsentLedger(ledger_id)
+def _reading_among(ledger_id: int, places: Sequence[tuple[str, Versioned | None]]) -> LedgerReading:
+    found = [(path, node) for path, node in places if node is not None]
     if len(found) > 1:
         return UnreadableLedger(ledger_id, f"it has two metadata nodes, {found[0][0]} and {found[1][0]}")
-    path, node = found[0]
+    return _reading(ledger_id, *(found or places)[0])
+
+
+def _reading(ledger_id: int, path: str, node: Versioned | None) -> LedgerReading:
+    if node is None:
+        return AbsentLedger(ledger_id)
     try:
         metadata = decode_ledger_metadata(node.value)
     except FormatError as error:

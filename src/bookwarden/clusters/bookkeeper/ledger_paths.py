@@ -34,6 +34,9 @@ class LedgerLayout(enum.Enum):
     LONG_HIERARCHICAL = "longhierarchical"
 
 
+# Looked up once: an enum's attribute takes a fifth of the time that a path takes.
+_HYBRID: Final = LedgerLayout.HIERARCHICAL
+
 _FACTORIES: Final = {
     "FlatLedgerManagerFactory": LedgerLayout.FLAT,
     "LegacyHierarchicalLedgerManagerFactory": LedgerLayout.LEGACY_HIERARCHICAL,
@@ -47,15 +50,15 @@ def ledger_path(root: str, ledger_id: int, layout: LedgerLayout = LedgerLayout.H
     """Name the node of a ledger; raise FormatError for an id that the layout cannot hold."""
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise FormatError(f"ledger id {ledger_id} is not between 0 and {MAX_LEDGER_ID}")
+    if layout is _HYBRID:
+        return _short_path(root, ledger_id) if ledger_id < _FIRST_LONG_ID else _long_path(root, ledger_id)
+    if layout is LedgerLayout.LONG_HIERARCHICAL:
+        return _long_path(root, ledger_id)
     if layout is LedgerLayout.FLAT:
         return f"{root}/L{ledger_id:010d}"
-    if layout is LedgerLayout.LONG_HIERARCHICAL:
-        return root + _long_path(ledger_id)
-    if layout is LedgerLayout.HIERARCHICAL and ledger_id >= _FIRST_LONG_ID:
-        return root + _long_path(ledger_id)
     if ledger_id > _MAX_SHORT_ID:
         raise FormatError(f"ledger id {ledger_id} is too large for the layout {layout.value}")
-    return root + _short_path(ledger_id)
+    return _short_path(root, ledger_id)
 
 
 def ledger_id_of(root: str, path: str) -> int | None:
@@ -94,14 +97,14 @@ def parse_layout(raw: bytes) -> LedgerLayout:
     raise FormatError(f"the LAYOUT node of the ledgers root names no layout that is known: {raw[:200]!r}")
 
 
-def _short_path(ledger_id: int) -> str:
-    digits = f"{ledger_id:010d}"
-    return f"/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+def _short_path(root: str, ledger_id: int) -> str:
+    digits = str(ledger_id).zfill(10)
+    return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
 
-def _long_path(ledger_id: int) -> str:
-    digits = f"{ledger_id:019d}"
-    return f"/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+def _long_path(root: str, ledger_id: int) -> str:
+    digits = str(ledger_id).zfill(19)
+    return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
 
 
 def _is_canonical(rest: str, ledger_id: int) -> bool:
