@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,21 @@ def process_ids_of() -> str:
         return f"{socket.gethostname()}:{_boot()}:{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return socket.gethostname()
+
+
+def described_here() -> dict[str, Any]:
+    """Describe this process as values that JSON knows, for `has_certainly_ended`; others find host and pid in it."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "ids": process_ids_of(), "started": start_of(pid)}
+
+
+def has_certainly_ended(described: Mapping[str, Any]) -> bool:
+    """Say whether a described process ended: it ran on this machine, among the processes that are seen from here."""
+    try:
+        process = ProcessIdentity(described["pid"], described["started"])
+        return bool(described["ids"] == process_ids_of()) and not process.is_alive()
+    except (TypeError, KeyError):
+        return False
 
 
 def start_of(pid: int) -> str | None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,30 +20,19 @@ from bookwarden.devcluster.oxia import OxiaServer
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.metadata_tree import CURSORS, LEDGERS, empty_root, filled_root
 from servers.waiting import eventually
 
 # The first start of an Oxia on a machine builds it.
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
 
 SHARDS = 3
-LEDGERS = [f"/ledgers/00/{directory:04d}/L{number:04d}" for directory in range(3) for number in range(60)]
-CURSORS = [f"/managed-ledgers/t/n/persistent/topic-{topic:02d}/{name}" for topic in range(25) for name in ("a", "ü%2F")]
-WRITTEN_AGAIN = CURSORS[:10]
 
 
 @pytest.fixture
 def source_url(zookeeper: LoneZooKeeper) -> str:
     """A root of the test's own, filled as a broker and a bookie would."""
-    url = f"zk:{zookeeper.hosts}/v-{uuid4().hex}"
-    with closing(open_store(f"zk:{zookeeper.hosts}")) as store:
-        store.create(f"/{url.partition('/')[2]}", b"")
-    with closing(open_store(url)) as store:
-        for path in (*LEDGERS, *CURSORS):
-            store.create(path, path.encode(), make_parents=True)
-        store.create("/empty", b"")
-        for path in WRITTEN_AGAIN:
-            assert store.put(path, b"again", store.put(path, b"once", 0)) == 2
-    return url
+    return filled_root(zookeeper.hosts)
 
 
 @pytest.fixture
@@ -146,9 +134,7 @@ def test_a_copy_on_oxia_is_clean_and_each_damage_to_it_is_found(
 
 
 def test_versions_that_were_kept_are_compared(source_url: str, zookeeper: LoneZooKeeper) -> None:
-    target_url = f"zk:{zookeeper.hosts}/v-{uuid4().hex}"
-    with closing(open_store(f"zk:{zookeeper.hosts}")) as store:
-        store.create(f"/{target_url.partition('/')[2]}", b"")
+    target_url = empty_root(zookeeper.hosts)
     with closing(open_store(source_url)) as source, closing(open_store(target_url)) as target:
         copied = copy(source, target)
         code, report = verify("--source", source_url, "--target", target_url)

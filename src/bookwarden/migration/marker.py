@@ -8,8 +8,6 @@ the marker was made by rehearsals, between the marker's creation and a lease aft
 from __future__ import annotations
 
 import json
-import os
-import socket
 import threading
 import time
 import uuid
@@ -21,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, StoreError, StoreUnavailableError
 from bookwarden.migration.ports import Node, ScratchStore
+from bookwarden.processes import described_here, has_certainly_ended
 
 MARKER: Final = "/bookwarden-rehearsal"
 _WHAT: Final = "scratch copy of bookwarden metadata-migration rehearse"
@@ -38,7 +37,10 @@ class LeaseTimes:
 
 
 class FoundMarker(NamedTuple):
-    """A marker as it was read. ``until_ms`` is when the copy was written last at the latest, as far as is known."""
+    """A marker as it was read. ``until_ms`` is when it was written last by whoever made the copy.
+
+    ``is_done`` says that its holder writes nothing more: it said so, or it ran on this machine and has ended.
+    """
 
     version: int
     begun_ms: int
@@ -68,7 +70,7 @@ def find_marker(store: ScratchStore) -> FoundMarker | None:
             node.created_ms,
             node.modified_ms if until_ms is None else int(until_ms),
             f"{found['host']} process {found['pid']}, begun {found['begun']}",
-            bool(found["done"]),
+            bool(found["done"]) or has_certainly_ended(found),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise RefusedError(f"{MARKER} is there and was not written by a rehearsal: name another namespace") from error
@@ -86,8 +88,7 @@ class Hold:
         self._described = {
             "what": _WHAT,
             "id": uuid.uuid4().hex,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            **described_here(),
             "begun": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
             "until_ms": until_ms,
             "done": False,

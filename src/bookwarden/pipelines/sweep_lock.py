@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import threading
 import time
 import uuid
@@ -19,7 +17,7 @@ from datetime import datetime, timezone
 
 from bookwarden.errors import LostRaceError, NotFoundError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.processes import ProcessIdentity, process_ids_of, start_of
+from bookwarden.processes import described_here, has_certainly_ended
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
@@ -40,15 +38,7 @@ class SweepLock:
         self._other: str | None = None
         self._trouble = ""
         began = datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds")
-        described = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "began": began,
-            "id": uuid.uuid4().hex,
-            "ids": process_ids_of(),
-            "started": start_of(os.getpid()),
-        }
-        self._value = json.dumps(described).encode()
+        self._value = json.dumps({**described_here(), "began": began, "id": uuid.uuid4().hex}).encode()
 
     def acquire(self, wait_s: float) -> None:
         """Take the lock; RefusedError names who still has it after so long, in which a dead one's session ends."""
@@ -132,12 +122,9 @@ class SweepLock:
 
 
 def _is_dead(value: bytes) -> bool:
-    """Say whether the process certainly ended: it ran on this machine, among the processes that are seen from here."""
     try:
-        found = json.loads(value)
-        process = ProcessIdentity(found["pid"], found["started"])
-        return bool(found["ids"] == process_ids_of()) and not process.is_alive()
-    except (ValueError, TypeError, KeyError):
+        return has_certainly_ended(json.loads(value))
+    except ValueError:
         return False
 
 
