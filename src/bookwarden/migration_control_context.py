@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.migration_admin import BrokerStatus, MigrationAdmin
@@ -13,7 +12,7 @@ from bookwarden.clusters.pulsar.migration_participants import Participant, read_
 from bookwarden.clusters.pulsar.registered_brokers import RegisteredBroker, read_registered_brokers
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, connection_of, open_single_store
-from bookwarden.errors import BookwardenError, ConfigError, RefusedError, StoreError
+from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import scheme_of, split_chroot
@@ -22,8 +21,6 @@ from bookwarden.migration.survey import Survey, survey
 from bookwarden.migration.watching import Copied, Look
 from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
-
-T = TypeVar("T")
 
 
 class MigrationControl(Resources):
@@ -54,7 +51,7 @@ class MigrationControl(Resources):
         """Read the flag and who is registered, after a sync; raise StoreError or FormatError if that fails."""
         at_ms = int(time.time() * 1000)
         self._source.sync()
-        participants = self._participants()
+        participants = {one.name: one.whose for one in self._registered()}
         node = self._source.get(MIGRATION_PATH)
         if node is None:
             return Look(at_ms, participants=participants)
@@ -86,7 +83,7 @@ class MigrationControl(Resources):
         source_is, chroot = split_chroot(self.source_url)
         if scheme_of(self.source_url) != "zk":
             raise ConfigError(f"{self.source_url} is no ZooKeeper: brokers move metadata from ZooKeeper to Oxia alone")
-        look = self.look()
+        look = self._look_at_any_flag()
         registered = self._registered()
         place = bookkeeper_place_of(self._settings)
         root = place.ledgers_root if split_chroot(place.url) == (source_is, chroot) else None
@@ -102,11 +99,12 @@ class MigrationControl(Resources):
             ledgers_root=root or place.ledgers_root,
             phase=look.phase,
             flag_target=look.target_url,
-            participants=look.participants or {},
+            participants={one.name: one.whose for one in registered},
             not_taking_part=self._not_taking_part(found, registered),
             survey=found,
             brokers=tuple(map(_broker_seen, read_registered_brokers(self._source, connection_of(self._settings)))),
             admin_trouble=_trouble_of(self._admin.status),
+            has_numbered_ledgers=root is not None and self._source.get(f"{root}/idgen") is not None,
             bookies=bookies,
             bookies_known=known,
             target=self._target_seen(target_url, may_write=may_write),
@@ -128,8 +126,11 @@ class MigrationControl(Resources):
             )
         self._admin.start(target_url)
 
-    def _participants(self) -> Mapping[str, str]:
-        return {one.name: one.whose for one in self._registered()}
+    def _look_at_any_flag(self) -> Look:
+        try:
+            return self.look()
+        except FormatError:
+            return Look(int(time.time() * 1000), "not understood")
 
     def _registered(self) -> list[Participant]:
         return read_participants(self._source)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from bookwarden.migration.preflight import COORDINATOR_WAITS_S
+from bookwarden.migration.rehearsal import PARTICIPANTS_LIMIT_SECONDS
 
+_WAITED: Final = f"{PARTICIPANTS_LIMIT_SECONDS:.0f} s"
 # A coordinator that is alive goes on sooner.
 _STALL_SECONDS: Final = 30.0
 
@@ -123,11 +124,11 @@ class _Course:
         left = _named(look.participants)
         if left and before is not None and (before.phase, look.phase) == ("PREPARATION", "COPYING"):
             yield (
-                f"the copy began without {left}, after {COORDINATOR_WAITS_S:.0f} s: what they write to the source now "
+                f"the copy began without {left}, after {_WAITED}: what they write to the source now "
                 "may be lost; find them, and verify the copy"
             )
         idle = self._clock() - self._moved_at
-        if look.phase == "PREPARATION" and idle > COORDINATOR_WAITS_S + _STALL_SECONDS:
+        if look.phase == "PREPARATION" and idle > PARTICIPANTS_LIMIT_SECONDS + _STALL_SECONDS:
             yield (
                 "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
                 "'A migration that stands still' in docs/metadata-migration.md"
