@@ -37,7 +37,7 @@ from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.scan_ledgers import ledger_table
+from bookwarden.pipelines.scan_snapshots import read_ledgers
 from bookwarden.wire.pb import managed_ledger_pb2
 
 COUNT = 1_000_000
@@ -193,7 +193,7 @@ def _read(url: str, piece: ListingPiece) -> _Read:
     if url not in _stores:
         _stores[url] = open_store(url)
         collect_seldom()
-    rows = ledger_table(LedgerListing(_stores[url], _ROOT).read(piece))
+    rows = read_ledgers(_stores[url], LedgerListing(_stores[url], _ROOT), piece).table
     if rows.column("holder").null_count:
         raise RuntimeError(f"a ledger of {piece} could not be understood")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from bookwarden.errors import NotFoundError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
@@ -20,6 +20,13 @@ from bookwarden.metastore.zookeeper_snapshot_walk import paths_between, read_val
 
 # Of what lies below the kept nodes, as many paths as were used last are remembered.
 _REMEMBERED_PATHS: Final = 200_000
+
+
+class EncodedNodes(NamedTuple):
+    """All nodes below one, as a snapshot has them: one behind another. ``parent`` is the path of that one in there."""
+
+    parent: bytes
+    data: bytes
 
 
 @dataclass(slots=True)
@@ -60,6 +67,15 @@ class SnapshotStore(MetadataStore):
     def list_children(self, path: str) -> list[str]:
         with self._lock:
             return self._snapshot().children_of(path)
+
+    def encoded_below(self, path: str) -> EncodedNodes | None:
+        """Give what is below a node as it is in the file.
+
+        None where that says too little: where transactions changed the node or its children, and where what is below
+        it lies among other nodes, as a rule far from the root.
+        """
+        with self._lock:
+            return self._snapshot().encoded_below(path)
 
     def sync(self) -> None:
         with self._lock:
@@ -152,6 +168,14 @@ class _Opened:
         if name in self._vanished or name in self._appeared:
             found = (set(found) - self._vanished.get(name, set())) | self._appeared.get(name, set())
         return sorted(found)
+
+    def encoded_below(self, path: str) -> EncodedNodes | None:
+        name, index = validate_path(path).rstrip("/"), self.index
+        changed = name in index.changed or name in self._appeared or name in self._vanished
+        if changed or name not in index.below or name in self._children or name == index.ledgers_root:
+            return None
+        data = b"".join(self._data[start:end] for start, end in index.below[name])
+        return EncodedNodes((index.chroot + name).encode(), data)
 
     def _place(self, name: str) -> int | None:
         """Find a node in the file; None for one of the flat layout as well."""

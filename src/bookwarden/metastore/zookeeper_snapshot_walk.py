@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from bookwarden.metastore.interface import Versioned
@@ -21,6 +22,8 @@ _MAGIC: Final = b"ZKSN"
 _SEAL: Final = 13
 _LAST_ZXID: Final = 8 + _SEAL
 _BLOCK: Final = 1 << 22
+# More than stands behind the nodes, and little to be passed over twice.
+_AT_THE_END: Final = 1 << 16
 # Nodes so far below the chroot are found from the nodes above them.
 _KEPT_DEPTH: Final = 3
 # And of these: ctime, mtime, version, owner.
@@ -31,8 +34,12 @@ _DEEP, _FLAT = 1, 2
 _LENGTH: Final = struct.Struct(">i")
 # Access rules, czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, pzxid.
 _STAT: Final = struct.Struct(">qqqqqiiiqq")
-# Of these: mzxid, mtime, owner, pzxid.
-_YOUTH: Final = struct.Struct(">16xq8xq12xqq")
+STAT_SIZE: Final = _STAT.size
+# Where in it these are, of eight bytes and of four.
+CREATED_AT: Final = 24
+VERSION_AT: Final = 40
+# Of these: mzxid, mtime, owner, pzxid; and behind them the size of the next path.
+_YOUTH: Final = struct.Struct(">16xq8xq12xqqi")
 
 
 def read_node(data: Bytes, place: int) -> SnapshotNode:
@@ -65,7 +72,7 @@ def read_values(data: Bytes, places: Iterable[int | None]) -> list[Versioned | N
 
 def paths_between(data: Bytes, start: int, end: int) -> Iterator[tuple[str, int]]:
     """Name the nodes between two offsets of an indexed snapshot, each with the offset of its value."""
-    length_at, offset, stat_size = _LENGTH.unpack_from, start, _STAT.size
+    length_at, offset, stat_size = _LENGTH.unpack_from, start, STAT_SIZE
     while offset < end:
         (size,) = length_at(data, offset)
         place = offset + 4 + size
@@ -88,16 +95,25 @@ def walk(data: Bytes, file: str, chroot: str, ledgers_root: str, replay: Replay)
         reader.read_long()
         reader.skip_access_rules()
     found = Walk(data, file, reader.offset, chroot, ledgers_root, replay)
-    try:
-        found.run()
-    except struct.error:
-        raise damaged(file, found.offset, "a node goes on behind the end of the file") from None
-    except UnicodeDecodeError:
-        raise damaged(file, found.offset, "a path is not UTF-8") from None
+    # As a rule the nodes end behind that.
+    most = max(len(data) - _AT_THE_END, 0)
+    with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
+        # Python's lock is not held meanwhile.
+        checksum = pool.submit(_checksum, data, 0, most)
+        try:
+            found.run()
+        except struct.error:
+            raise damaged(file, found.offset, "a node goes on behind the end of the file") from None
+        except UnicodeDecodeError:
+            raise damaged(file, found.offset, "a path is not UTF-8") from None
     reader.offset = found.offset
     if "" not in found.kept and not chroot:
         raise damaged(file, found.offset, "no root stands before the end mark")
-    found.ended, found.checksum = _read_seals(reader, data)
+    if reader.offset < most:
+        found.checksum = _checksum(data, 0, reader.offset)
+    else:
+        found.checksum = _checksum(data, most, reader.offset, checksum.result())
+    found.ended = _read_seals(reader, data, found.checksum)
     return found
 
 
@@ -128,22 +144,23 @@ class Walk:
         data, length_at, youth_at = self._data, _LENGTH.unpack_from, _YOUTH.unpack_from
         deepest, inside = self._deepest, f"{self._chroot}/".encode()
         flat = f"{self._ledgers}/L".encode()
-        flat_size, stat_size = len(flat), _STAT.size
+        flat_size, stat_size = len(flat), STAT_SIZE
         changed, closed = {path.encode() for path in self._replay.paths}, self._replay.closed
+        any_changed = bool(changed or closed)
         youngest = latest_ms = nodes = run = 0
         offset = self.offset
+        (path_size,) = length_at(data, offset)
         while True:
             self.offset = offset
-            (path_size,) = length_at(data, offset)
             path_end = offset + 4 + path_size
             path = data[offset + 4 : path_end]
-            if path == b"/":
+            if path_size == 1 and path == b"/":
                 break
             (value_size,) = length_at(data, path_end)
             if path_size < 0 or value_size < -1:
                 raise damaged(self._file, offset, f"a node has lengths {path_size} and {value_size}")
             stat = path_end + 4 + (value_size if value_size > 0 else 0)
-            modified_zxid, modified_ms, owner, children_zxid = youth_at(data, stat)
+            modified_zxid, modified_ms, owner, children_zxid, path_size = youth_at(data, stat)
             if modified_zxid > youngest:
                 youngest = modified_zxid
             if children_zxid > youngest:
@@ -164,7 +181,7 @@ class Walk:
                 self._end_run(offset)
                 self._keep(path.decode(), offset, path_end)
                 run = 0
-            if path in changed or (owner and owner in closed):
+            if any_changed and (path in changed or (owner and owner in closed)):
                 self.before[path.decode()] = read_node(data, path_end)
             nodes += 1
             offset = stat + stat_size
@@ -197,13 +214,11 @@ class Walk:
             self._run = None
 
 
-def _read_seals(reader: JuteReader, data: Bytes) -> tuple[int | None, int]:
-    """Check what stands behind the nodes.
+def _read_seals(reader: JuteReader, data: Bytes, checksum: int) -> int | None:
+    """Check what stands behind the nodes, whose checksum is given.
 
-    Returns the last transaction of the snapshot, None where it is not told, and the checksum of all nodes.
+    Returns the last transaction of the snapshot, None where it is not told.
     """
-    checksum = _checksum(data, 0, reader.offset)
-    nodes_checksum = checksum
     checksum = _read_seal(reader, data, reader.offset, checksum)
     last_zxid: int | None = None
     if reader.left and reader.left != _LAST_ZXID:
@@ -222,7 +237,7 @@ def _read_seals(reader: JuteReader, data: Bytes) -> tuple[int | None, int]:
         _read_seal(reader, data, start, checksum)
     if reader.left:
         raise reader.damaged(f"{reader.left:,} bytes stand behind its end")
-    return last_zxid, nodes_checksum
+    return last_zxid
 
 
 def _read_seal(reader: JuteReader, data: Bytes, start: int, checksum: int) -> int:
@@ -238,6 +253,8 @@ def _read_seal(reader: JuteReader, data: Bytes, start: int, checksum: int) -> in
 
 def _checksum(data: Bytes, start: int, end: int, before: int = 1) -> int:
     """Compute the Adler-32 of the bytes, going on from that of those before."""
-    for at in range(start, end, _BLOCK):
-        before = zlib.adler32(data[at : min(at + _BLOCK, end)], before)
+    with memoryview(data) as whole:
+        for at in range(start, end, _BLOCK):
+            with whole[at : min(at + _BLOCK, end)] as block:
+                before = zlib.adler32(block, before)
     return before

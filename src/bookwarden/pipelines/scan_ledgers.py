@@ -6,6 +6,7 @@ piece at once; whatever is in the least unusual goes through `listed_ledger`, so
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,38 +33,64 @@ _MAX_BYTES: Final = 2048
 _NOTHING: Final = Meaning(None, None, None)
 
 
+class ListedTable(NamedTuple):
+    """The table of a piece's ledgers; ``names``, ``digest`` and ``unparsable`` are those of PieceOfLedgers."""
+
+    table: pa.Table
+    names: int
+    digest: str
+    unparsable: Sequence[str]
+
+
+class LedgerNodes(NamedTuple):
+    """The nodes of ledgers, whose values are those of the buffer; ``created_ms`` is in milliseconds since the epoch."""
+
+    ids: Sequence[int] | Numbers
+    paths: Sequence[str] | pa.Array
+    versions: Sequence[int] | Numbers
+    created_ms: Sequence[int] | Numbers
+    buffer: Buffer
+
+
 def ledger_table(found: PieceOfLedgers) -> pa.Table:
     """Make the table with a row for each ledger, in their order."""
     if not found.nodes:
         return LEDGERS.arrow.empty_table()
     values, versions, created = list(zip(*found.nodes, strict=True))[:3]
-    columns = _columns(Buffer(values))
-    spans = zip(values, columns.customs_start.tolist(), columns.customs_end.tolist(), strict=True)
-    meanings = [meaning_of(value[start:end]) for value, start, end in spans]
+    return table_of(LedgerNodes(found.ids, found.paths, versions, created, Buffer.of(values)))
+
+
+def table_of(nodes: LedgerNodes) -> pa.Table:
+    """Make it of one ledger or more."""
+    buffer = nodes.buffer
+    columns = _columns(buffer)
+    spans = zip(columns.customs_start.tolist(), columns.customs_end.tolist(), strict=True)
+    meanings = [meaning_of(buffer.raw[start:end]) for start, end in spans]
     kinds, holders, customs = zip(*[meaning or _NOTHING for meaning in meanings], strict=True)
     arrays = [
-        pa.array(found.ids, pa.int64()),
-        pa.array(found.paths, pa.string()),
-        pa.array(versions, pa.int64()),
-        pa.array(created, pa.int64()),
+        pa.array(nodes.ids, pa.int64()),
+        pa.array(nodes.paths, pa.string()),
+        pa.array(nodes.versions, pa.int64()),
+        pa.array(nodes.created_ms, pa.int64()),
         pa.array(columns.ctime_ms, mask=~columns.has_ctime),
         _STATES.take(pa.array(columns.state)),
         pa.array(columns.length),
         *(pa.array(column, pa.string()) for column in (kinds, holders, customs)),
-        pa.nulls(len(values), pa.string()),
+        pa.nulls(len(meanings), pa.string()),
     ]
     understood = np.array([meaning is not None for meaning in meanings])
     unusual = np.flatnonzero(~(columns.usual & understood))
-    return _with_unusual(pa.Table.from_arrays(arrays, schema=LEDGERS.arrow), found, unusual.tolist())
+    return _with_unusual(pa.Table.from_arrays(arrays, schema=LEDGERS.arrow), buffer, unusual)
 
 
-def _with_unusual(table: pa.Table, found: PieceOfLedgers, unusual: list[int]) -> pa.Table:
+def _with_unusual(table: pa.Table, buffer: Buffer, unusual: Numbers) -> pa.Table:
     """Put the rows of those ledgers into their places that are not to be read on columns."""
-    if not unusual:
+    if not len(unusual):
         return table
+    known = table.select(["ledger_id", "path", "version", "created_ms"]).take(pa.array(unusual)).to_pylist()
+    spans = zip(buffer.starts[unusual].tolist(), buffer.ends[unusual].tolist(), strict=True)
     rows = [
-        listed_ledger(found.ids[at], found.paths[at], node.value, node.version, node.created_ms)
-        for at, node in ((at, found.nodes[at]) for at in unusual)
+        listed_ledger(value=buffer.raw[start:end], **fields) for fields, (start, end) in zip(known, spans, strict=True)
     ]
     places = np.arange(len(table))
     places[unusual] = len(table) + np.arange(len(rows))
@@ -73,7 +100,7 @@ def _with_unusual(table: pa.Table, found: PieceOfLedgers, unusual: list[int]) ->
 class _Columns(NamedTuple):
     """What the values of nodes say of their ledgers; of those that are not ``usual`` it is of no use.
 
-    The custom metadata of each, and perhaps other fields, are between the two places in its value.
+    The custom metadata of each, and perhaps other fields, are between the two places in the buffer.
     """
 
     usual: Flags
@@ -108,8 +135,8 @@ def _columns(buffer: Buffer) -> _Columns:
     customs = fields.of(_CUSTOM)
     starts, ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
     # Of what is assigned to one place the last counts, so backwards it is the first.
-    starts[customs.message[::-1]] = (customs.start - buffer.starts[customs.message])[::-1]
-    ends[customs.message] = customs.end - buffer.starts[customs.message]
+    starts[customs.message[::-1]] = customs.start[::-1]
+    ends[customs.message] = customs.end
     return _Columns(usual, np.where(usual, state, 0), length, last(_CTIME, 0), has_ctime, starts, ends)
 
 

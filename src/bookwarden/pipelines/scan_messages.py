@@ -7,7 +7,7 @@ Format: protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 NUMBER: Final = 0
 BYTES: Final = 2
 _TAGS_OF_ONE_BYTE: Final = 0x80
+_LAST_OF_ONE_BYTE: Final = 0x7F
 _PADDING: Final = bytes(24)
 
 _MORE: Final = np.uint64(0x8080808080808080)
@@ -78,15 +79,24 @@ _NO_FIELDS: Final = Fields(_NONE, np.empty(0, np.uint8), _NONE, _NONE, _NONE)
 
 
 class Buffer:
-    """Bytes of which many places are read at once; ``starts`` and ``ends`` are those of the values it is made of."""
+    """Bytes of which many places are read at once; ``starts`` and ``ends`` are those of the values among them.
 
-    def __init__(self, values: Iterable[bytes]) -> None:
-        parts = [*values, _PADDING]
-        sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-        self.bytes = np.frombuffer(b"".join(parts), np.uint8)
-        self.ends = np.cumsum(sizes)[:-1]
-        self.starts = self.ends - sizes[:-1]
+    Behind the last value there must be as many bytes as _PADDING has.
+    """
+
+    def __init__(self, raw: bytes, starts: Numbers, ends: Numbers) -> None:
+        self.raw = raw
+        self.bytes = np.frombuffer(self.raw, np.uint8)
+        self.starts = starts
+        self.ends = ends
         self._words: Words = np.ndarray(len(self.bytes) - 7, "<u8", self.bytes, strides=(1,))
+
+    @classmethod
+    def of(cls, values: Sequence[bytes]) -> Buffer:
+        """Put values behind each other."""
+        sizes = np.fromiter(map(len, values), np.int64, len(values))
+        ends = np.cumsum(sizes)
+        return cls(b"".join([*values, _PADDING]), ends - sizes, ends)
 
     def begin_with(self, prefix: bytes) -> Flags:
         """Say of each value whether it begins so."""
@@ -97,6 +107,15 @@ class Buffer:
 
     def varints(self, at: Numbers) -> tuple[Numbers, Numbers]:
         """Read the varint at each place, with how many bytes it has: 0 if these are more than ten."""
+        values = self.bytes[at].astype(np.int64)
+        sizes = np.ones(len(at), np.int64)
+        # Most have one byte, and of one field nearly all or none.
+        more = np.flatnonzero(values > _LAST_OF_ONE_BYTE)
+        if len(more):
+            values[more], sizes[more] = self._long_varints(at[more])
+        return values, sizes
+
+    def _long_varints(self, at: Numbers) -> tuple[Numbers, Numbers]:
         words = self._words[at]
         stops = ~words & _MORE
         last = stops & (~stops + _ONE)

@@ -21,7 +21,7 @@ from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import PlaceKind
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
-from bookwarden.pipelines.scan_ledgers import ledger_table
+from bookwarden.pipelines.scan_snapshots import read_ledgers
 from bookwarden.pipelines.scan_tables import (
     CHANGES,
     COPIES,
@@ -95,12 +95,13 @@ class ReadLedgers:
     source: ScanInput
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
-        found = self.source.shared().listing.read(from_json(ListingPiece, piece))
-        newest = max((node.created_ms for node in found.nodes), default=0)
+        context = self.source.shared()
+        found = read_ledgers(context.metadata.bookkeeper_store, context.listing, from_json(ListingPiece, piece))
+        newest = pc.max(found.table.column("created_ms")).as_py() or 0
         folder.write(
             LEDGERS_STAGE,
             number,
-            ledger_table(found),
+            found.table,
             names=found.names,
             digest=found.digest,
             others={ODD_NAMES_TABLE: ODD_NAMES.table([OddName(path) for path in found.unparsable])},

@@ -38,7 +38,7 @@ class TopicRows:
 
     def __call__(self, topics: Sequence[ManagedLedgerNode], values: Sequence[bytes]) -> list[bool]:
         """Take the rows of what can be read here."""
-        buffer = Buffer(values)
+        buffer = Buffer.of(values)
         small = buffer.ends - buffer.starts <= _MAX_BYTES
         fields, plain = buffer.fields(buffer.starts, np.where(small, buffer.ends, buffer.starts), _KINDS)
         ledgers = fields.of(_LEDGER)

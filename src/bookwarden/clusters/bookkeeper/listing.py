@@ -92,6 +92,11 @@ class LedgerListing:
         self._store = store
         self._root = ledgers_root.rstrip("/")
 
+    @property
+    def root(self) -> str:
+        """The ledgers root, without a slash at its end."""
+        return self._root
+
     def pieces(self, besides: Sequence[ListingPiece] = ()) -> list[ListingPiece]:
         """Cut what there is now into pieces, by walking the directories above the ledgers.
 
@@ -181,7 +186,7 @@ class LedgerListing:
                 yield from self._below(path, levels - 1, unparsable)
 
     def _add_leaf(self, directory: str, names: PieceOfNames) -> None:
-        base = int(directory[len(self._root) :].replace("/", "")) * len(_LEAVES)
+        base = first_id_of(self._root, directory)
         children = self._children(directory)
         above, most = directory + "/", MAX_LEDGER_ID - base
         ledgers = [name for name in children if _LEAVES.get(name, most + 1) <= most]
@@ -224,6 +229,11 @@ class LedgerListing:
                 f"the children of {directory} cannot be listed: {error}. If the store answers otherwise, they may be "
                 "too many for one answer: raise jute.maxbuffer on its servers, or scan a snapshot of it instead"
             ) from error
+
+
+def first_id_of(ledgers_root: str, directory: str) -> int:
+    """Compute the id that a ledger L0000 in a directory of ledgers has; it may be beyond the largest that there is."""
+    return int(directory[len(ledgers_root) :].replace("/", "")) * len(_LEAVES)
 
 
 def digest_of(ledger_ids: Iterable[int]) -> str:
