@@ -70,7 +70,8 @@ def start(
         if any(one.check in NEVER_SKIPPED for one in bad) or (bad and not force):
             click.get_current_context().exit(WOULD_FAIL)
         _say_what_comes(invocation, control.source_url, target, bad, found)
-        confirm(f"Move the metadata of {control.source_url} to {target}?", yes=yes)
+        question = f"Move the metadata of {control.source_url} to {target}?"
+        confirm(question, yes=yes, look="`metadata-migration preflight`")
         control.start(target)
         _await_flag(control, target)
         code = 0 if no_watch else watch_to_the_end(invocation, control, found=found)

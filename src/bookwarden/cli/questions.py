@@ -13,11 +13,11 @@ from bookwarden.errors import RefusedError
 yes_option: Callable[[Any], Any] = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask unless `yes`; raise RefusedError when the answer is no or there is nobody to ask."""
+def confirm(question: str, *, yes: bool, look: str = "--dry-run") -> None:
+    """Ask unless `yes`; raise RefusedError, which names how to ``look`` only, when nobody says yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise RefusedError(f"{question} Nobody is there to answer: add --yes to do it, or --dry-run to look only")
+        raise RefusedError(f"{question} Nobody is there to answer: add --yes to do it, or {look} to look only")
     if not click.confirm(question, err=True):
         raise RefusedError("not confirmed: nothing was done")
