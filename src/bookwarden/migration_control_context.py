@@ -104,6 +104,7 @@ class MigrationControl(Resources):
             survey=found,
             brokers=tuple(map(_broker_seen, read_registered_brokers(self._source, connection_of(self._settings)))),
             admin_trouble=_trouble_of(self._admin.status),
+            admin_brokers=self._admin_brokers(),
             has_numbered_ledgers=root is not None and self._source.get(f"{root}/idgen") is not None,
             bookies=bookies,
             bookies_known=known,
@@ -125,6 +126,13 @@ class MigrationControl(Resources):
                 "write FAILED over it; see `bookwarden metadata-migration status`"
             )
         self._admin.start(target_url)
+
+    def _admin_brokers(self) -> tuple[str, ...]:
+        try:
+            return tuple(self._admin.brokers())
+        except BookwardenError:
+            # What is wrong with that broker its status tells.
+            return ()
 
     def _look_at_any_flag(self) -> Look:
         try:

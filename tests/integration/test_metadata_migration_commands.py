@@ -276,6 +276,15 @@ def test_brokers_that_are_too_old_are_found(pulsar_cluster: DevCluster, cluster:
     assert "need Pulsar 4.2" in json.loads(result.stdout)["broker_trouble"]
 
 
+def test_a_broker_of_another_cluster_is_not_told_to_begin(pulsar_cluster: DevCluster, cluster: DevCluster) -> None:
+    urls = json.dumps([cluster.store_url])
+    settings = {"metadata_store.urls": urls, "pulsar.admin_url": pulsar_cluster.admin_url}
+    result = invoke(settings, "start", "--target", cluster.oxia_url, "--force", "--yes", "-o", "json")
+    assert result.exit_code == WOULD_FAIL, result.stderr
+    found = {one["check"] for one in json.loads(result.stdout)["findings"] if one["verdict"] == "would fail"}
+    assert found == {"brokers", "cluster"}
+
+
 def test_it_is_not_begun_without_an_answer(cluster: DevCluster, source: MetadataStore) -> None:
     result = run(cluster, "start", "--target", cluster.oxia_url)
     assert result.exit_code == RefusedError.exit_code

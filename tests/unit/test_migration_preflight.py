@@ -27,6 +27,7 @@ GOOD = Observations(
     survey=SURVEY,
     brokers=(BROKER,),
     admin_trouble=None,
+    admin_brokers=("b1:8080",),
     has_numbered_ledgers=False,
     bookies=("k1:3181",),
     bookies_known=("k1:3181",),
@@ -43,7 +44,7 @@ def broker(**changes: Any) -> tuple[BrokerSeen, ...]:
 
 
 def silent(**changes: Any) -> tuple[BrokerSeen, ...]:
-    return (BrokerSeen("b2:8080", settings=None, trouble="no answer", **changes),)
+    return (BrokerSeen("b1:8080", settings=None, trouble="no answer", **changes),)
 
 
 def test_a_cluster_that_is_ready_has_no_warning() -> None:
@@ -66,9 +67,10 @@ CASES: list[tuple[str, Verdict, dict[str, Any], str]] = [
     ("brokers", FAILS, {"brokers": broker(version="4.0.8")}, "b1:8080 is 4.0.8"),
     ("brokers", FAILS, {"brokers": broker(version="3.10.1")}, "3.10.1"),
     ("brokers", FAILS, {"brokers": broker(version="unreleased")}, "unreleased"),
-    ("brokers", WARNING, {"brokers": silent()}, "b2:8080: no answer"),
+    ("brokers", WARNING, {"brokers": silent()}, "b1:8080: no answer"),
     ("brokers", FAILS, {"admin_trouble": "the role is no superuser"}, "no superuser"),
-    ("broker settings", WARNING, {"brokers": silent(version="4.2.0")}, "b2:8080: no answer"),
+    ("cluster", FAILS, {"admin_brokers": ("other:8080",)}, "of a cluster with other:8080"),
+    ("broker settings", WARNING, {"brokers": silent(version="4.2.0")}, "b1:8080: no answer"),
     (
         "broker settings",
         FAILS,

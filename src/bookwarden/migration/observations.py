@@ -42,7 +42,8 @@ class Observations:
     where that is not told. ``not_taking_part`` has the sessions that keep ephemeral nodes and have not registered, with
     the paths of some of those. ``has_numbered_ledgers``: ids were given to ledgers from the source's counter.
     ``bookies`` are registered now, ``bookies_known`` have a cookie. ``target`` is a text where there is no answer.
-    ``admin_trouble`` is why the broker of the settings cannot be asked for migrations. ``other_stores`` are those of
+    ``admin_trouble`` is why the broker of the settings cannot be asked for migrations, ``admin_brokers`` are those of
+    its cluster as it says. ``other_stores`` are those of
     the settings that are not the source. Times are bookwarden's own, in seconds.
     """
 
@@ -57,6 +58,7 @@ class Observations:
     survey: Survey
     brokers: tuple[BrokerSeen, ...]
     admin_trouble: str | None
+    admin_brokers: tuple[str, ...]
     has_numbered_ledgers: bool
     bookies: tuple[str, ...]
     bookies_known: tuple[str, ...]

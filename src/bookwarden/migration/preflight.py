@@ -43,8 +43,8 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-# Nothing makes a migration possible while one of these fails.
-NEVER_SKIPPED: Final = frozenset({"flag"})
+# Nothing makes a migration possible while the one fails; with the other it would be that of another cluster.
+NEVER_SKIPPED: Final = frozenset({"flag", "cluster"})
 
 
 def judge(seen: Observations) -> list[Finding]:
@@ -52,6 +52,7 @@ def judge(seen: Observations) -> list[Finding]:
     lines = (
         _flag,
         _brokers,
+        _cluster,
         _broker_settings,
         _participants,
         _bookies,
@@ -115,6 +116,21 @@ def _brokers(seen: Observations) -> Iterator[Finding]:
     else:
         versions = ", ".join(sorted({broker.version or "" for broker in seen.brokers}))
         yield Finding("brokers", Verdict.OK, f"{len(seen.brokers)} registered, of version {versions}")
+
+
+def _cluster(seen: Observations) -> Iterator[Finding]:
+    if not seen.brokers or not seen.admin_brokers:
+        return
+    if {broker.name for broker in seen.brokers}.isdisjoint(seen.admin_brokers):
+        yield Finding(
+            "cluster",
+            Verdict.FAILS,
+            f"the broker of pulsar.admin_url is of a cluster with {_some(list(seen.admin_brokers))}, none of which is "
+            "registered in the source: another cluster would be moved",
+            "set pulsar.admin_url to a broker of this cluster, or --source to its store",
+        )
+    else:
+        yield Finding("cluster", Verdict.OK, "the broker of pulsar.admin_url is of the cluster that uses the source")
 
 
 def _broker_settings(seen: Observations) -> Iterator[Finding]:

@@ -57,6 +57,10 @@ class MigrationAdmin:
         except (AttributeError, KeyError) as error:
             raise FormatError(f"GET {_PATH}/status answered without a phase: {str(answer)[:200]}") from error
 
+    def brokers(self) -> list[str]:
+        """Name the brokers of the cluster that this broker is of; raises PulsarError."""
+        return [str(name) for name in self._admin.get_json("/brokers")]
+
     def start(self, target_url: str) -> None:
         """Have this broker begin the migration, once the flag is known to be absent.
 
