@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from uuid import uuid4
 
 import pytest
 
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.devcluster.oxia import OxiaServer
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.errors import LostRaceError, StoreError, StoreMigratingError
+from bookwarden.errors import StoreError, StoreMigratingError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.migrating import MigratingStore
-from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
 from bookwarden.metastore.migrating_progress import MigrationTimes
 from bookwarden.metastore.migration_phases import State
 from bookwarden.metastore.write_conditions import Condition
-from bookwarden.metastore.zookeeper import ZooKeeperStore
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.migration_coordinator import Coordinator
 from servers.waiting import eventually
 
 DELETED = DeleteResult.DELETED
 LEDGERS = 3000
 
 Follow = Callable[..., MigratingStore]
-
-
-class Coordinator:
-    """What Pulsar's coordinator does in the source, step by step."""
-
-    def __init__(self, source: ZooKeeperStore, target_url: str) -> None:
-        self.source = source
-        self._target_url = target_url
-
-    def set_phase(self, phase: str) -> None:
-        value = json.dumps({"phase": phase, "targetUrl": self._target_url}).encode()
-        node = self.source.get(MIGRATION_PATH)
-        if node is None:
-            self.source.create(MIGRATION_PATH, value)
-        else:
-            self.source.put(MIGRATION_PATH, value, node.version)
-
-    def remove_flag(self) -> None:
-        node = self.source.get(MIGRATION_PATH)
-        if node is not None:
-            self.source.delete_many([(MIGRATION_PATH, node.version)])
-
-    def participants(self) -> list[str]:
-        self.source.sync()
-        return self.source.list_children(PARTICIPANTS_PATH)
 
 
 @pytest.fixture
@@ -75,8 +46,7 @@ def coordinator_of(connect: StoreMaker) -> Iterator[Callable[[str], Coordinator]
 
     def make(target_url: str) -> Coordinator:
         made.append(Coordinator(connect(), target_url))
-        with suppress(LostRaceError):
-            made[-1].source.create(PARTICIPANTS_PATH, b"", make_parents=True)
+        made[-1].offer()
         made[-1].remove_flag()
         return made[-1]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
-from bookwarden.errors import LostRaceError, NotFoundError, StoreAccessError, StoreUnavailableError
+from bookwarden.errors import NotFoundError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
@@ -152,17 +152,6 @@ class Session(ConditionalStore):
                     return call(nodes)
             self._of.refused = True
             self._conditions.failed(failed[0])
-
-
-def copy_all(source: MetadataStore, target: MetadataStore, path: str = "") -> None:
-    """Copy every node below the path that is not ephemeral, as the coordinator does."""
-    for name in source.list_children(path or "/"):
-        child = f"{path}/{name}"
-        node = source.get(child)
-        if node is not None and not node.ephemeral:
-            with suppress(LostRaceError):
-                target.create(child, node.value)
-            copy_all(source, target, child)
 
 
 class Site:

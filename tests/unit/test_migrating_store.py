@@ -66,6 +66,7 @@ def test_who_reads_registers_not_and_who_writes_does_before(site: Site, server: 
     store = site.store()
     assert store.get("/a") is None
     store.sync()
+    assert store.delete_many([]) == []
     assert server.participants() == []
     store.create("/a", b"1")
     (name,) = server.participants()

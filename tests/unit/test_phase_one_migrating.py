@@ -13,7 +13,8 @@ from bookwarden.deletion.trimming import BrokerTrim
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_progress import MigrationTimes
 from bookwarden.metastore.migration_phases import State
-from servers.scripted_migration import TIMES, Site, copy_all
+from servers.migration_coordinator import copy_all
+from servers.scripted_migration import TIMES, Site
 from servers.waiting import eventually
 from unit.test_mark_operations import TOPIC, Broker, Place, managed_ledger
 

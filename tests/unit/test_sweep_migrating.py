@@ -15,8 +15,9 @@ from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_progress import MigrationTimes
 from bookwarden.metastore.migration_phases import State
 from bookwarden.metastore.migrations import Migrations
+from servers.migration_coordinator import copy_all
 from servers.population import Population
-from servers.scripted_migration import TIMES, TIMES_OF_THE_HURRIED, Held, Site, copy_all
+from servers.scripted_migration import TIMES, TIMES_OF_THE_HURRIED, Held, Site
 from servers.waiting import eventually
 from unit.test_sweeping import DATA, NOW, POLICY, Recorder, mark
 

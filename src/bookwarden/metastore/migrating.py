@@ -116,6 +116,8 @@ class MigratingStore(MetadataStore):
     def delete_many(
         self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
     ) -> list[DeleteResult]:
+        if not expected:
+            return []
         results = self._write(lambda store: store.delete_many(expected, created_ms=created_ms))
         gone = (DeleteResult.DELETED, DeleteResult.ABSENT)
         self._progress.target.forget(
