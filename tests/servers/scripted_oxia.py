@@ -18,6 +18,7 @@ from bookwarden.wire.pb import oxia_client_pb2 as pb
 # In the place of a server: no one leads a shard, as between two elections.
 NOBODY = -1
 _SERVICE = "io.streamnative.oxia.proto.OxiaClient"
+_SERVICE_FROM_0_15 = "io.oxia.proto.v1.OxiaClient"
 
 
 class Refusal(Exception):
@@ -41,6 +42,7 @@ class ScriptedOxia:
     """Servers of one namespace that share their keys; ``write`` may be replaced by what a test wants of a write.
 
     ``by_depth`` is the order of keys of Oxia 0.15 and later: those with fewer slashes come first of all.
+    ``is_0_15`` gives the service its later name as well.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class ScriptedOxia:
         shards: int = 1,
         natural: bool = False,
         by_depth: bool = False,
+        is_0_15: bool = False,
         token: str | None = None,
         credentials: Any = None,
     ) -> None:
@@ -67,7 +70,8 @@ class ScriptedOxia:
         self._servers = [grpc.server(self._pool) for _ in range(servers)]
         self.addresses: list[str] = []
         for index, server in enumerate(self._servers):
-            server.add_generic_rpc_handlers([self._handlers(index)])
+            names = (_SERVICE, _SERVICE_FROM_0_15) if is_0_15 else (_SERVICE,)
+            server.add_generic_rpc_handlers([self._handlers(index, name) for name in names])
             host = "127.0.0.1:0"
             port = server.add_secure_port(host, credentials) if credentials else server.add_insecure_port(host)
             self.addresses.append(f"127.0.0.1:{port}")
@@ -123,7 +127,7 @@ class ScriptedOxia:
                 answer.deletes.add()
         return answer
 
-    def _handlers(self, index: int) -> grpc.GenericRpcHandler:
+    def _handlers(self, index: int, service: str) -> grpc.GenericRpcHandler:
         def one(request: type, call: Callable[..., Iterator[Any]]) -> Any:
             def checked(message: Any, context: grpc.ServicerContext) -> Iterator[Any]:
                 self._check_token(context)
@@ -150,7 +154,7 @@ class ScriptedOxia:
                 response_serializer=_serialized,
             ),
         }
-        handler: grpc.GenericRpcHandler = grpc.method_handlers_generic_handler(_SERVICE, methods)
+        handler: grpc.GenericRpcHandler = grpc.method_handlers_generic_handler(service, methods)
         return handler
 
     def _check_token(self, context: grpc.ServicerContext) -> None:

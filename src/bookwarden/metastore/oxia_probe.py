@@ -68,16 +68,22 @@ class _Probe:
     @contextmanager
     def _one_key(self) -> Iterator[None]:
         key = f"{_PROBE_PREFIX}{uuid.uuid4().hex}"
-        self._write(key, pb.WriteRequest(puts=[pb.PutRequest(key=key, expected_version_id=_NO_KEY)]))
+        (put,) = self._write(key, pb.WriteRequest(puts=[pb.PutRequest(key=key, expected_version_id=_NO_KEY)])).puts
+        if put.status != pb.OK:
+            raise StoreError(f"{key} could not be written to the target, which answered {pb.Status.Name(put.status)}")
         try:
             yield
         finally:
-            self._write(key, pb.WriteRequest(deletes=[pb.DeleteRequest(key=key)]))
+            delete = pb.DeleteRequest(key=key, expected_version_id=put.version.version_id)
+            (deleted,) = self._write(key, pb.WriteRequest(deletes=[delete])).deletes
+            if deleted.status != pb.OK:
+                status = pb.Status.Name(deleted.status)
+                raise StoreError(f"{key} could not be deleted from the target, which answered {status}: delete it")
 
-    def _write(self, key: str, request: pb.WriteRequest) -> None:
+    def _write(self, key: str, request: pb.WriteRequest) -> pb.WriteResponse:
         shard = self._cluster.shards(self._deadline).of(key)
         try:
-            self._writers.send(shard, request).get(self._deadline)
+            return self._writers.send(shard, request).get(self._deadline)
         except ServerLost as lost:
             raise StoreUnavailableError(
                 f"Oxia {shard.leader} was lost while {key} was written and deleted again: look whether that key is "
