@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.migration_admin import BrokerStatus, MigrationAdmin
@@ -22,6 +23,9 @@ from bookwarden.migration.watching import Copied, Look
 from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
 
+# How long a target that did not answer is not asked again.
+_TARGET_AVOIDED_S: Final = 60.0
+
 
 class MigrationControl(Resources):
     """A source, its brokers, and the target; reads only, but for `start`. Close it, or use it in a with statement.
@@ -36,6 +40,7 @@ class MigrationControl(Resources):
         super().__init__()
         self._settings = settings
         self._targets: dict[str, MetadataStore] = {}
+        self._target_avoided_until = 0.0
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
             # Never the store that follows: what is in the source itself is wanted.
@@ -60,12 +65,13 @@ class MigrationControl(Resources):
 
     def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
         """Say how much of the source is in the target, by the survey's sample; None where the target tells nothing."""
-        if not found.sample or target_url is None:
+        if not found.sample or target_url is None or time.monotonic() < self._target_avoided_until:
             return None
         try:
             nodes = self._target(target_url).get_many(found.sample)
         except BookwardenError:
-            # Brokers may reach a target that we do not; the watch goes on without the figure.
+            # Brokers may reach a target that we do not; the watch goes on without the figure, and without waiting.
+            self._target_avoided_until = time.monotonic() + _TARGET_AVOIDED_S
             return None
         there = sum(node is not None for node in nodes)
         return Copied(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)

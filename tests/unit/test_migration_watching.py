@@ -95,6 +95,8 @@ def test_a_copy_that_stands_still_is_warned_of() -> None:
     assert not list(warnings(followed([*moving, look("COMPLETED")])))
     (text,) = warnings(followed([*[moving[5]] * 60, look("COMPLETED")]))
     assert "the broker that copies may have ended" in text
+    # Where the figure is not known nothing is known of a stall.
+    assert not list(warnings(followed([*[look("COPYING")] * 60, look("COMPLETED")])))
 
 
 def test_a_preparation_without_end_is_warned_of() -> None:

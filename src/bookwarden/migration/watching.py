@@ -133,7 +133,7 @@ class _Course:
                 "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
                 "'A migration that stands still' in docs/metadata-migration.md"
             )
-        if look.phase == "COPYING" and idle > _STALL_SECONDS:
+        if look.phase == "COPYING" and look.copied is not None and idle > _STALL_SECONDS:
             yield (
                 f"nothing was copied for {_STALL_SECONDS:.0f} s: the broker that copies may have ended; see "
                 "'A migration that stands still' in docs/metadata-migration.md"
