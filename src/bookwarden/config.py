@@ -85,6 +85,7 @@ class MetadataStoreSettings(_Section):
     oxia_token: SecretStr | None = None
     oxia_concurrent_writers: bool = False
     tls: bool = False
+    oxia_tls: bool | None = None
     tls_trust_certs_file: str | None = None
     tls_certificate_file: str | None = None
     tls_private_key_file: str | None = None

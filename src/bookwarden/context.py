@@ -134,6 +134,7 @@ def open_single_store(settings: Settings, url: str) -> MetadataStore:
     if store.batch_size is not None:
         options["batch_size"] = store.batch_size
     if scheme == "oxia":
+        options["use_ssl"] = store.tls if store.oxia_tls is None else store.oxia_tls
         options["token"] = store.oxia_token.get_secret_value() if store.oxia_token else None
         return open_store(url, **options)
     options["max_request_bytes"] = store.jute_maxbuffer

@@ -66,8 +66,13 @@ def test_a_zookeeper_is_followed_and_everything_else_is_opened_as_it_is() -> Non
     followed.close()
 
 
-def test_the_target_is_opened_with_what_the_settings_say_of_oxia(ends: Ends, opened: list[MigratingStore]) -> None:
-    settings = settings_of(oxia_token="secret", tls="true", batch_size="77", max_requests_per_second="5")
+@pytest.mark.parametrize(("oxia_tls", "encrypted"), [("null", True), ("true", True), ("false", False)])
+def test_the_target_is_opened_with_what_the_settings_say_of_oxia(
+    ends: Ends, opened: list[MigratingStore], oxia_tls: str, encrypted: bool
+) -> None:
+    settings = settings_of(
+        oxia_token="secret", tls="true", oxia_tls=oxia_tls, batch_size="77", max_requests_per_second="5"
+    )
     store = open_metadata_store(settings, SOURCE)
     assert isinstance(store, MigratingStore)
     opened.append(store)
@@ -75,7 +80,8 @@ def test_the_target_is_opened_with_what_the_settings_say_of_oxia(ends: Ends, ope
     store.create("/a", b"")
     assert ends.target.get("/a") is not None
     given = ends.options[TARGET]
-    assert (given["token"], given["use_ssl"], given["batch_size"]) == ("secret", True, 77)
+    assert (given["token"], given["use_ssl"], given["batch_size"]) == ("secret", encrypted, 77)
+    assert ends.options[SOURCE]["use_ssl"]
     assert given["max_requests_per_second"] == 5.0
     assert "digest" not in given
 
