@@ -214,7 +214,8 @@ def carry_over(candidates: Iterable[Candidate], before: Iterable[Candidate], cre
         while old is not None and old.ledger_id < candidate.ledger_id:
             old = next(earlier, None)
         found = old if old is not None and old.ledger_id == candidate.ledger_id else None
-        yield candidate._replace(first_seen_ms=first_seen_ms(candidate, found, created_ms))
+        # What _replace does, in a fraction of the time: it is the last field.
+        yield Candidate(*candidate[:-1], first_seen_ms=first_seen_ms(candidate, found, created_ms))
 
 
 def growing(candidates: Iterable[Candidate]) -> Iterator[Candidate]:

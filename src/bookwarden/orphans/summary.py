@@ -6,6 +6,7 @@ write quorum says, and an open ledger counts as 0.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -184,8 +185,7 @@ class Findings:
 
 def age_bucket(age_ms: int) -> str:
     """Put an age in milliseconds into its bucket; what is not known or lies ahead is young."""
-    bounds = zip(AGE_BUCKETS, AGE_BOUNDS_MS, strict=False)
-    return next((name for name, bound in bounds if age_ms < bound), AGE_BUCKETS[-1])
+    return AGE_BUCKETS[bisect_right(AGE_BOUNDS_MS, age_ms)]
 
 
 def summarize(

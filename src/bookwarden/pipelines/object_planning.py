@@ -89,8 +89,10 @@ class ObjectPlanning:
         )
 
     def _unread(self) -> dict[str, str]:
-        rows = read_table(self._spark, self._folder, UNREAD_TABLE, UNREAD).collect()
-        return {**self._context.objects.not_listed(), **{row["store"]: row["reason"] for row in rows}}
+        unread = self._context.objects.not_listed()
+        for rows in self._folder.read_all(UNREAD_TABLE, UNREAD.arrow.names):
+            unread.update(zip(rows.column("store").to_pylist(), rows.column("reason").to_pylist(), strict=True))
+        return unread
 
     def _copies(self, objects: DataFrame) -> DataFrame:
         """Put together what belongs to one copy, with whether a managed ledger names it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from bookwarden.ledgers.listing import ListedLedger
-from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID, LedgerComponent
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_named
 from bookwarden.orphans.owners import owner_of
@@ -130,15 +131,20 @@ class Classification:
             while waiting and (not merged or waiting[-1][0] < merged[0][0]):
                 _, number = waiting.pop()
                 _push(merged, number, self._orphans_of(number, first_seen_ms))
-            _, number, candidate, rest = heapq.heappop(merged)
-            yield candidate
-            _push(merged, number, rest)
+            _, number, first, rest = heapq.heappop(merged)
+            # Up to where another begins, or goes on, there is nothing to be merged.
+            bound = min((place[0] for place in (*waiting[-1:], *merged[:1])), default=MAX_LEDGER_ID)
+            for candidate in chain((first,), rest):
+                if candidate.ledger_id > bound:
+                    heapq.heappush(merged, (candidate.ledger_id, number, candidate, rest))
+                    break
+                yield candidate
 
     def _orphans_of(self, number: int, first_seen_ms: int) -> Iterator[Candidate]:
         rows = self._folder.read(CLASSES_STAGE, number, [*_ORPHAN_COLUMNS, "ledger_class"])
         orphans = rows.filter(pc.field("ledger_class") == LedgerClass.ORPHAN.value).select(_ORPHAN_COLUMNS)
         columns = [column.to_pylist() for column in orphans.sort_by("ledger_id").columns]
-        return (Candidate._make((*fields, first_seen_ms)) for fields in zip(*columns, strict=True))
+        return map(Candidate, *columns, repeat(first_seen_ms))
 
     def foreign(self) -> list[ForeignOwner]:
         """Say whose the foreign ledgers are; the owners with the most of them, and the first ids of each."""

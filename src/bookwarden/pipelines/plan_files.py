@@ -192,7 +192,7 @@ class PlanFiles:
         return FileDigest(name, hashlib.sha256(data).hexdigest(), rows)
 
     def _rows(self, plan: PlanManifest, file: FileDigest) -> Iterator[Candidate]:
-        return (Candidate(*row) for row in self._table_rows(plan, file, CANDIDATES))
+        return itertools.starmap(Candidate, self._table_rows(plan, file, CANDIDATES))
 
     def _table_rows(self, plan: PlanManifest, file: FileDigest, columns: Columns) -> Iterator[tuple[Any, ...]]:
         data = self._read(plan, file)
