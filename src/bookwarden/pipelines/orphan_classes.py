@@ -133,7 +133,8 @@ class Classification:
                 _push(merged, number, self._orphans_of(number, first_seen_ms))
             _, number, first, rest = heapq.heappop(merged)
             # Up to where another begins, or goes on, there is nothing to be merged.
-            bound = min((place[0] for place in (*waiting[-1:], *merged[:1])), default=MAX_LEDGER_ID)
+            begins = waiting[-1][0] if waiting else MAX_LEDGER_ID
+            bound = min(begins, merged[0][0] if merged else MAX_LEDGER_ID)
             for candidate in chain((first,), rest):
                 if candidate.ledger_id > bound:
                     heapq.heappush(merged, (candidate.ledger_id, number, candidate, rest))
