@@ -16,7 +16,7 @@ from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.migration.comparison import ZOOKEEPERS_OWN, Comparison
-from bookwarden.migration.findings import DifferenceSink, Report, VersionRule
+from bookwarden.migration.findings import DifferenceSink, VersionRule
 from bookwarden.resources import Resources
 
 _SOON_SECONDS: Final = 5.0
@@ -81,20 +81,26 @@ class VerificationContext(Resources):
         """When the target was put in the source's place, by the source's clock; None if it was not."""
         return self.flag.changed_ms if self.flag is not None and self.flag.is_completed else None
 
-    def compare(
-        self, *, versions: VersionRule, keep: int, sink: DifferenceSink, progress: Callable[[int], object]
-    ) -> Report:
-        """Compare both stores; reads only."""
+    def comparison(
+        self,
+        *,
+        versions: VersionRule,
+        switched_ms: int | None,
+        keep: int = 0,
+        sink: DifferenceSink = lambda _: None,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> Comparison:
+        """Give what compares both stores, of what a copy has; reads only."""
         return Comparison(
             self._source,
             self._target,
             passed_over=(ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH)),
-            switched_ms=self.switched_ms,
+            switched_ms=switched_ms,
             versions=versions,
             keep=keep,
             sink=sink,
             progress=progress,
-        ).run()
+        )
 
     def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
         return throttled(self._keep(open_single_store(settings, url)), max_reads_per_second)

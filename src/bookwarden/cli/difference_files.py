@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from bookwarden.cli.extras import spark_extra
 from bookwarden.errors import BookwardenError, ConfigError
-from bookwarden.migration.differences import Difference, Side
+from bookwarden.migration.difference_rows import row_of
 from bookwarden.migration.findings import DifferenceSink
 
 _SUFFIXES: Final = (".parquet", ".jsonl")
@@ -50,14 +50,6 @@ def difference_file(path: Path | None) -> Iterator[DifferenceSink]:
         unfinished.unlink(missing_ok=True)
 
 
-def row_of(difference: Difference) -> dict[str, Any]:
-    """Lay out a difference flat; times in milliseconds since the epoch, sizes in bytes."""
-    row: dict[str, Any] = {"class": difference.kind.value, "path": difference.path, "first_byte": difference.first_byte}
-    for name, side in (("source", difference.source), ("target", difference.target)):
-        row |= {f"{name}_{field}": None if side is None else getattr(side, field) for field in Side._fields}
-    return row
-
-
 class _JsonLines:
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8")
@@ -74,15 +66,13 @@ def _parquet_file(path: Path) -> _RowFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-    texts = [pa.field(name, pa.string(), nullable=False) for name in ("class", "path")]
-    numbers = ["first_byte", *(f"{store}_{field}" for store in ("source", "target") for field in Side._fields)]
-    schema = pa.schema([*texts, *(pa.field(name, pa.int64()) for name in numbers)])
+        from bookwarden.pipelines.difference_tables import DIFFERENCES
 
     class ParquetRows:
         """Rows in groups, since a group of a few is larger than the rows in it."""
 
         def __init__(self) -> None:
-            self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+            self._writer = pq.ParquetWriter(path, DIFFERENCES, compression="zstd")
             self._waiting: list[dict[str, Any]] = []
 
         def write(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -98,7 +88,7 @@ def _parquet_file(path: Path) -> _RowFile:
 
         def _flush(self) -> None:
             if self._waiting:
-                self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=schema))
+                self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=DIFFERENCES))
                 self._waiting = []
 
     return ParquetRows()

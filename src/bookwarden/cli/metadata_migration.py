@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.difference_files import difference_file, row_of
+from bookwarden.cli.difference_files import difference_file
 from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.migration_preflight import preflight
 from bookwarden.cli.migration_rehearse import rehearse
+from bookwarden.cli.migration_spark import verify_on_spark
 from bookwarden.cli.migration_start import start
 from bookwarden.cli.migration_status import status
 from bookwarden.cli.migration_watch import watch
@@ -20,6 +21,7 @@ from bookwarden.cli.node_progress import node_progress
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.migration.differences import DifferenceClass
 from bookwarden.migration.findings import Report, VersionRule
+from bookwarden.migration.verification import Verification
 from bookwarden.migration_context import VerificationContext
 
 _EPILOG = """\b
@@ -27,6 +29,7 @@ Examples:
   bookwarden metadata-migration verify                    the store in the settings, and where it was moved
   bookwarden metadata-migration verify --source zk:zk1:2181,zk2:2181 --target oxia://oxia1:6648/default
   bookwarden metadata-migration verify --differences differences.parquet -o json
+  bookwarden metadata-migration verify --spark --differences verified    a store of many millions of nodes
 
 \b
 What each class means and what to do: docs/metadata-migration-verify.md."""
@@ -53,14 +56,15 @@ for _command in (preflight, rehearse, start, status, watch):
 )
 @click.option(
     "--differences",
-    "file",
+    "place",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all differences to this .parquet or .jsonl file; one that is there is replaced.",
+    help="Write all differences to this .parquet or .jsonl file; with --spark to this new folder.",
 )
 @click.option(
     "--show", type=click.IntRange(min=0), default=20, show_default=True, help="Differences of each class to list."
 )
+@click.option("--spark", is_flag=True, help="Compare on a Spark that is started here, with all its cores.")
+@click.option("--resume", is_flag=True, help="Go on with what --spark began in the folder of --differences.")
 @click.option(
     "--max-reads-per-second",
     type=click.FloatRange(min=0, min_open=True),
@@ -74,8 +78,10 @@ def verify(
     source: str | None,
     target: str | None,
     versions: str,
-    file: Path | None,
+    place: str | None,
     show: int,
+    spark: bool,
+    resume: bool,
     max_reads_per_second: float | None,
     output: str | None,
 ) -> None:
@@ -86,43 +92,49 @@ def verify(
     """
     if output is not None:
         invocation.output = output
+    if resume and not (spark and place):
+        raise click.UsageError("--resume goes on with --spark in the folder that --differences names")
     limit = max_reads_per_second
+    if spark:
+        found = verify_on_spark(invocation, source, target, VersionRule(versions), place, show, limit, resume=resume)
+    else:
+        found = _verify(invocation, source, target, VersionRule(versions), place, show, limit)
+    invocation.write(_describe(found))
+    click.get_current_context().exit(DIFFERENCES_FOUND if found.report.faults else 0)
+
+
+def _verify(
+    invocation: Invocation,
+    source: str | None,
+    target: str | None,
+    versions: VersionRule,
+    file: str | None,
+    show: int,
+    limit: float | None,
+) -> Verification:
     with (
-        difference_file(file) as sink,
+        difference_file(None if file is None else Path(file)) as sink,
         VerificationContext(invocation.settings, source=source, target=target, max_reads_per_second=limit) as context,
         node_progress(invocation, f"comparing {context.source_url} with {context.target_url}", "compared") as tell,
     ):
         begin = time.monotonic()
-        report = context.compare(versions=VersionRule(versions), keep=show, sink=sink, progress=tell)
+        report = context.comparison(
+            versions=versions, switched_ms=context.switched_ms, keep=show, sink=sink, progress=tell
+        ).run()
         seconds = time.monotonic() - begin
-    invocation.write(_describe(context, report, seconds, file))
-    click.get_current_context().exit(DIFFERENCES_FOUND if report.faults else 0)
+    phase = None if context.flag is None else context.flag.phase
+    return Verification(context.source_url, context.target_url, phase, context.switched_ms, report, seconds, file)
 
 
-def _describe(context: VerificationContext, report: Report, seconds: float, file: Path | None) -> Document:
-    phase = "not begun" if context.flag is None else context.flag.phase
-    shown = [one for found in report.first.values() for one in found]
-    data = {
-        "source": context.source_url,
-        "target": context.target_url,
-        "phase": None if context.flag is None else context.flag.phase,
-        "switched_ms": context.switched_ms,
-        "seconds": round(seconds, 3),
-        "clean": not report.faults,
-        "compared": report.compared,
-        "equal": report.equal,
-        "ephemeral": report.ephemeral,
-        "versions_kept": report.versions_kept,
-        "other_versions": report.other_versions,
-        "counts": {kind.value: count for kind, count in report.counts.items()},
-        "first": [row_of(one) for one in shown],
-        "differences_file": file,
-    }
+def _describe(found: Verification) -> Document:
+    report = found.report
+    phase = found.phase or "not begun"
+    shown = tuple(found.first)
     pairs = (
-        ("source", context.source_url),
-        ("target", context.target_url),
-        ("migration", f"{phase} at {moment(context.switched_ms)}" if context.switched_ms else phase),
-        ("nodes compared", f"{report.compared:,} in {seconds:,.1f} s"),
+        ("source", found.source),
+        ("target", found.target),
+        ("migration", f"{phase} at {moment(found.switched_ms)}" if found.switched_ms else phase),
+        ("nodes compared", f"{report.compared:,} in {found.seconds:,.1f} s"),
         ("equal", f"{report.equal:,}"),
         ("ephemeral", f"{report.ephemeral:,}, passed over"),
     )
@@ -132,11 +144,11 @@ def _describe(context: VerificationContext, report: Report, seconds: float, file
         columns = (Column("difference"), Column("path", whole=False), Column("how", whole=False))
         rows = tuple((one.kind.value, one.path, describe_difference(one)) for one in shown)
         parts.append(Table(columns, rows, title="The first of each"))
-    parts += [Note(text) for text in _notes(report, file)]
-    return Document(data, tuple(parts))
+    parts += [Note(text) for text in _notes(report, found.differences)]
+    return Document(found.as_json(), tuple(parts))
 
 
-def _notes(report: Report, file: Path | None) -> Iterator[str]:
+def _notes(report: Report, differences: str | None) -> Iterator[str]:
     if report.versions_kept is False:
         yield (
             f"The target has versions of its own ({counted(report.other_versions, 'node')} with another one than the "
@@ -144,8 +156,8 @@ def _notes(report: Report, file: Path | None) -> Iterator[str]:
         )
     if report.counts[DifferenceClass.LATE_SOURCE]:
         yield "Somebody writes to the source still: find the process that has not followed to the target."
-    if file is not None:
-        yield f"All differences are in {file}."
+    if differences is not None:
+        yield f"All differences are in {differences}."
     yield (
         f"{counted(report.faults, 'node')} not as in the source."
         if report.faults

@@ -11,10 +11,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bookwarden.cli.difference_files import row_of
 from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.migration.difference_rows import row_of
 from bookwarden.migration.rehearsal import (
     PARTICIPANTS_LIMIT_SECONDS,
     PROPOSED_BYTES,
@@ -168,7 +168,10 @@ def _notes(context: RehearsalContext, report: RehearsalReport, removed: int | No
             "here that is metadata_store.migration_write_wait_seconds."
         )
     if report.copy.not_copied:
-        yield "A migration would fail at the first node that the target does not take, and go back to the source."
+        yield (
+            "A migration would fail at the first node that the target does not take and go back to the source, or "
+            "leave one that is too large for brokers to read."
+        )
     yield (
         f"The copy was removed, {counted(removed, 'node')}."
         if removed is not None

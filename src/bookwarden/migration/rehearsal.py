@@ -66,7 +66,7 @@ class RehearsalReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether a migration would have ended well: Pulsar's fails at the first node that the target does not take."""
+        """Whether a migration would have ended well: the target took every node, and each as it was."""
         return not self.copy.not_copied and not self.damaged
 
 

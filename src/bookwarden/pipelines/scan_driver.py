@@ -43,7 +43,7 @@ def run_scan(
         scan = OrphanScan(spark, settings, progress)
         scan_id = resume or scan.begin(snapshot)
         say(f"scan {scan_id}; if it is stopped, go on with: bookwarden orphans scan --resume {scan_id}")
-        with _paused_by_signals(spark, scan_id):
+        with paused_by_signals(spark, f"go on with: bookwarden orphans scan --resume {scan_id}"):
             return scan.run(scan_id)
 
 
@@ -55,10 +55,13 @@ def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _paused_by_signals(spark: SparkSession, scan_id: str) -> Iterator[None]:
-    """Cancel Spark's jobs at a signal, and raise ScanPaused for what that makes of the body; at a second at once."""
+def paused_by_signals(spark: SparkSession, what_next: str) -> Iterator[None]:
+    """Cancel Spark's jobs at a signal, and raise ScanPaused for what that makes of the body; at a second at once.
+
+    ``what_next`` tells people how to go on.
+    """
     asked, ended = threading.Event(), threading.Event()
-    paused = ScanPaused(f"paused; go on with: bookwarden orphans scan --resume {scan_id}")
+    paused = ScanPaused(f"paused; {what_next}")
 
     def cancel() -> None:
         # Again and again: the body may be between two jobs.
