@@ -100,7 +100,7 @@ def test_a_copy_that_stands_still_is_warned_of() -> None:
 
 
 def test_a_preparation_without_end_is_warned_of() -> None:
-    waiting = [look("PREPARATION", participants={"id-1": ""})] * 85
+    waiting = [look("PREPARATION", participants={"id-1": ""})] * 145
     assert not list(warnings(followed([*waiting, look("FAILED")])))
     (text,) = warnings(followed([*waiting, *waiting[:20], look("FAILED")]))
     assert "PREPARATION lasts longer" in text

@@ -84,7 +84,7 @@ def _say_what_comes(invocation: Invocation, source: str, target: str, skipped: l
     seconds = estimate_seconds(found.nodes, found.size)
     invocation.say(
         f"What happens next: PREPARATION: no process writes metadata any more, each connects to {target}, makes its "
-        "ephemeral nodes there and leaves; 60 s at most are waited for. COPYING: "
+        "ephemeral nodes there and leaves; one to two minutes at most are waited for. COPYING: "
         f"{found.nodes:,} nodes are copied, in about {seconds:,.0f} s. COMPLETED: all processes use {target}."
     )
     invocation.say(

@@ -248,7 +248,7 @@ def _chroot(seen: Observations) -> Iterator[Finding]:
         "chroot",
         Verdict.WARNING,
         f"the source has the chroot {seen.chroot}: brokers and bookies of 4.2.4 delete their participant node by a "
-        f"wrong path, and stay on the list; writes are blocked {_WAITED} longer",
+        f"wrong path, and stay on the list; writes are blocked up to two minutes longer",
         "look in their logs for `Failed during migration preparation` before you trust the copy",
     )
 
@@ -261,7 +261,7 @@ def _target(seen: Observations) -> Iterator[Finding]:
             "target",
             Verdict.FAILS,
             f"not empty: it has {_some([f'/{name}' for name in seen.target.names])}",
-            "take an empty namespace, or delete all keys of this one; what is left there comes alive with the cluster",
+            "take an empty namespace; what is in this one would come alive with the cluster",
         )
     else:
         yield Finding("target", Verdict.OK, "answers, and is empty")

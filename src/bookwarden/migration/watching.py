@@ -10,7 +10,6 @@ from typing import Final
 
 from bookwarden.migration.rehearsal import PARTICIPANTS_LIMIT_SECONDS
 
-_WAITED: Final = f"{PARTICIPANTS_LIMIT_SECONDS:.0f} s"
 # A coordinator that is alive goes on sooner.
 _STALL_SECONDS: Final = 30.0
 
@@ -124,12 +123,13 @@ class _Course:
         left = _named(look.participants)
         if left and before is not None and (before.phase, look.phase) == ("PREPARATION", "COPYING"):
             yield (
-                f"the copy began without {left}, after {_WAITED}: what they write to the source now "
+                f"the copy began without {left}: what they write to the source now "
                 "may be lost; find them, and verify the copy"
             )
         idle = self._clock() - self._moved_at
-        if look.phase == "PREPARATION" and idle > PARTICIPANTS_LIMIT_SECONDS + _STALL_SECONDS:
+        if look.phase == "PREPARATION" and idle > 2 * PARTICIPANTS_LIMIT_SECONDS + _STALL_SECONDS:
             yield (
+                # It looks for the last time before its 60 s are over, and then pauses for as long again.
                 "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
                 "'A migration that stands still' in docs/metadata-migration.md"
             )
