@@ -43,7 +43,7 @@ class RehearsalContext(Resources):
     ) -> None:
         super().__init__()
         self._times = times or LeaseTimes()
-        self._limited = max_reads_per_second is not None or settings.metadata_store.max_requests_per_second is not None
+        self._limited = max_reads_per_second is not None
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
             self.target_url = target

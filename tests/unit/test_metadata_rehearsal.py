@@ -181,6 +181,19 @@ def test_a_namespace_that_is_not_empty_is_left_alone(there: str) -> None:
     assert find_marker(scratch) is None
 
 
+def test_somebody_who_comes_at_the_same_moment_finds_no_marker() -> None:
+    class Raced(MemoryStore):
+        def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+            super().create(path, value)
+            if path == MARKER:
+                super().create("/ledgers", b"")
+
+    scratch = Raced()
+    with pytest.raises(RefusedError, match="not empty: it has /ledgers"):
+        claim(scratch, AT_ONCE)
+    assert list(paths_of(scratch)) == ["/ledgers"]
+
+
 def test_what_was_copied_is_removed_with_the_marker_last() -> None:
     scratch = MemoryStore()
     report = rehearse(filled(), scratch)
@@ -228,7 +241,11 @@ def test_nothing_is_removed_from_a_namespace_that_somebody_uses_now(use: Callabl
 
 
 def test_another_node_of_the_markers_name_is_no_marker() -> None:
-    for value in (b"", b"{}", b'{"what": "else"}', b"[]"):
+    with claim(empty := MemoryStore(), AT_ONCE):
+        (node,) = empty.get_many([MARKER])
+    assert node is not None
+    others = {**json.loads(node.value), "what": "the scratch space of another tool"}
+    for value in (b"", b"{}", json.dumps(others).encode(), b"[]"):
         scratch = MemoryStore()
         scratch.create(MARKER, value)
         scratch.create("/precious", b"")

@@ -124,6 +124,10 @@ class Hold:
             raise RefusedError(f"the rehearsal that {MARKER} belongs to goes on: wait for its end") from error
         return self
 
+    def withdraw(self) -> None:
+        """Delete the marker before anything else was made; if it is not ours any more it stays."""
+        self._store.delete_many([(MARKER, self._version)])
+
     def require(self) -> None:
         """Raise RefusedError unless the namespace is certainly ours; call it before each write."""
         if self._taken_by:

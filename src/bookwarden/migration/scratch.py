@@ -24,7 +24,12 @@ def claim(store: ScratchStore, times: LeaseTimes) -> Hold:
     store.sync()
     _require_alone(store, [])
     hold = Hold(store, times).create()
-    _require_alone(store, [MARKER[1:]])
+    try:
+        _require_alone(store, [MARKER[1:]])
+    except BaseException:
+        # Whoever came in between should not find our node.
+        hold.withdraw()
+        raise
     return hold
 
 
