@@ -68,7 +68,7 @@ def delete(store: MetadataStore, pairs: list[tuple[str, int]]) -> None:
 
 def damage(target: OxiaStore) -> None:
     """Damage every part of the tree: its top, its largest directory, and leaves here and there."""
-    gone = [*LEDGERS[5:180:31], *FLAT[100:1_500:450]]
+    gone = [*LEDGERS[5:180:60], *FLAT[100:1_500:450]]
     nodes = target.get_many(gone)
     delete(target, [(path, node.version) for path, node in zip(gone, nodes, strict=True) if node])
     for path in (*LEDGERS[9:180:40], *FLAT[7:1_500:333], CURSORS[2], "/empty"):
