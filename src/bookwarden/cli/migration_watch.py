@@ -19,7 +19,7 @@ from rich.text import Text
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.migration_preflight import reads_option
 from bookwarden.cli.migration_status import MIGRATION_FAILED, UNDER_WAY, output_option, source_option
-from bookwarden.cli.output import plain, printable
+from bookwarden.cli.output import counted, plain, printable
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
 from bookwarden.migration.survey import Survey
 from bookwarden.migration.watching import Copied, Ending, Look, Step, follow
@@ -27,6 +27,7 @@ from bookwarden.migration_control_context import MigrationControl
 
 _SAID_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5
+_SHOWN: Final = 5
 
 _ENDED: Final = {
     Ending.COMPLETED: "COMPLETED: the target serves. What follows: docs/metadata-migration.md, 'After COMPLETED'.",
@@ -128,14 +129,19 @@ def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
     if invocation.output == "json":
         yield _Lines(_json_of, sys.stdout.write).tell
     elif sys.stdout.isatty():
-        with Live(console=Console(), refresh_per_second=4) as live:
+        console = Console()
+        ends: list[str] = []
+        with Live(console=console, refresh_per_second=4) as live:
 
             def show(step: Step) -> None:
-                for line in _besides(step):
-                    live.console.print(Text(printable(line)))
+                for text in step.warnings:
+                    console.print(Text(printable(f"warning: {text}")))
                 live.update(Text(printable(_sentence(step.look))))
+                ends.extend(_end_of(step))
 
             yield show
+        for line in ends:
+            console.print(Text(line))
     else:
         yield _Lines(_text_of, sys.stdout.write).tell
 
@@ -170,18 +176,20 @@ def _json_of(step: Step) -> str:
 
 
 def _text_of(step: Step) -> str:
-    return "".join(f"{printable(line)}\n" for line in (_sentence(step.look), *_besides(step)))
+    lines = (_sentence(step.look), *(f"warning: {text}" for text in step.warnings), *_end_of(step))
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _besides(step: Step) -> list[str]:
-    lines = [f"warning: {text}" for text in step.warnings]
-    return lines if step.ending is None else [*lines, _ENDED[step.ending]]
+def _end_of(step: Step) -> list[str]:
+    return [] if step.ending is None else [_ENDED[step.ending]]
 
 
 def _sentence(look: Look) -> str:
     parts = [look.phase or "no flag", f"writes blocked for {look.blocked_seconds:.1f} s"]
     if look.participants and look.phase != "COMPLETED":
-        parts.append(f"{len(look.participants)} participants have not left: {', '.join(sorted(look.participants))}")
+        names = sorted(look.participants)
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        parts.append(f"{counted(len(names), 'participant')} not gone: {shown}")
     if look.copied is not None:
         about = "about " if look.copied.estimated else ""
         parts.append(f"{about}{look.copied.nodes:,} of {look.copied.of:,} nodes copied")
