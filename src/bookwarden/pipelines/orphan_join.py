@@ -25,7 +25,7 @@ from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_ids import NamedIds, ScanIds, is_among
 from bookwarden.pipelines.scan_reading import HOLDER_TABLES, LEDGERS_STAGE
 from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.scan_tables import CELLS, OTHERS, OWNERS, UnnamedOwner
+from bookwarden.pipelines.scan_tables import CELLS, OTHERS, OWNERS
 
 JOIN_STAGE = "join"
 REFERENCED_CELLS = "referenced_cells"
@@ -114,11 +114,15 @@ class LedgerJoin:
     def _read_owners(self) -> dict[Owner, bool]:
         """Read the owners of what no place names, with whether a ledger was made for them after the cutoff."""
         owners: dict[Owner, bool] = {}
-        for rows in self._folder.read_all(_OWNERS_TABLE, UnnamedOwner._fields):
-            for kind, holder, lately in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                owner = owner_of(kind, holder)
-                if owner is not None:
-                    owners[owner] = owners.get(owner, False) or lately
+        rows = list(self._folder.read_all(_OWNERS_TABLE, OWNERS.arrow.names))
+        if not rows:
+            return owners
+        # An owner's ledgers are in many pieces.
+        together = pa.concat_tables(rows).group_by(["kind", "holder"]).aggregate([("lately", "any")])
+        for kind, holder, lately in zip(*(column.to_pylist() for column in together.columns), strict=True):
+            owner = owner_of(kind, holder)
+            if owner is not None:
+                owners[owner] = owners.get(owner, False) or lately
         return owners
 
 
