@@ -205,7 +205,7 @@ def test_a_query_that_waits_for_a_migration_is_not_taken_for_stalled() -> None:
         except SparkError as error:
             ended.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert not query.stopped.wait(1)
     moving.blocked = None
@@ -243,7 +243,7 @@ def test_a_query_is_started_anew_when_the_metadata_moved_to_where_another_has_to
     supervisor = Supervisor(
         start, Pulse(), patience, migrations=moving, is_outdated=lambda: moved.is_set() and len(started) == 1
     )
-    thread = threading.Thread(target=supervisor.run)
+    thread = threading.Thread(target=supervisor.run, daemon=True)
     thread.start()
     eventually(lambda: started)
     moving.stops = 1

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from bookwarden.config import Settings, load_settings
 from bookwarden.context import has_one_writer
-from bookwarden.pipelines.ledger_deletion import share_of_task
+from bookwarden.pipelines.ledger_deletion import LedgerDeletion, share_of_task
+from bookwarden.pipelines.supervisor import Pulse
 
 
 @pytest.mark.parametrize(("cores", "partitions", "share"), [(1, 4, 600), (2, 4, 300), (64, 4, 75), (64, 1, 300)])
@@ -61,3 +65,16 @@ def test_one_task_alone_deletes_where_the_ledgers_are_in_oxia(settings: Settings
 def test_a_task_that_is_alone_has_the_whole_limit() -> None:
     settings = on(OXIA, **{"metadata_store.max_requests_per_second": "600"})
     assert share_of_task(settings, 4, one_writer=True) is settings
+
+
+@pytest.mark.parametrize(("many_may", "outdated"), [("false", True), ("true", False)])
+def test_a_query_of_many_tasks_is_outdated_once_its_ledgers_moved_to_where_one_may_write(
+    many_may: str, outdated: bool
+) -> None:
+    spark: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None))
+    moved_to: list[str | None] = [None]
+    settings = on(ZOOKEEPER, **{"metadata_store.oxia_concurrent_writers": many_may})
+    query = LedgerDeletion(spark, settings, Pulse(), moved_to=lambda: moved_to[0])
+    assert not query.is_outdated
+    moved_to[0] = OXIA
+    assert query.is_outdated is outdated
