@@ -31,6 +31,7 @@ JOIN_STAGE = "join"
 REFERENCED_CELLS = "referenced_cells"
 _OWNERS_TABLE = "unnamed_owners"
 _TWIN = "it has two metadata nodes"
+_COUNTED = ["created_ms", "ctime_ms", "length", "kind", "holder"]
 
 # What is left of a holder's text when the names below its namespace are taken off, by kind.
 _ABOVE = {
@@ -67,7 +68,7 @@ class JoinPiece:
             names=ledgers.num_rows,
             digest="",
             others={
-                REFERENCED_CELLS: _count(ledgers.filter(plain), self.now_ms),
+                REFERENCED_CELLS: _count(ledgers.select(_COUNTED).filter(plain), self.now_ms),
                 _OWNERS_TABLE: _owners(others, self.cutoff_ms),
             },
         )
@@ -173,7 +174,10 @@ def _namespaces(ledgers: pa.Table) -> pa.Array:
     """Read the namespace off each holder's text."""
     kinds, holders = ledgers.column("kind").combine_chunks(), ledgers.column("holder").combine_chunks()
     found = pa.repeat(NO_NAMESPACE, len(kinds))
+    there = frozenset(pc.unique(kinds).to_pylist())
     for kind, (prefix, names_below) in _ABOVE.items():
+        if kind.name not in there:
+            continue
         of_kind = pc.equal(kinds, kind.name)
         above = _without(holders.filter(of_kind), prefix, names_below)
         found = pc.replace_with_mask(found, of_kind, above)
