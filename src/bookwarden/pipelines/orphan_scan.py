@@ -1,13 +1,15 @@
 """The orphan scan: every ledger listed, then every reference read, joined, and a plan made of what nobody names.
 
 The order is what makes it safe: a reference that was read after the ledgers were listed can only be too many. The
-listing is made again at the end, by names only, and must have nothing that the first one should have had.
+listing is made again at the end, by names only, and must have nothing that the first one should have had. Of a file,
+which stays as it is, both are read side by side.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
@@ -98,49 +100,24 @@ class OrphanScan:
     def _run(self, header: ScanHeader, folder: ScanFolder, context: ScanContext) -> ScanResult:
         source = ScanInput(self._settings, header.snapshot, self._tasks)
         stages = Stages(self._spark, folder, self._progress)
-        ledgers = stages.run(
-            LEDGERS_STAGE,
-            lambda: [as_json(piece) for piece in context.listing.pieces()],
-            ReadLedgers(source),
-            [ODD_NAMES_TABLE],
-        )
-        # Before the references, as the ledgers are: a copy is named before its first byte is written.
-        objects = stages.run(
-            OBJECTS_STAGE,
-            lambda: [as_json(piece) for piece in context.objects.pieces()],
-            ReadObjects(source),
-            [UNREAD_TABLE],
-        )
-        references = stages.run(
-            REFERENCES_STAGE,
-            lambda: [as_json(piece) for piece in context.references.pieces()],
-            ReadReferences(source),
-            [COPY_TABLES[0], DOUBT_TABLES[0], HOLDER_TABLES[0]],
-        )
         # A file, whose every byte was checked, says nothing else when it is asked again.
         is_file = header.snapshot is not None
+        seals = read_first_pass(stages, source, context, side_by_side=is_file)
         # A clock that is behind ours makes what is new look older than it is.
         begun_ms = header.begun_ms - self._limits.max_clock_skew_ms
-        late = stages.run(
+        seals[LATE_STAGE] = stages.run(
             LATE_STAGE,
             lambda: [] if is_file else _again(folder, REFERENCES_STAGE, ReferencePiece, context.references.pieces),
             ReadLateReferences(source, begun_ms),
             [COPY_TABLES[1], DOUBT_TABLES[1], HOLDER_TABLES[1]],
         )
-        changes = stages.run(
+        seals[CHANGES_STAGE] = stages.run(
             CHANGES_STAGE,
             lambda: [] if is_file else _again(folder, LEDGERS_STAGE, ListingPiece, context.listing.pieces),
             CompareListings(source, begun_ms),
         )
-        seals = {
-            LEDGERS_STAGE: ledgers,
-            OBJECTS_STAGE: objects,
-            REFERENCES_STAGE: references,
-            LATE_STAGE: late,
-            CHANGES_STAGE: changes,
-        }
         return Planning(self._spark, self._settings, header, folder, seals, self._progress).make(
-            context, source, self._cutoff(header, ledgers)
+            context, source, self._cutoff(header, seals[LEDGERS_STAGE])
         )
 
     def _cutoff(self, header: ScanHeader, ledgers: Sequence[Seal] = ()) -> int:
@@ -166,6 +143,38 @@ class OrphanScan:
                 f"{header.snapshot_ms} ms, and it is {context.snapshot_ms} ms now: these are other files; "
                 "begin a new scan"
             )
+
+
+def read_first_pass(
+    stages: Stages, source: ScanInput, context: ScanContext, *, side_by_side: bool
+) -> dict[str, list[Seal]]:
+    """Read ledgers, objects and references in this order; a file, where the order does not matter, side by side."""
+
+    def read_references() -> list[Seal]:
+        return stages.run(
+            REFERENCES_STAGE,
+            lambda: [as_json(piece) for piece in context.references.pieces()],
+            ReadReferences(source),
+            [COPY_TABLES[0], DOUBT_TABLES[0], HOLDER_TABLES[0]],
+        )
+
+    with ThreadPoolExecutor(1, thread_name_prefix="references") as pool:
+        beside = pool.submit(read_references) if side_by_side else None
+        ledgers = stages.run(
+            LEDGERS_STAGE,
+            lambda: [as_json(piece) for piece in context.listing.pieces()],
+            ReadLedgers(source),
+            [ODD_NAMES_TABLE],
+        )
+        # Before the references, as the ledgers are: a copy is named before its first byte is written.
+        objects = stages.run(
+            OBJECTS_STAGE,
+            lambda: [as_json(piece) for piece in context.objects.pieces()],
+            ReadObjects(source),
+            [UNREAD_TABLE],
+        )
+        references = read_references() if beside is None else beside.result()
+    return {LEDGERS_STAGE: ledgers, OBJECTS_STAGE: objects, REFERENCES_STAGE: references}
 
 
 def _require_all_roots(context: ScanContext) -> None:
