@@ -336,7 +336,9 @@ def _assert_moves(cluster: DevCluster) -> None:
     blocked = [step["blocked_seconds"] for step in steps]
     assert blocked[:-1] == sorted(blocked[:-1])
     copied = steps[-1]["copied"]
-    assert copied["nodes"] == copied["of"] > NODES
+    assert copied["of"] > NODES
+    # The cluster that was moved may have removed some since.
+    assert copied["nodes"] > 0.99 * copied["of"]
     assert copied["estimated"]
     assert run(cluster, "watch").exit_code == 0
 
