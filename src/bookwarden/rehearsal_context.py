@@ -65,7 +65,7 @@ class RehearsalContext(Resources):
         with claim(self._scratch, self._times) as hold:
             yield hold
 
-    def rehearse(self, hold: Hold, *, keep: int, progress: Callable[[str, int], object]) -> RehearsalReport:
+    def rehearse(self, hold: Hold, *, keep: int, progress: Callable[[int], object]) -> RehearsalReport:
         """Copy the source into the target that is held, and compare; the source is only read."""
         return Rehearsal(
             self._source,

@@ -118,8 +118,8 @@ def test_nodes_that_the_target_does_not_take_are_all_named_and_are_no_damage() -
 def test_what_changes_in_the_source_meanwhile_is_counted_and_no_damage() -> None:
     source = filled()
 
-    def change(doing: str, _: int) -> None:
-        if doing == "copying" and source.get("/late") is None and scratch.get(CURSORS[-1]) is not None:
+    def change(_: int) -> None:
+        if source.get("/late") is None and scratch.get(CURSORS[-1]) is not None:
             source.create("/late", b"")
             source.put(LEDGERS[1], b"again", 0)
             source.delete_many([(LEDGERS[2], 0)])
@@ -144,8 +144,8 @@ def test_damage_to_the_copy_is_told_from_changes_of_the_source(monkeypatch: pyte
         source, "get_many", lambda paths: [node and node._replace(modified_ms=1) for node in read(paths)]
     )
 
-    def damage(doing: str, nodes: int) -> None:
-        if doing == "copying" and nodes >= len(old) - 1:
+    def damage(nodes: int) -> None:
+        if nodes == len(old) - 1:
             scratch.put(LEDGERS[1], b"damaged", 0)
             scratch.delete_many([(LEDGERS[2], 0)])
             scratch.create("/by-others", b"")

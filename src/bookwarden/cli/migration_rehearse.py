@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.node_progress import node_progress
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.migration.difference_rows import row_of
 from bookwarden.migration.rehearsal import (
@@ -23,7 +20,6 @@ from bookwarden.migration.rehearsal import (
 )
 from bookwarden.rehearsal_context import RehearsalContext
 
-_SAID_EVERY: Final = 250_000
 _MEGABYTE: Final = 1_000_000
 
 _EPILOG = """\b
@@ -81,7 +77,7 @@ def rehearse(
             invocation.write(Document(data, (Note(f"{counted(left, 'node')} removed from {context.target_url}."),)))
             return
         with context.claimed() as hold:
-            with _progress(invocation, f"copying {context.source_url} to {context.target_url}") as tell:
+            with node_progress(invocation, f"copying {context.source_url} to {context.target_url}", "read") as tell:
                 report = context.rehearse(hold, keep=show, progress=tell)
             removed = context.clean_own(hold) if clean else None
     invocation.write(_describe(context, report, removed, show))
@@ -178,24 +174,3 @@ def _notes(context: RehearsalContext, report: RehearsalReport, removed: int | No
         else f"The copy is still in {context.target_url}: remove it with --only-clean before a migration."
     )
     yield "A migration would end well." if report.is_good else "A migration would not end well."
-
-
-@contextmanager
-def _progress(invocation: Invocation, what: str) -> Iterator[Callable[[str, int], None]]:
-    """Show on a terminal what is done and for how many nodes; elsewhere say it from time to time."""
-    if invocation.output != "json" and sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} nodes"))
-        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
-            # How many there are is not known before they were all listed.
-            tasks = {doing: bars.add_task(doing, total=None) for doing in ("copying", "comparing")}
-            yield lambda doing, nodes: bars.update(tasks[doing], completed=nodes)
-        return
-    invocation.say(what)
-    said: dict[str, int] = {}
-
-    def say(doing: str, nodes: int) -> None:
-        if nodes >= said.get(doing, 0) + _SAID_EVERY:
-            said[doing] = nodes
-            invocation.say(f"{doing}: {nodes:,} nodes")
-
-    yield say

@@ -74,8 +74,8 @@ class Rehearsal:
     """Copies and compares once, in a namespace that ``hold`` has taken.
 
     ``reading_s`` tells the seconds in which the source was read so far, over all threads; ``limited`` says that the
-    reads were held back, so that a migration is faster than the rehearsal. ``progress`` is told what is done, and for
-    how many nodes so far.
+    reads were held back, so that a migration is faster than the rehearsal. ``progress`` is told the number of nodes
+    read so far: each is read to be copied, and again to be compared.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Rehearsal:
         reading_s: Callable[[], float],
         limited: bool = False,
         keep: int = 20,
-        progress: Callable[[str, int], object] = lambda *_: None,
+        progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._source = source
         self._scratch = scratch
@@ -102,12 +102,7 @@ class Rehearsal:
     def run(self) -> RehearsalReport:
         """Copy and compare; raises what the stores raise, and RefusedError where the namespace is not ours alone."""
         begun_ms = int(time.time() * 1000)
-        copy = Copy(
-            self._source,
-            self._scratch,
-            self._hold,
-            progress=lambda nodes: self._progress("copying", nodes),
-        ).run()
+        copy = Copy(self._source, self._scratch, self._hold, progress=self._progress).run()
         estimate = _estimate(copy, self._reading_s(), self._limited)
         begin = time.monotonic()
         sorting = _Sorting(begun_ms - _SKEW_MS, {one.path for one in copy.not_copied}, self._keep)
@@ -118,7 +113,7 @@ class Rehearsal:
             versions=VersionRule.AUTO,
             keep=self._keep,
             sink=sorting.take,
-            progress=lambda nodes: self._progress("comparing", nodes),
+            progress=lambda nodes: self._progress(copy.copied + nodes),
         ).run()
         comparing_s = time.monotonic() - begin
         extra = comparison.counts[DifferenceClass.EXTRA]
