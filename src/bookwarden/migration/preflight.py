@@ -248,7 +248,7 @@ def _chroot(seen: Observations) -> Iterator[Finding]:
         "chroot",
         Verdict.WARNING,
         f"the source has the chroot {seen.chroot}: brokers and bookies of 4.2.4 delete their participant node by a "
-        f"wrong path, and stay on the list; writes are blocked up to two minutes longer",
+        f"wrong path, and stay on the list; writes are blocked two minutes longer",
         "look in their logs for `Failed during migration preparation` before you trust the copy",
     )
 
