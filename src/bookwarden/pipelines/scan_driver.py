@@ -19,6 +19,8 @@ from bookwarden.pipelines.sweep_driver import running_session
 
 # Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
+# The work is done in Python, and a scan is short: a JVM would spend more on compiling its code well than it gains.
+_OWN_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _CANCEL_SECONDS = 0.5
 
 
@@ -50,7 +52,8 @@ def run_scan(
 @contextmanager
 def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
     """Open the Spark session of a scan; it ends with the body."""
-    with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=_DEFAULTS) as spark:
+    defaults = {**_DEFAULTS, **(_OWN_JVM if local else {})}
+    with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=defaults) as spark:
         yield spark
 
 
