@@ -24,7 +24,7 @@ T = TypeVar("T")
 TARGET_URL = "memory:target"
 # Long enough that only a fault runs into it, but where a test says otherwise.
 TIMES = MigrationTimes(write_wait_s=30, drain_limit_s=30, look_s=30, retry_s=0.02)
-TIMES_OF_THE_HURRIED = MigrationTimes(write_wait_s=0.3, drain_limit_s=30, look_s=30, retry_s=0.02)
+TIMES_OF_THE_HURRIED = MigrationTimes(write_wait_s=0.3, answer_wait_s=0.3, drain_limit_s=30, look_s=30, retry_s=0.02)
 
 
 class Server:
