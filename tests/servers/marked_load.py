@@ -66,10 +66,12 @@ class Load:
         thread.start()
         return thread
 
-    def mark_all(self) -> None:
-        """Mark all ledgers at once."""
-        assert self._send_some(self.ids) == []
-        self.ended.set()
+    def mark(self, ledgers: Sequence[int]) -> None:
+        """Mark some ledgers at once."""
+        self.site.mark(*self._marks_of(ledgers))
+        self.confirmed |= set(ledgers)
+        if self.confirmed == set(self.ids):
+            self.ended.set()
 
     def _send(self) -> None:
         waiting = list(self.ids)
@@ -80,14 +82,16 @@ class Load:
             self.hurry.wait(0.15)
         self.ended.set()
 
-    def _send_some(self, ledgers: Sequence[int]) -> list[int]:
-        marks = [
+    def _marks_of(self, ledgers: Sequence[int]) -> list[PendingDeletion]:
+        return [
             PendingDeletion(
                 self.holders[ledger].name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger, marked_at=1
             )
             for ledger in ledgers
         ]
-        settings = self.site.settings
+
+    def _send_some(self, ledgers: Sequence[int]) -> list[int]:
+        marks, settings = self._marks_of(ledgers), self.site.settings
         try:
             with PendingDeletionSender(
                 connection_of(settings), settings.deletion.topic, PendingDeletionCodec(), send_timeout_s=5

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -10,15 +13,17 @@ from pathlib import Path
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
-from bookwarden.devcluster import DevCluster
+from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.migrating_flag import COORDINATOR_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper_log import Change, Closed, Created, Deleted, Replaced, logs_after, read_logs
+from bookwarden.processes import descendants, identify
 from servers.waiting import eventually
 
 # What the value of our participants' nodes begins with.
 OURS = b"bookwarden "
+_HOLDER = b"test"
 # What is written to the source in these phases is not in the target.
 COPIED = ("COPYING", "COMPLETED")
 
@@ -68,11 +73,28 @@ class Migration:
     @contextmanager
     def held_in_preparation(self) -> Iterator[None]:
         """Keep the coordinator in PREPARATION: for the block, one more takes part, and does not leave."""
-        node = self.source.ephemeral_sequential(f"{PARTICIPANTS_PATH}/id-", b"test")
+        node = self.source.ephemeral_sequential(f"{PARTICIPANTS_PATH}/id-", _HOLDER)
         try:
             yield
         finally:
             self.source.delete_many([(node, 0)])
+
+    def wait_until_left(self) -> None:
+        """Wait until none is among the participants but the one that the test holds there."""
+        eventually(lambda: set(self.participants().values()) == {_HOLDER}, 60)
+
+    def empty_target(self) -> None:
+        """Take from an Oxia that does not run all that it has."""
+        shutil.rmtree(self.cluster.home / "oxia")
+
+    def pass_ledger_ids(self, target: MetadataStore) -> None:
+        """Let the target's counter of ledger ids pass those of the cluster's own ledgers, as the runbook asks for.
+
+        Until then each topic that wants a ledger asks for one that is there, and fails.
+        """
+        last = max(int(name[1:]) for name in self.source.list_children("/ledgers/00/0000") if name.startswith("L"))
+        while int(target.ephemeral_sequential("/ledgers/idgen/ID-", b"").rpartition("-")[2]) <= last:
+            pass
 
     def target(self) -> MetadataStore:
         """Open the Oxia."""
@@ -84,6 +106,42 @@ class Migration:
 
     def close(self) -> None:
         self.source.close()
+
+
+@contextmanager
+def slowed(server: ServerProcess) -> Iterator[None]:
+    """Let a server run for a small part of the time, often enough that nobody who waits for it gives up."""
+    ended = threading.Event()
+
+    def slow() -> None:
+        while not ended.is_set():
+            with server.paused():
+                ended.wait(3)
+            ended.wait(0.1)
+
+    thread = threading.Thread(target=slow, name="slow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class FrozenJob:
+    """A job with all processes that it started, stopped in the middle of whatever they did."""
+
+    def __init__(self, job: ServerProcess) -> None:
+        self._job = job
+        self._processes = [found for pid in descendants(job.pid) if (found := identify(pid))]
+        for process in self._processes:
+            process.signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Kill all of them, as the end of the machine would."""
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+        self._job.kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +188,7 @@ class History:
             if change.value.startswith(OURS):
                 self.ours.add(session)
         elif isinstance(change, Deleted):
-            del self._participants[change.path]
+            self._participants.pop(change.path, None)
 
     def validate(self, ledgers: Collection[str]) -> None:
         """Check that we wrote only while our node was among the participants, and nobody else deleted the ledgers."""
