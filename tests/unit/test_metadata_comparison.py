@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,15 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.paths import ancestors, parent_of
 from bookwarden.migration import walking
 from bookwarden.migration.comparison import Comparison
 from bookwarden.migration.differences import Difference, DifferenceClass, Side
 from bookwarden.migration.findings import Findings, Report, VersionRule
-from bookwarden.migration.pieces import Pieces
+from servers.planted_tree import AFTER, BEFORE, SWITCHED_MS, Nodes, Planted, node, tree
 
 MISSING, EXTRA, BYTES, VERSION = (
     DifferenceClass.MISSING,
@@ -29,59 +25,6 @@ MISSING, EXTRA, BYTES, VERSION = (
     DifferenceClass.VERSION,
 )
 LATE_SOURCE, CHANGED = DifferenceClass.LATE_SOURCE, DifferenceClass.CHANGED
-
-SWITCHED_MS = 1_000
-BEFORE, AFTER = 500, 1_500
-
-Nodes = dict[str, Versioned]
-
-
-class Planted:
-    """A tree of the nodes that a test plants; ``tells_children`` as ZooKeeper's reads do, otherwise as Oxia's."""
-
-    def __init__(self, nodes: Nodes, *, tells_children: bool = True, answers_at_once: bool = True) -> None:
-        self.nodes = nodes
-        self.answers_at_once = answers_at_once
-        self.calls: Counter[str] = Counter()
-        self.largest_batch = 0
-        self.most_listed = 0
-        self._tells_children = tells_children
-        self._children: dict[str, list[str]] = {path: [] for path in ("/", *nodes)}
-        for path in sorted(nodes):
-            self._children.setdefault(parent_of(path), []).append(path.rpartition("/")[2])
-
-    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        self.calls["get_many"] += 1
-        self.largest_batch = max(self.largest_batch, len(paths))
-        found = [self.nodes.get(path) for path in paths]
-        if not self._tells_children:
-            return found
-        return [
-            node and node._replace(children=len(self._children[path])) for path, node in zip(paths, found, strict=True)
-        ]
-
-    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
-        self.calls["list_many"] += 1
-        found = [self._children.get(path, []) for path in paths]
-        if len(paths) > 1:
-            self.most_listed = max(self.most_listed, sum(map(len, found)))
-        return found
-
-    def parents_among(self, paths: Sequence[str]) -> set[str]:
-        assert not self._tells_children
-        return {path for path in paths if self._children.get(path)}
-
-    def sync(self) -> None:
-        self.calls["sync"] += 1
-
-
-def node(value: bytes = b"v", version: int = 0, *, modified_ms: int = BEFORE, ephemeral: bool = False) -> Versioned:
-    return Versioned(value, version, BEFORE, modified_ms, ephemeral=ephemeral)
-
-
-def tree(*paths: str) -> Nodes:
-    """Plant nodes of these paths and above them."""
-    return {path: node() for end in paths for path in (*ancestors(end), end)}
 
 
 def compared(source: Nodes, target: Nodes, **options: Any) -> tuple[Report, dict[str, DifferenceClass]]:
@@ -257,89 +200,6 @@ def test_both_stores_are_synchronized_first_and_progress_is_told() -> None:
     assert told == [1, 2]
 
 
-def test_many_directories_are_read_in_few_batches_of_a_bounded_size() -> None:
-    nodes = tree(*(f"/t/{topic:04d}/c{cursor}" for topic in range(2_000) for cursor in range(2)))
-    source = Planted(nodes)
-    report = Comparison(source, Planted(dict(nodes))).run()
-    assert report.compared == 6_001
-    assert source.largest_batch <= 1_000
-    # The topics, and their cursors fifty topics at a time.
-    assert source.calls["get_many"] <= 2 + 2 + 2_000 // 50
-    assert source.calls["list_many"] <= 2 + 2_000 // 50
-
-
-def test_directories_with_many_children_are_listed_apart() -> None:
-    nodes = tree(*(f"/d{number}/{child:03d}" for number in range(6) for child in range(400)))
-    target = Planted(dict(nodes))
-    report = Comparison(Planted(nodes, tells_children=True), target).run()
-    assert report.compared == 6 * 401
-    assert target.most_listed <= 1_000
-
-
-class Endless:
-    """A tree of ``width`` to the third leaves, made as it is read."""
-
-    answers_at_once = True
-
-    def __init__(self, width: int) -> None:
-        self._names = [f"n{number:04d}" for number in range(width)]
-
-    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-        return [node()] * len(paths)
-
-    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
-        return [self._names if path == "/" or path.count("/") < 3 else [] for path in paths]
-
-    def parents_among(self, paths: Sequence[str]) -> set[str]:
-        return {path for path in paths if path.count("/") < 3}
-
-    def sync(self) -> None:
-        pass
-
-
-def test_a_tree_is_never_in_memory_as_a_whole() -> None:
-    comparing = Comparison(Endless(40), Endless(40))
-    tracemalloc.start()
-    try:
-        report = comparing.run()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert report.compared == 40 + 40**2 + 40**3
-    # The paths alone would take more than five times as much.
-    assert peak < 1_000_000
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("most", [1, 30, 400])
-def test_a_tree_that_is_compared_in_parts_is_compared_as_a_whole(
-    monkeypatch: pytest.MonkeyPatch, most: int, at_once: bool
-) -> None:
-    monkeypatch.setattr(walking, "_BATCH", 7)
-    nodes = tree(*(f"/t/{one:02d}/{two}/c" for one in range(40) for two in range(one % 9)), "/other/flat")
-    nodes |= tree(*(f"/flat/{number:03d}" for number in range(300)))
-    target = {**nodes, "/flat/200": node(b"damaged"), "/t/10/0/c/x": node()}
-    del target["/t/17/4/c"], target["/t/17/4"]
-    source, copy = Planted(nodes, answers_at_once=at_once), Planted(target, tells_children=False)
-    whole = Comparison(source, copy, versions=VersionRule.REQUIRED).run()
-    where, parts, found = walking.WHOLE_TREE, 0, list[Difference]()
-    compared = equal = 0
-    while where.paths or where.directories:
-        part = Comparison(source, copy, versions=VersionRule.REQUIRED, sink=found.extend)
-        report, where = part.run_part(where, most)
-        # What the threads had begun when enough was compared is compared to its end.
-        assert report.compared <= most + 4 * 7
-        compared, equal, parts = compared + report.compared, equal + report.equal, parts + 1
-    assert (compared, equal) == (whole.compared, whole.equal)
-    assert {one.path: one.kind for one in found} == {
-        "/flat/200": BYTES,
-        "/t/10/0/c/x": EXTRA,
-        "/t/17/4": MISSING,
-        "/t/17/4/c": MISSING,
-    }
-    assert parts > whole.compared // (most + 4 * 7)
-
-
 def test_versions_of_its_own_are_counted_also_where_they_are_not_looked_at_one_by_one() -> None:
     source = tree(*(f"/a/{number:04d}" for number in range(5_000)))
     target = {
@@ -350,40 +210,6 @@ def test_versions_of_its_own_are_counted_also_where_they_are_not_looked_at_one_b
     report, classes = compared(source, target, versions=VersionRule.AUTO)
     assert classes == {"/a/4999": BYTES, "/a/4998": CHANGED}
     assert (report.versions_kept, report.other_versions, report.equal) == (False, 4_999, 4_999)
-
-
-def test_no_more_pieces_wait_than_there_is_room_for() -> None:
-    pieces = Pieces(["first"], 2)
-    assert [pieces.offer("second"), pieces.offer("third")] == [True, False]
-    assert list(pieces.each()) == ["first", "second"]
-
-
-def test_an_error_of_a_store_ends_the_comparison_in_all_threads() -> None:
-    class Failing(Planted):
-        def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
-            if "/a/5/x" in paths:
-                raise StoreUnavailableError("no answer")
-            return super().get_many(paths)
-
-    nodes = tree(*(f"/a/{number}/x" for number in range(40)))
-    with pytest.raises(StoreUnavailableError, match="no answer"):
-        Comparison(Failing(nodes, answers_at_once=False), Planted(nodes)).run()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("compare")]
-
-
-def test_directories_are_compared_by_several_threads_where_a_store_waits_for_servers() -> None:
-    meeting = threading.Barrier(3, timeout=30)
-
-    class Waiting(Planted):
-        def list_many(self, paths: Sequence[str]) -> list[list[str]]:
-            if paths[0].startswith("/a/"):
-                # Nobody passes alone.
-                meeting.wait()
-            return super().list_many(paths)
-
-    nodes = tree(*(f"/a/{number}/x" for number in range(3)))
-    report = Comparison(Waiting(nodes, answers_at_once=False), Planted(dict(nodes))).run()
-    assert report.compared == 7
 
 
 def test_memory_stores_are_compared_with_their_own_reads() -> None:
