@@ -70,22 +70,40 @@ def test_the_subscription_makes_the_checkpoint_disposable(
     assert sorted(drain(spark, topic, tmp_path / "second", **SUB)) == numbered(50, 60)
 
 
+def fail(spark: SparkSession, topic: TopicUnderTest, checkpoint: Path) -> None:
+    """Read what is there, and end when it was read."""
+
+    def broken(batch: DataFrame, number: int) -> None:
+        collecting([])(batch, number)
+        raise ValueError("the sink is broken")
+
+    with pytest.raises(StreamingQueryException, match="the sink is broken"):
+        start(spark, topic, checkpoint, broken, **SUB).awaitTermination()
+
+
 def test_a_failed_batch_is_replayed_and_not_acknowledged(
     spark: SparkSession, topic: TopicUnderTest, tmp_path: Path
 ) -> None:
     topic.send(numbered(0, 20), 0, batching_enabled=False)
-    seen: list[Any] = []
-
-    def fail(batch: DataFrame, number: int) -> None:
-        collecting(seen)(batch, number)
-        raise ValueError("the sink is broken")
-
-    with pytest.raises(StreamingQueryException, match="the sink is broken"):
-        start(spark, topic, tmp_path, fail, **SUB).awaitTermination()
+    fail(spark, topic, tmp_path)
     assert topic.backlog("job") == 20
     topic.send(numbered(20, 30), 0, batching_enabled=False)
     assert drain(spark, topic, tmp_path, **SUB) == numbered(0, 30)
     assert topic.backlog("job") == 0
+
+
+def test_a_failed_batch_is_replayed_though_a_partition_without_messages_has_another_ledger(
+    spark: SparkSession, topic: TopicUnderTest, tmp_path: Path
+) -> None:
+    topic.send(numbered(0, 20), 0)
+    assert drain(spark, topic, tmp_path, **SUB) == numbered(0, 20)
+    topic.unload()
+    topic.send(numbered(20, 30), 0)
+    planned = topic.positions(1).latest
+    fail(spark, topic, tmp_path)
+    topic.unload()
+    assert planned < topic.positions(1).earliest
+    assert drain(spark, topic, tmp_path, **SUB) == numbered(20, 30)
 
 
 def test_without_a_subscription_nothing_is_left_on_the_broker(

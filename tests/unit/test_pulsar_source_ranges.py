@@ -147,6 +147,11 @@ def test_an_end_that_does_not_exist_is_a_loss(end: Position) -> None:
         check_end(THREE, end)
 
 
+def test_an_end_before_the_first_entry_of_a_ledger_that_is_gone_loses_nothing() -> None:
+    check_end(THREE, Position(8, -1))
+    check_end(positions((35, 0)), Position(11, -1))
+
+
 def test_an_open_ledger_counts_its_confirmed_entries() -> None:
     stats = {
         "lastConfirmedEntry": "9:3",

@@ -127,7 +127,13 @@ def _span_of(positions: TopicPositions, position: Position) -> LedgerSpan | None
 
 
 def check_end(positions: TopicPositions, end: Position) -> None:
-    """Raise DataGoneError if `end` is not an entry that exists."""
+    """Raise DataGoneError if `end` is not an entry that exists.
+
+    The place before a ledger's first entry, where a topic without entries ends, promises none: a broker that loads the
+    topic anew puts another ledger in the place of an empty one.
+    """
+    if end.entry_id < 0:
+        return
     span = _span_of(positions, end)
     if span is None or end.entry_id >= span.entries:
         raise DataGoneError(
