@@ -107,7 +107,9 @@ def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, si
         103: "schema deleted",
         2**40: "trimmed, never deleted",
     }
-    assert told == ["ledgers", "objects", "references", "late_references", "changes", "join", "classes", "plan"]
+    # The two listings of the second pass are made side by side.
+    told[3:5] = sorted(told[3:5])
+    assert told == ["ledgers", "objects", "references", "changes", "late_references", "join", "classes", "plan"]
     summary = result.summary
     assert [(one.ledger_id, len(one.places)) for one in summary.missing] == [(300, 1)]
     assert {one.ledger_ids for one in summary.foreign} == {(200,)}

@@ -105,17 +105,7 @@ class OrphanScan:
         seals = read_first_pass(stages, source, context, side_by_side=is_file)
         # A clock that is behind ours makes what is new look older than it is.
         begun_ms = header.begun_ms - self._limits.max_clock_skew_ms
-        seals[LATE_STAGE] = stages.run(
-            LATE_STAGE,
-            lambda: [] if is_file else _again(folder, REFERENCES_STAGE, ReferencePiece, context.references.pieces),
-            ReadLateReferences(source, begun_ms),
-            [COPY_TABLES[1], DOUBT_TABLES[1], HOLDER_TABLES[1]],
-        )
-        seals[CHANGES_STAGE] = stages.run(
-            CHANGES_STAGE,
-            lambda: [] if is_file else _again(folder, LEDGERS_STAGE, ListingPiece, context.listing.pieces),
-            CompareListings(source, begun_ms),
-        )
+        seals |= read_second_pass(stages, source, context, begun_ms, is_file=is_file)
         return Planning(self._spark, self._settings, header, folder, seals, self._progress).make(
             context, source, self._cutoff(header, seals[LEDGERS_STAGE])
         )
@@ -175,6 +165,30 @@ def read_first_pass(
         )
         references = read_references() if beside is None else beside.result()
     return {LEDGERS_STAGE: ledgers, OBJECTS_STAGE: objects, REFERENCES_STAGE: references}
+
+
+def read_second_pass(
+    stages: Stages, source: ScanInput, context: ScanContext, begun_ms: int, *, is_file: bool
+) -> dict[str, list[Seal]]:
+    """List references and ledgers again, by names only and side by side; of a file there is nothing to be listed."""
+    folder = stages.folder
+
+    def read_references() -> list[Seal]:
+        return stages.run(
+            LATE_STAGE,
+            lambda: [] if is_file else _again(folder, REFERENCES_STAGE, ReferencePiece, context.references.pieces),
+            ReadLateReferences(source, begun_ms),
+            [COPY_TABLES[1], DOUBT_TABLES[1], HOLDER_TABLES[1]],
+        )
+
+    with ThreadPoolExecutor(1, thread_name_prefix="references") as pool:
+        references = pool.submit(read_references)
+        changes = stages.run(
+            CHANGES_STAGE,
+            lambda: [] if is_file else _again(folder, LEDGERS_STAGE, ListingPiece, context.listing.pieces),
+            CompareListings(source, begun_ms),
+        )
+        return {LATE_STAGE: references.result(), CHANGES_STAGE: changes}
 
 
 def _require_all_roots(context: ScanContext) -> None:

@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bookwarden.clusters.bookkeeper.listing import ListingPiece, digest_of
+from bookwarden.clusters.bookkeeper.listing import ListingPiece, PieceOfNames, digest_of
 from bookwarden.clusters.pulsar.reference_pieces import PieceOfReferences, ReferencePiece
 from bookwarden.clusters.pulsar.reference_pieces import digest_of as digest_of_paths
 from bookwarden.config import Settings
@@ -209,36 +209,48 @@ class CompareListings:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         listed = from_json(ListingPiece, piece["piece"])
-        before, newest_ms = (frozenset[int](), 0) if piece["first"] is None else _ledgers_of(folder, piece["first"])
-        listing = self.source.shared().listing
-        names = listing.relist(listed)
-        new = {one: path for one, path in zip(names.ids, names.paths, strict=True) if one not in before}
+        before = _NO_LEDGERS if piece["first"] is None else _ledgers_of(folder, piece["first"])
+        names = self.source.shared().listing.relist(listed)
+        changes = [] if names.digest == before.digest else self._changes(listed, before, names)
+        folder.write(CHANGES_STAGE, number, CHANGES.table(changes), names=len(names.ids), digest=names.digest)
+
+    def _changes(self, listed: ListingPiece, before: _FirstListing, names: PieceOfNames) -> list[ChangedLedger]:
+        known = frozenset(before.ids)
+        new = {one: path for one, path in zip(names.ids, names.paths, strict=True) if one not in known}
         if new:
-            limit_ms = max(self.begun_ms, newest_ms)
-            old = [row.ledger_id for row in listing.read_paths(list(new.values())) if row.created_ms < limit_ms]
+            limit_ms = max(self.begun_ms, before.newest_ms)
+            read = self.source.shared().listing.read_paths(list(new.values()))
+            old = [row.ledger_id for row in read if row.created_ms < limit_ms]
             if old:
                 raise TruncatedListingError(
                     f"the first listing of {listed} lacks {len(old):,} ledgers that were there before it, such as "
                     f"{old[0]}: the store gave a part of its nodes for all of them; make no plan of it, and look at "
                     "its servers' logs"
                 )
-        changes = [ChangedLedger(ledger_id, True) for ledger_id in sorted(before.difference(names.ids))]
-        changes += [ChangedLedger(ledger_id, False) for ledger_id in new]
-        folder.write(CHANGES_STAGE, number, CHANGES.table(changes), names=len(names.ids), digest=names.digest)
+        changes = [ChangedLedger(ledger_id, True) for ledger_id in sorted(known.difference(names.ids))]
+        return changes + [ChangedLedger(ledger_id, False) for ledger_id in new]
 
 
-def _ledgers_of(folder: ScanFolder, number: int) -> tuple[frozenset[int], int]:
-    """Give the ids of a piece of the first listing, and when the newest of them was created.
+class _FirstListing(NamedTuple):
+    """What the first listing of a piece had: ids, their digest, and when the newest of them was created."""
 
-    Raises FormatError if they are not those that were read.
-    """
+    ids: list[int]
+    digest: str
+    newest_ms: int
+
+
+_NO_LEDGERS = _FirstListing([], digest_of([]), 0)
+
+
+def _ledgers_of(folder: ScanFolder, number: int) -> _FirstListing:
+    """Read the ids of a piece of the first listing; FormatError if they are not those that were read."""
     rows = folder.read(LEDGERS_STAGE, number, ["ledger_id", "created_ms"])
-    ids, times = (column.to_pylist() for column in rows.columns)
-    seal = folder.seal(LEDGERS_STAGE, number)
+    ids = rows.column("ledger_id").to_pylist()
+    seal, digest = folder.seal(LEDGERS_STAGE, number), digest_of(ids)
     # A ledger that vanished between its name and its metadata has no row.
-    if seal is None or seal.rows != len(ids) or (seal.names == seal.rows and seal.digest != digest_of(ids)):
+    if seal is None or seal.rows != len(ids) or (seal.names == seal.rows and seal.digest != digest):
         raise FormatError(f"piece {number} in {folder.folder.location}/{LEDGERS_STAGE} was changed: scan anew")
-    return frozenset(ids), max(times, default=0)
+    return _FirstListing(ids, digest, pc.max(rows.column("created_ms")).as_py() or 0)
 
 
 @dataclass(frozen=True)

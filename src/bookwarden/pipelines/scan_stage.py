@@ -85,6 +85,11 @@ class Stages:
         self._folder = folder
         self._progress = progress
 
+    @property
+    def folder(self) -> ScanFolder:
+        """Where the scan keeps what it read."""
+        return self._folder
+
     def run(
         self,
         stage: str,
