@@ -23,6 +23,7 @@ from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCou
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, MissingLedger, summarize
 from bookwarden.pipelines import scan_driver
+from bookwarden.pipelines.candidate_tables import CANDIDATES
 from bookwarden.pipelines.orphan_folder import plan_folder, plans_of, scan_folder
 from bookwarden.pipelines.plan_files import SUMMARY
 from bookwarden.pipelines.scan_driver import ScanPaused
@@ -78,7 +79,7 @@ def made(
     manifest = PlanManifest(
         plan_id, f"s-{plan_id}", "0.1", 8, 9, 5, cluster, counts, (), emptied=emptied, copies=stores
     )
-    rows = [CANDIDATE] if summary.total(LedgerClass.ORPHAN)[0] else []
+    rows = [CANDIDATES.table([CANDIDATE])] if summary.total(LedgerClass.ORPHAN)[0] else []
     plan = plans_of(load_settings(overrides={"orphans.folder": str(folder)})).write(
         manifest, rows, {SUMMARY: summary.encode()}, copies
     )

@@ -21,6 +21,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest
+from bookwarden.pipelines.candidate_tables import CANDIDATES
 from bookwarden.pipelines.plan_files import PlanFiles
 from bookwarden.scan_context import OrphanApplyContext, cluster_identity_of, guard_limits_of
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
@@ -72,7 +73,9 @@ def make_plan(settings: Settings, cluster: ClusterIdentity, candidates: Sequence
     plans = PlanFiles(f"{settings.orphans.folder}/plans")
     now_ms = int(time.time() * 1000) + 1
     counts = PlanCounts(ledgers=100, logical_bytes=0, references=1, candidates=0, candidate_bytes=0)
-    plans.write(PlanManifest("p", "s", "0", now_ms, now_ms, now_ms, cluster, counts, ()), candidates)
+    plans.write(
+        PlanManifest("p", "s", "0", now_ms, now_ms, now_ms, cluster, counts, ()), [CANDIDATES.table(candidates)]
+    )
     return plans
 
 

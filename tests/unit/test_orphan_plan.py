@@ -1,4 +1,4 @@
-"""Plans and summaries: read back as they were written or not at all; since when a ledger has been an orphan."""
+"""Plans and summaries: read back as they were written or not at all."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from bookwarden.orphans import summary as summaries
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.documents import encode_document
 from bookwarden.orphans.plan import (
-    Candidate,
     ClusterIdentity,
     Emptied,
     FileDigest,
     PlanCounts,
     PlanManifest,
-    carry_over,
     check_id,
     new_id,
 )
@@ -61,11 +59,6 @@ PLAN = PlanManifest(
     inputs={"ledgers": "ef" * 32},
     settings={"max_share": 0.2, "min_age_days": 3, "folder": "var/orphans", "dry": True, "reads": None},
 )
-
-
-def candidate(ledger_id: int, **fields: Any) -> Candidate:
-    made = Candidate(ledger_id, "MANAGED_LEDGER", "t/n/persistent/a", "?", f"/l/{ledger_id}", 3, 5, 6, 10, "CLOSED", 0)
-    return made._replace(**fields)
 
 
 def test_a_manifest_is_read_back_as_it_was_written() -> None:
@@ -177,44 +170,6 @@ def test_ids_sort_by_time_and_are_names_of_folders() -> None:
 def test_an_id_that_cannot_be_a_folder_is_refused(bad: str) -> None:
     with pytest.raises(FormatError):
         check_id(bad)
-
-
-def test_an_orphan_keeps_the_time_it_was_first_seen_only_as_the_same_node() -> None:
-    before = [candidate(number, first_seen_ms=100) for number in (1, 2, 3, 4, 6)]
-    now = [
-        candidate(1),
-        candidate(2, path="/elsewhere"),
-        candidate(3, created_ms=4),
-        candidate(4, version=4),
-        candidate(5),
-        candidate(6, length=11),
-    ]
-    assert [one.first_seen_ms for one in carry_over(now, before, 900)] == [100, 900, 900, 900, 900, 100]
-
-
-def test_a_first_plan_and_one_from_the_future_begin_anew() -> None:
-    assert [one.first_seen_ms for one in carry_over([candidate(1)], [], 900)] == [900]
-    assert [one.first_seen_ms for one in carry_over([candidate(1)], [candidate(1, first_seen_ms=901)], 900)] == [900]
-
-
-@given(st.lists(st.sets(st.integers(0, 5)), min_size=1, max_size=6))
-def test_the_time_is_that_of_the_first_plan_of_an_unbroken_series(series: list[set[int]]) -> None:
-    plan: list[Candidate] = []
-    for number, orphans in enumerate(series):
-        plan = list(carry_over([candidate(one) for one in sorted(orphans)], plan, number))
-    for one in plan:
-        first = next(
-            start for start in range(len(series)) if all(one.ledger_id in orphans for orphans in series[start:])
-        )
-        assert one.first_seen_ms == first
-
-
-@pytest.mark.parametrize("ids", [(2, 1), (1, 1)])
-def test_candidates_out_of_order_are_refused(ids: tuple[int, ...]) -> None:
-    with pytest.raises(FormatError, match="out of order"):
-        list(carry_over([candidate(number) for number in ids], [], 1))
-    with pytest.raises(FormatError, match="out of order"):
-        list(carry_over([candidate(9)], [candidate(number) for number in ids], 1))
 
 
 def test_progress_is_read_back_and_only_of_its_plan() -> None:

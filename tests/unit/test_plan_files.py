@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
 from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate, StoreCopies
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest, carry_over
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, summarize
-from bookwarden.pipelines import plan_files
+from bookwarden.pipelines import candidate_tables, plan_files
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
 
@@ -27,6 +29,13 @@ CANDIDATES = [
     Candidate(2**62, "SCHEMA_STORAGE", "schema:t/n/a", "deleted", "/l/4", 0, 6, 7, 20, "CLOSED", 200),
     Candidate(2**63 - 1, "MANAGED_LEDGER", "t/n/persistent/b", "trimmed", "/l/5", 0, 8, 9, 0, "OPEN", 300),
 ]
+
+
+def table(*candidates: Candidate) -> pa.Table:
+    return candidate_tables.CANDIDATES.table(candidates)
+
+
+TABLES = [table(*CANDIDATES)]
 
 
 def draft(plan_id: str = "p1", **fields: Any) -> PlanManifest:
@@ -55,7 +64,7 @@ def test_a_plan_is_read_back_as_it_was_written(files: PlanFiles) -> None:
         cutoff_ms=1,
         cluster="c",
     )
-    written = files.write(draft(), CANDIDATES, {SUMMARY: summary.encode()})
+    written = files.write(draft(), TABLES, {SUMMARY: summary.encode()})
     assert files.manifest("p1") == written
     assert (written.counts.candidates, written.counts.candidate_bytes) == (3, 30)
     assert [file.rows for file in written.candidates] == [2, 1]
@@ -71,7 +80,7 @@ def test_a_plan_is_read_back_as_it_was_written(files: PlanFiles) -> None:
 def test_the_offloaded_copies_of_a_plan_are_read_back_and_no_other_ones(files: PlanFiles) -> None:
     fields = ("S3", "b", "", "http://e", UUID(int=7), 3, "t/n/persistent/a", "trimmed", 2, 0, 10, 5, 6)
     copies = [CopyCandidate(number, *fields) for number in range(3)]
-    written = files.write(draft(copies=(StoreCopies("s", 9, 3, 30),)), CANDIDATES, {}, copies)
+    written = files.write(draft(copies=(StoreCopies("s", 9, 3, 30),)), TABLES, {}, copies)
     assert files.manifest("p1") == written
     assert list(files.copies(written, 2)) == [copies[:2], copies[2:]]
     progress = ApplyProgress("p1", done_through=1)
@@ -97,8 +106,10 @@ def test_a_plan_without_candidates_is_a_plan(files: PlanFiles) -> None:
 )
 @pytest.mark.parametrize("how", ["changed", "cut off", "emptied", "removed", "exchanged"])
 def test_a_file_that_is_not_as_it_was_written_is_refused(files: PlanFiles, name: str, how: str) -> None:
-    plan = files.write(draft(), CANDIDATES, {"extra.json": b"{}"})
-    files.write(draft("p2", counts=replace(COUNTS, references=8)), [CANDIDATES[0]._replace(length=9), *CANDIDATES[1:]])
+    plan = files.write(draft(), TABLES, {"extra.json": b"{}"})
+    files.write(
+        draft("p2", counts=replace(COUNTS, references=8)), [table(CANDIDATES[0]._replace(length=9), *CANDIDATES[1:])]
+    )
     path = path_of(files, "p1", name)
     raw = path.read_bytes()
     if how == "removed":
@@ -119,8 +130,8 @@ def test_a_file_that_is_not_as_it_was_written_is_refused(files: PlanFiles, name:
 
 
 def test_half_a_plan_is_none(files: PlanFiles) -> None:
-    def breaks_off() -> Iterator[Candidate]:
-        yield from CANDIDATES
+    def breaks_off() -> Iterator[pa.Table]:
+        yield from TABLES
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -132,18 +143,45 @@ def test_half_a_plan_is_none(files: PlanFiles) -> None:
 
 def test_a_scan_without_references_makes_no_plan(files: PlanFiles) -> None:
     with pytest.raises(RefusedError, match="no reference was found"):
-        files.write(draft(counts=replace(COUNTS, references=0)), CANDIDATES)
+        files.write(draft(counts=replace(COUNTS, references=0)), TABLES)
     assert files.plan_ids() == []
 
 
 def test_candidates_out_of_order_make_no_plan(files: PlanFiles) -> None:
     with pytest.raises(FormatError, match="out of order"):
-        files.write(draft(), CANDIDATES[::-1])
+        files.write(draft(), [table(*CANDIDATES[1:]), table(CANDIDATES[0])])
     assert files.plan_ids() == []
 
 
+def test_candidates_of_files_out_of_order_are_refused(files: PlanFiles) -> None:
+    plan = files.write(draft(), TABLES)
+    with pytest.raises(FormatError, match="out of order: ledger 3 comes after ledger 9223372036854775807"):
+        list(files.all_candidates(replace(plan, candidates=plan.candidates[::-1])))
+
+
+@pytest.mark.parametrize("cuts", [[0, 5], [0, 1, 2, 3, 4, 5], [0, 0, 3, 3, 5], [0, 2, 4, 5], [0, 4, 5, 5]], ids=str)
+def test_the_files_are_the_same_whatever_tables_the_candidates_come_in(files: PlanFiles, cuts: list[int]) -> None:
+    rows = [CANDIDATES[0]._replace(ledger_id=number, holder=f"t/n/persistent/{number}") for number in range(5)]
+    first = files.write(draft(), [table(*rows[:2]), table(*rows[2:4]), table(rows[4])])
+    tables = [table(*rows[start:end]).replace_schema_metadata({"of": "a piece"}) for start, end in pairwise(cuts)]
+    assert files.write(draft("p2"), tables).candidates == first.candidates
+    assert [file.rows for file in first.candidates] == [2, 2, 1]
+    assert list(files.all_candidates(first)) == rows
+
+
+def test_candidates_with_other_columns_make_no_plan(files: PlanFiles) -> None:
+    with pytest.raises(ValueError, match="field names"):
+        files.write(draft(), [TABLES[0].drop_columns(["first_seen_ms"])])
+    assert files.plan_ids() == []
+
+
+def test_lengths_may_add_up_to_more_than_64_bits(files: PlanFiles) -> None:
+    written = files.write(draft(), [table(*(one._replace(length=2**63 - 1) for one in CANDIDATES))])
+    assert files.manifest("p1").counts.candidate_bytes == written.counts.candidate_bytes == 3 * (2**63 - 1)
+
+
 def test_a_plan_is_written_once(files: PlanFiles) -> None:
-    written = files.write(draft(), CANDIDATES)
+    written = files.write(draft(), TABLES)
     with pytest.raises(RefusedError, match="written once"):
         files.write(draft(), [])
     assert files.manifest("p1") == written
@@ -154,18 +192,18 @@ def test_an_id_that_leads_elsewhere_is_refused(files: PlanFiles, plan_id: str) -
     with pytest.raises(FormatError):
         files.manifest(plan_id)
     with pytest.raises(FormatError):
-        files.write(draft(plan_id), CANDIDATES)
+        files.write(draft(plan_id), TABLES)
 
 
 def test_a_plan_under_the_name_of_another_is_refused(files: PlanFiles) -> None:
-    files.write(draft("p1"), CANDIDATES)
+    files.write(draft("p1"), TABLES)
     os.rename(Path(files.folder.location) / "p1", Path(files.folder.location) / "p2")
     with pytest.raises(FormatError, match="has plan p1 in it"):
         files.manifest("p2")
 
 
 def test_progress_is_kept_and_replaced(files: PlanFiles) -> None:
-    plan = files.write(draft(), CANDIDATES)
+    plan = files.write(draft(), TABLES)
     assert files.progress(plan) == ApplyProgress("p1")
     for progress in (ApplyProgress("p1", 3, (1,), 1), ApplyProgress("p1", 5, (), 2)):
         files.record(plan, progress)
@@ -179,7 +217,7 @@ def test_progress_is_kept_and_replaced(files: PlanFiles) -> None:
 def test_progress_that_cannot_be_written_leaves_that_of_before(
     files: PlanFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = files.write(draft(), CANDIDATES)
+    plan = files.write(draft(), TABLES)
     files.record(plan, ApplyProgress("p1", 3))
 
     def full(*_: Any) -> None:
@@ -194,7 +232,7 @@ def test_progress_that_cannot_be_written_leaves_that_of_before(
 
 
 def test_progress_is_exchanged_in_one_step(files: PlanFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = files.write(draft(), CANDIDATES)
+    plan = files.write(draft(), TABLES)
     files.record(plan, ApplyProgress("p1", 3))
     before = path_of(files, "p1", "applied.json").read_bytes()
     seen: list[bytes] = []
@@ -213,24 +251,24 @@ def test_progress_is_exchanged_in_one_step(files: PlanFiles, monkeypatch: pytest
 
 def test_the_newest_plan_of_the_same_cluster_is_carried_over(files: PlanFiles) -> None:
     assert files.newest(CLUSTER) is None
-    files.write(draft("p1"), CANDIDATES)
-    second = files.write(draft("p2"), CANDIDATES)
+    files.write(draft("p1"), TABLES)
+    second = files.write(draft("p2"), TABLES)
     files.write(draft("p3", cluster=replace(CLUSTER, instance_id="another")), [])
     assert files.newest(CLUSTER) == second
-    carried = list(carry_over([one._replace(first_seen_ms=0) for one in CANDIDATES], files.all_candidates(second), 999))
-    assert carried == CANDIDATES
+    found = [table(one).drop_columns(["first_seen_ms"]) for one in CANDIDATES]
+    assert pa.concat_tables(candidate_tables.carry_over(found, files.candidate_tables(second), 999)).equals(TABLES[0])
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "candidates-00000.parquet"])
 def test_a_damaged_plan_breaks_the_series(files: PlanFiles, name: str) -> None:
-    files.write(draft("p1"), CANDIDATES)
-    files.write(draft("p2"), CANDIDATES)
+    files.write(draft("p1"), TABLES)
+    files.write(draft("p2"), TABLES)
     path_of(files, "p2", name).write_bytes(b"damaged")
     assert files.newest(CLUSTER) is None
 
 
 def test_an_unfinished_plan_does_not_break_the_series(files: PlanFiles) -> None:
-    first = files.write(draft("p1"), CANDIDATES)
+    first = files.write(draft("p1"), TABLES)
     with pytest.raises(RefusedError):
         files.write(draft("p2", counts=replace(COUNTS, references=0)), [])
     assert files.newest(CLUSTER) == first

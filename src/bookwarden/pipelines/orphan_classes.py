@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -15,12 +13,13 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from bookwarden.ledgers.listing import ListedLedger
-from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID, LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_named
 from bookwarden.orphans.owners import owner_of
-from bookwarden.orphans.plan import Candidate, Emptied
+from bookwarden.orphans.plan import Emptied
 from bookwarden.orphans.summary import NO_NAMESPACE, OTHER_KIND, SHOWN_IDS, SHOWN_OWNERS, Cell, ForeignOwner, age_bucket
+from bookwarden.pipelines.candidate_tables import ORPHANS, merged
 from bookwarden.pipelines.orphan_join import JOIN_STAGE, REFERENCED_CELLS, cells_of
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_ids import ABSENT_TABLE
@@ -33,7 +32,6 @@ CLASSES_STAGE = "classes"
 _CELLS_TABLE = "other_cells"
 _COUNTED_OWNERS = 10_000
 _FIRST = "first_orphan"
-_ORPHAN_COLUMNS = [name for name in Candidate._fields if name != "first_seen_ms"]
 _HEADINGS = ["ledger_class", "kind", "namespace", "cause", "age"]
 
 
@@ -120,32 +118,15 @@ class Classification:
         """Give the ledgers that are more than referenced, with the columns of CLASSIFIED."""
         return read_table(self._spark, self._folder, CLASSES_STAGE, CLASSIFIED)
 
-    def orphans(self, first_seen_ms: int) -> Iterator[Candidate]:
-        """Give the orphans by growing ledger id, as candidates that were first seen at that time."""
-        waiting = sorted(
-            ((seal.notes[_FIRST], seal.number) for seal in self._seals if _FIRST in seal.notes), reverse=True
-        )
-        # Pieces seldom overlap, so that as a rule one is open at a time.
-        merged: list[tuple[int, int, Candidate, Iterator[Candidate]]] = []
-        while waiting or merged:
-            while waiting and (not merged or waiting[-1][0] < merged[0][0]):
-                _, number = waiting.pop()
-                _push(merged, number, self._orphans_of(number, first_seen_ms))
-            _, number, first, rest = heapq.heappop(merged)
-            # Up to where another begins, or goes on, there is nothing to be merged.
-            begins = waiting[-1][0] if waiting else MAX_LEDGER_ID
-            bound = min(begins, merged[0][0] if merged else MAX_LEDGER_ID)
-            for candidate in chain((first,), rest):
-                if candidate.ledger_id > bound:
-                    heapq.heappush(merged, (candidate.ledger_id, number, candidate, rest))
-                    break
-                yield candidate
+    def orphans(self) -> Iterator[pa.Table]:
+        """Give the orphans by growing ledger id, in tables with the columns of ORPHANS."""
+        firsts = sorted((seal.notes[_FIRST], seal.number) for seal in self._seals if _FIRST in seal.notes)
+        return merged(self._orphans_of(number) for _, number in firsts)
 
-    def _orphans_of(self, number: int, first_seen_ms: int) -> Iterator[Candidate]:
-        rows = self._folder.read(CLASSES_STAGE, number, [*_ORPHAN_COLUMNS, "ledger_class"])
-        orphans = rows.filter(pc.field("ledger_class") == LedgerClass.ORPHAN.value).select(_ORPHAN_COLUMNS)
-        columns = [column.to_pylist() for column in orphans.sort_by("ledger_id").columns]
-        return map(Candidate, *columns, repeat(first_seen_ms))
+    def _orphans_of(self, number: int) -> pa.Table:
+        rows = self._folder.read(CLASSES_STAGE, number, [*ORPHANS.arrow.names, "ledger_class"])
+        orphans = rows.filter(pc.field("ledger_class") == LedgerClass.ORPHAN.value)
+        return orphans.select(ORPHANS.arrow.names).cast(ORPHANS.arrow)
 
     def foreign(self) -> list[ForeignOwner]:
         """Say whose the foreign ledgers are; the owners with the most of them, and the first ids of each."""
@@ -195,11 +176,3 @@ class Classification:
             if cell.ledger_class == LedgerClass.ORPHAN.value and cell.namespace in known:
                 counts[cell.namespace] = counts.get(cell.namespace, 0) + cell.ledgers
         return [Emptied("namespace", namespace, counts[namespace]) for namespace in sorted(counts)]
-
-
-def _push(
-    merged: list[tuple[int, int, Candidate, Iterator[Candidate]]], number: int, candidates: Iterator[Candidate]
-) -> None:
-    candidate = next(candidates, None)
-    if candidate is not None:
-        heapq.heappush(merged, (candidate.ledger_id, number, candidate, candidates))

@@ -29,15 +29,15 @@ import pyarrow.parquet as pq
 from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate
 from bookwarden.orphans.guards import check_counts
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, FileDigest, PlanManifest, check_id, growing
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, FileDigest, PlanManifest, check_id
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Summary
+from bookwarden.pipelines.candidate_tables import CANDIDATES, in_order
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.scan_tables import Columns
 
 logger = logging.getLogger(__name__)
 
-CANDIDATES = Columns(Candidate)
 COPY_CANDIDATES = Columns(CopyCandidate)
 # A file is held in memory as a whole: some tens of megabytes.
 CANDIDATES_PER_FILE: Final = 250_000
@@ -58,24 +58,25 @@ class PlanFiles:
     def write(
         self,
         plan: PlanManifest,
-        candidates: Iterable[Candidate],
+        candidates: Iterable[pa.Table],
         files: Mapping[str, bytes] | None = None,
         copies: Sequence[CopyCandidate] = (),
     ) -> PlanManifest:
         """Write a plan, and return its manifest as it was written: with what its files and counts of candidates are.
 
-        ``candidates`` are by growing ledger id, else FormatError. Raises RefusedError for a scan that no plan may be
-        made of, and for an id that is taken. What was written before an error is no plan.
+        ``candidates`` have the columns of CANDIDATES, and are by growing ledger id, else FormatError. Raises
+        RefusedError for a scan that no plan may be made of, and for an id that is taken. What was written before an
+        error is no plan.
         """
         check_id(plan.plan_id)
         with self._translated():
             taken = self.folder.exists(plan.plan_id)
         if taken:
             raise RefusedError(f"{self.folder.location} has a folder {plan.plan_id}: a plan is written once")
-        written, length = self._write_candidates(plan.plan_id, growing(candidates))
+        written, length = self._write_candidates(plan.plan_id, in_order(candidates))
         others = [self._write_file(plan.plan_id, name, data, 0) for name, data in (files or {}).items()]
         if copies:
-            others.append(self._write_file(plan.plan_id, COPIES, _parquet(COPY_CANDIDATES, copies), len(copies)))
+            others.append(self._write_file(plan.plan_id, COPIES, _parquet(COPY_CANDIDATES.table(copies)), len(copies)))
         counts = replace(plan.counts, candidates=sum(file.rows for file in written), candidate_bytes=length)
         plan = replace(plan, candidates=tuple(written), files=tuple(others), counts=counts)
         refusals = check_counts(counts)
@@ -140,7 +141,12 @@ class PlanFiles:
 
     def all_candidates(self, manifest: PlanManifest) -> Iterator[Candidate]:
         """Give the candidates by growing ledger id."""
-        return growing(itertools.chain.from_iterable(self._rows(manifest, file) for file in manifest.candidates))
+        for table in self.candidate_tables(manifest):
+            yield from itertools.starmap(Candidate, _rows(table))
+
+    def candidate_tables(self, manifest: PlanManifest) -> Iterator[pa.Table]:
+        """Give the candidates by growing ledger id, those of a file in a table, with the columns of CANDIDATES."""
+        return in_order(self._table(manifest, file, CANDIDATES) for file in manifest.candidates)
 
     def copies(self, manifest: PlanManifest, size: int) -> Iterator[list[CopyCandidate]]:
         """Give the offloaded copies in the plan's order, at most so many at a time."""
@@ -152,7 +158,7 @@ class PlanFiles:
         """Give the offloaded copies in the plan's order, from a file that is verified again."""
         for file in manifest.files:
             if file.name == COPIES:
-                for number, row in enumerate(self._table_rows(manifest, file, COPY_CANDIDATES)):
+                for number, row in enumerate(_rows(self._table(manifest, file, COPY_CANDIDATES))):
                     candidate = CopyCandidate(*row)
                     if candidate.number != number:
                         raise FormatError(f"plan {manifest.plan_id}: {COPIES} is out of order: {_SCAN_AGAIN}")
@@ -178,23 +184,21 @@ class PlanFiles:
         """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
         self._write_durably(f"{manifest.plan_id}/{_PROGRESS}", progress.encode())
 
-    def _write_candidates(self, plan_id: str, candidates: Iterator[Candidate]) -> tuple[list[FileDigest], int]:
+    def _write_candidates(self, plan_id: str, candidates: Iterator[pa.Table]) -> tuple[list[FileDigest], int]:
         written: list[FileDigest] = []
         length = 0
-        while rows := list(itertools.islice(candidates, self._per_file)):
-            length += sum(candidate.length for candidate in rows)
+        for table in _cut((table.cast(CANDIDATES.arrow) for table in candidates), self._per_file):
+            # What damaged metadata tell may add up to more than 64 bits hold.
+            length += sum(table.column("length").to_pylist())
             name = f"candidates-{len(written):05d}.parquet"
-            written.append(self._write_file(plan_id, name, _parquet(CANDIDATES, rows), len(rows)))
+            written.append(self._write_file(plan_id, name, _parquet(table), table.num_rows))
         return written, length
 
     def _write_file(self, plan_id: str, name: str, data: bytes, rows: int) -> FileDigest:
         self._write_durably(f"{plan_id}/{name}", data)
         return FileDigest(name, hashlib.sha256(data).hexdigest(), rows)
 
-    def _rows(self, plan: PlanManifest, file: FileDigest) -> Iterator[Candidate]:
-        return itertools.starmap(Candidate, self._table_rows(plan, file, CANDIDATES))
-
-    def _table_rows(self, plan: PlanManifest, file: FileDigest, columns: Columns) -> Iterator[tuple[Any, ...]]:
+    def _table(self, plan: PlanManifest, file: FileDigest, columns: Columns) -> pa.Table:
         data = self._read(plan, file)
         try:
             table = pq.ParquetFile(pa.BufferReader(data)).read()
@@ -205,8 +209,7 @@ class PlanFiles:
                 f"plan {plan.plan_id}: {file.name} has other columns, or other rows, than a plan's candidates: "
                 + _SCAN_AGAIN
             )
-        for batch in table.to_batches(max_chunksize=10_000):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return table
 
     def _read(self, plan: PlanManifest, file: FileDigest) -> bytes:
         data = self._load(f"{plan.plan_id}/{file.name}")
@@ -244,9 +247,28 @@ class PlanFiles:
             raise StoreError(f"{self.folder.location} cannot be read and written: {error}") from error
 
 
-def _parquet(columns: Columns, rows: Sequence[tuple[Any, ...]]) -> bytes:
+def _cut(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Give the rows of all tables in tables of so many, the last of which may have fewer."""
+    parts: list[pa.Table] = []
+    wanted = rows
+    for table in tables:
+        while table.num_rows >= wanted:
+            yield pa.concat_tables([*parts, table.slice(0, wanted)])
+            table, parts, wanted = table.slice(wanted), [], rows
+        parts.append(table)
+        wanted -= table.num_rows
+    if wanted < rows:
+        yield pa.concat_tables(parts)
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _parquet(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(columns.table(rows), sink, compression="zstd")
+    pq.write_table(table.combine_chunks(), sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

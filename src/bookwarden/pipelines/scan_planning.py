@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
@@ -19,7 +20,7 @@ from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge
 from bookwarden.orphans.copy_plan import numbered
-from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, carry_over, new_id
+from bookwarden.orphans.plan import Emptied, PlanCounts, PlanManifest, new_id
 from bookwarden.orphans.summary import (
     AGE_BUCKETS,
     NO_NAMESPACE,
@@ -32,6 +33,7 @@ from bookwarden.orphans.summary import (
     Summary,
     summarize,
 )
+from bookwarden.pipelines.candidate_tables import carry_over
 from bookwarden.pipelines.object_planning import ObjectPlanning, PlannedCopies
 from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece, absent_references
 from bookwarden.pipelines.orphan_folder import plans_of
@@ -189,10 +191,10 @@ class Planning:
             settings=self._settings.orphans.model_dump(mode="json"),
         )
         total = summary.total(LedgerClass.ORPHAN)[0]
-        earlier = iter(()) if before is None else plans.all_candidates(before)
+        earlier = iter(()) if before is None else plans.candidate_tables(before)
         written = _Steps(self._progress, _PLAN_STAGE, total)
         with reported(written.tell):
-            candidates = carry_over(written.counted(found.orphans(created_ms)), earlier, created_ms)
+            candidates = carry_over(written.counted(found.orphans()), earlier, created_ms)
             known_copies = () if before is None else plans.all_copies(before)
             orphaned = list(numbered(copies.candidates, known_copies, created_ms))
             plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()}, orphaned)
@@ -283,10 +285,10 @@ class _Steps:
     def tell(self) -> None:
         self._progress(self._stage, self._done, self._total)
 
-    def counted(self, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
-        for candidate in candidates:
-            self._done += 1
-            yield candidate
+    def counted(self, candidates: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        for table in candidates:
+            yield table
+            self._done += table.num_rows
 
 
 def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint, ...]:
