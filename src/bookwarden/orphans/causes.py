@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Final
 
 from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.orphans.classes import Cause
 from bookwarden.orphans.owners import Owner
+
+# Python takes its time to look it up, and this is asked of every orphan.
+_CLOSED: Final = LedgerState.CLOSED.name
 
 
 def cause_of(row: ListedLedger, owner: Owner, namespaces: Container[str], existing: Container[str]) -> Cause:
@@ -33,5 +37,5 @@ def cause_of(row: ListedLedger, owner: Owner, namespaces: Container[str], existi
 
 def _of_data(row: ListedLedger) -> Cause:
     # Only closed ledgers are trimmed, and an empty one is dropped from the list when the next is made.
-    trimmed = row.state == LedgerState.CLOSED.name and row.length > 0
+    trimmed = row.state == _CLOSED and row.length > 0
     return Cause.TRIM if trimmed else Cause.NEVER_LISTED

@@ -54,8 +54,8 @@ class ClassifyPiece:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         others = folder.read(JOIN_STAGE, piece)
-        columns = [column.to_pylist() for column in others.columns]
-        found = [self._describe(ListedLedger(*fields), only_logs) for *fields, only_logs in zip(*columns, strict=True)]
+        *fields, only_logs = (column.to_pylist() for column in others.columns)
+        found = list(map(self._describe, map(ListedLedger, *fields), only_logs))
         described = Columns(Description).table(found)
         rows = others.select(LEDGERS.arrow.names)
         for name in described.column_names:
