@@ -48,13 +48,16 @@ def test_a_snapshot_gives_a_plan_of_what_nobody_names_in_it(spark: SparkSession,
     settings = load_settings(
         overrides={"metadata_store.urls": "['zk:127.0.0.1:1']", "orphans.folder": str(tmp_path / "orphans")}
     )
-    scan = OrphanScan(spark, settings)
+    told: list[tuple[str, int, int]] = []
+    scan = OrphanScan(spark, settings, lambda *progress: told.append(progress))
     found = scan.run(scan.begin(f"zk-snapshot:{written(tmp_path)}?work={tmp_path / 'work'}"))
     assert [row.ledger_id for row in plans_of(settings).all_candidates(found.plan)] == ORPHANS
     assert found.summary.total(LedgerClass.REFERENCED)[0] == len(NAMED)
     assert found.summary.total(LedgerClass.TOO_YOUNG)[0] == 1
     assert found.summary.ledgers == len(NAMED) + len(ORPHANS) + 1
     assert found.plan.counts.references == len(NAMED)
+    of_plan = [progress for progress in told if progress[0] == "plan"]
+    assert (of_plan[0], of_plan[-1]) == (("plan", 0, len(ORPHANS)), ("plan", len(ORPHANS), len(ORPHANS)))
 
 
 class Recording:
