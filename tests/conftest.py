@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sys
@@ -18,7 +19,7 @@ from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.each_store import shared_cluster_on
-from servers.lone_zookeeper import LoneZooKeeper
+from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.short_lived import running_until_killed
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ def _quick_start_of_spark() -> Iterator[None]:
         # Read by PySpark when it starts a JVM, here or in a process that a test starts.
         patch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Undo what a command that a test ran in its own process did to the log: others look at what is logged."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")
@@ -129,12 +140,15 @@ def client(shared_cluster: DevCluster) -> Iterator[pulsar.Client]:
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
     """A running ZooKeeper without a Pulsar, shared by all tests: use a root of your own."""
-    server = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        server.start()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
-    finally:
-        server.kill()
+
+
+@pytest.fixture(scope="module")
+def quiet_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
+    """A ZooKeeper in which no other module has metadata roots, since a scan looks for those that it was not told of."""
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

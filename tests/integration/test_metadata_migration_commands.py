@@ -275,10 +275,6 @@ def test_it_is_not_begun_without_an_answer(cluster: DevCluster, source: Metadata
     assert source.get(MIGRATION_PATH) is None
 
 
-def ledgers_of(admin: PulsarAdmin, topic: str) -> set[int]:
-    return {ledger["ledgerId"] for ledger in Topics(admin).internal_stats(topic)["ledgers"]}
-
-
 def test_a_migration_is_begun_followed_to_its_end_and_verified(
     make_cluster: Callable[..., DevCluster], make_namespace: Callable[[DevCluster], str]
 ) -> None:

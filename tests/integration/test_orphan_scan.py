@@ -41,17 +41,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 ORDERS = "t/n/persistent/orders"
 
 
-@pytest.fixture(scope="module")
-def quiet_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
-    """A ZooKeeper in which no other test has metadata roots, since a scan looks for those that it was not told of."""
-    server = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
-
-
 @pytest.fixture
 def site(quiet_zookeeper: LoneZooKeeper, tmp_path: Path) -> Iterator[ScannedSite]:
     # A clock that is ahead, and tells whole seconds: ledgers of just now are older than the cutoff all the same.

@@ -75,11 +75,11 @@ def counts(result: ScanResult) -> dict[str, int]:
 
 
 @pytest.fixture
-def scanned(zookeeper: LoneZooKeeper, server: ObjectStore, tmp_path: Path) -> Iterator[ScannedSite]:
+def scanned(quiet_zookeeper: LoneZooKeeper, server: ObjectStore, tmp_path: Path) -> Iterator[ScannedSite]:
     # A clock that is ahead, and tells whole seconds: objects of just now are older than the cutoff all the same.
     with (
         broker_telling_the_time(60) as admin_url,
-        closing(ScannedSite(zookeeper.hosts, f"/s-{uuid4().hex}", admin_url, tmp_path / "orphans")) as made,
+        closing(ScannedSite(quiet_zookeeper.hosts, f"/s-{uuid4().hex}", admin_url, tmp_path / "orphans")) as made,
     ):
         yield made
 

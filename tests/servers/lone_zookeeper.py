@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from bookwarden.devcluster.distribution import ensure_distribution
@@ -62,6 +63,17 @@ class LoneZooKeeper(ServerProcess):
     @property
     def hosts(self) -> str:
         return f"{LOOPBACK}:{self.port}"
+
+
+@contextlib.contextmanager
+def running_zookeeper(home: Path) -> Iterator[LoneZooKeeper]:
+    """Run one for the block."""
+    server = LoneZooKeeper(home)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
 
 
 def _send(connection: socket.socket, frame: bytes) -> None:
