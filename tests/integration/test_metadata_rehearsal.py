@@ -160,7 +160,7 @@ def test_a_rehearsal_that_is_killed_at_any_time_is_cleaned_up_by_the_next(
     with closing(open_store(oxia.url)) as target:
         # At reads of 4,000 a second copying takes 1.6 s, comparing as long, and removing some tenths of a second.
         limit = ("--clean", "--max-reads-per-second", "4000")
-        for seconds in (0.0, 0.3, 0.7, 1.1, 1.6, 2.2, 2.9, 3.3, 3.5, 3.7):
+        for seconds in (0.0, 0.7, 1.4, 2.2, 3.3, 3.6):
             process = subprocess.Popen([*program, *command(source_url, oxia, *limit)], stdout=subprocess.DEVNULL)
             eventually(lambda: target.get(MARKER))
             time.sleep(seconds)
@@ -180,7 +180,7 @@ def test_a_rehearsal_that_is_killed_at_any_time_is_cleaned_up_by_the_next(
             code, report = rehearse(source_url, oxia, "--only-clean")
             assert code == 0, report
             assert everything_in(target) == {}
-        assert left_something > 5
+        assert left_something > 3
         code, report = rehearse(source_url, oxia, "--clean")
         assert (code, report["nodes"], report["removed"]) == (0, len(before), len(before))
     with closing(open_store(source_url)) as source:
