@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
@@ -73,11 +75,30 @@ def test_an_answer_that_is_cut_off_is_an_error(cut: int) -> None:
         MultiRead([]).deserialize(answer([encoded_node(b"one"), NO_NODE])[:-cut], 0)
 
 
-def test_children_are_named_in_the_order_of_the_answer() -> None:
-    names = ["L0001", "", "grüße"]
-    reply = b"".join([struct.pack("!i", len(name.encode())) + name.encode() for name in names])
-    assert GetChildren.deserialize(b"xy" + struct.pack("!i", 3) + reply, 2) == names
-    assert GetChildren.deserialize(struct.pack("!i", 0), 0) == []
+def encoded_names(names: list[str]) -> bytes:
+    parts = [struct.pack("!i", len(name.encode())) + name.encode() for name in names]
+    return struct.pack("!i", len(names)) + b"".join(parts)
+
+
+@given(
+    st.one_of(
+        st.lists(st.text(max_size=4)),
+        st.integers(0, 300).flatmap(lambda size: st.lists(st.text("ab\0\x7f", min_size=size, max_size=size))),
+        st.lists(st.sampled_from(["L0001", "L0002", "", "grüße", "grüß", "\0\0\0\x05"])),
+    )
+)
+def test_children_are_named_in_the_order_of_the_answer(names: list[str]) -> None:
+    assert GetChildren.deserialize(b"xy" + encoded_names(names), 2) == names
+
+
+@pytest.mark.parametrize("names", [["L0001", "L0002"], ["L0001", "grüße"]])
+@pytest.mark.parametrize("cut", [1, 3, 6, 11])
+def test_children_are_never_fewer_or_shorter_because_the_answer_was_cut_off(names: list[str], cut: int) -> None:
+    with pytest.raises((ValueError, struct.error)):
+        GetChildren.deserialize(encoded_names(names)[:-cut], 0)
+
+
+def test_children_are_asked_for_by_path() -> None:
     assert GetChildren("/a").serialize() == b"\0\0\0\x02/a\0"
 
 

@@ -118,6 +118,19 @@ class GetData:
         return Versioned(reply[begin:end], version, created, modified, children, ephemeral, None, session)
 
 
+def _names_alike(reply: bytes, begin: int, count: int) -> list[str] | None:
+    """Read names that are all of one size and of ASCII, as those of ledgers are, in half the time; None else."""
+    if not count:
+        return []
+    step = _INT.size + _INT.unpack_from(reply, begin)[0]
+    end = begin + count * step
+    sizes_differ = any(reply[at:end:step] != reply[at : at + 1] * count for at in range(begin, begin + _INT.size))
+    if len(reply) != end or sizes_differ or not reply[begin:end].isascii():
+        return None
+    text = reply[begin:end].decode("ascii")
+    return [text[at : at + step - _INT.size] for at in range(_INT.size, len(text) + 1, step)]
+
+
 class GetChildren:
     """Name a node's children."""
 
@@ -133,10 +146,15 @@ class GetChildren:
     def deserialize(reply: bytes, offset: int) -> list[str]:
         (count,) = _INT.unpack_from(reply, offset)
         names, begin = [], offset + _INT.size
+        alike = _names_alike(reply, begin, count)
+        if alike is not None:
+            return alike
         for _ in range(count):
             end = begin + _INT.size + _INT.unpack_from(reply, begin)[0]
             names.append(reply[begin + _INT.size : end].decode("utf-8"))
             begin = end
+        if begin > len(reply):
+            raise ValueError("the answer with a node's children is cut off")
         return names
 
 

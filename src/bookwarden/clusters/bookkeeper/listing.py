@@ -189,11 +189,12 @@ class LedgerListing:
         base = first_id_of(self._root, directory)
         children = self._children(directory)
         above, most = directory + "/", MAX_LEDGER_ID - base
-        ledgers = [name for name in children if _LEAVES.get(name, most + 1) <= most]
-        names.ids.extend([base + _LEAVES[name] for name in ledgers])
-        names.paths.extend([above + name for name in ledgers])
-        if len(ledgers) < len(children):
+        ledgers = children
+        if most < len(_LEAVES) or not all(map(_LEAVES.__contains__, children)):
+            ledgers = [name for name in children if _LEAVES.get(name, most + 1) <= most]
             names.unparsable.extend([above + name for name in children if _LEAVES.get(name, most + 1) > most])
+        names.ids.extend([base + number for number in map(_LEAVES.__getitem__, ledgers)])
+        names.paths.extend([above + name for name in ledgers])
 
     def _add_flat(self, piece: ListingPiece, names: PieceOfNames) -> None:
         for name in self._children_of_root():
