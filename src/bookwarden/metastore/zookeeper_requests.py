@@ -120,7 +120,7 @@ class GetData:
 
 def _names_alike(reply: bytes, begin: int, count: int) -> list[str] | None:
     """Read names that are all of one size and of ASCII, as those of ledgers are, in half the time; None else."""
-    if not count:
+    if count < 1:
         return []
     step = _INT.size + _INT.unpack_from(reply, begin)[0]
     end = begin + count * step
