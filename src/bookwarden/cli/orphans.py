@@ -57,7 +57,9 @@ def orphans() -> None:
 
 @orphans.command()
 @click.option("--from", "snapshot", metavar="URL", help="Read a snapshot of the metadata store: zk-snapshot:FILE.")
-@click.option("--resume", metavar="SCAN", help="Go on with a scan that was paused or killed.")
+@click.option(
+    "--resume", metavar="SCAN", help="Go on with a scan that was paused or killed, or plan anew from what it read."
+)
 @click.option(
     "--max-reads-per-second",
     type=click.FloatRange(min=0, min_open=True),

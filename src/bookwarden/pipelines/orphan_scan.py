@@ -62,7 +62,7 @@ class OrphanScan:
         self._tasks = spark.sparkContext.defaultParallelism
 
     def begin(self, snapshot: str | None = None) -> str:
-        """Begin a scan of the live stores, or of a saved listing or snapshot; return its id. Nothing is read yet.
+        """Begin a scan of the live stores, or of a snapshot; return its id. Nothing is read yet.
 
         Raises RefusedError where clocks differ, or a metadata root is to be seen that the settings do not name.
         """

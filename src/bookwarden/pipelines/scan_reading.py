@@ -65,7 +65,7 @@ _contexts: dict[tuple[int, str], ScanContext] = {}
 class ScanInput:
     """What a scan reads, and how fast; picklable.
 
-    ``snapshot`` is where a saved listing or snapshot lies, None for the live stores. ``tasks`` is how many tasks run
+    ``snapshot`` is where a snapshot lies, None for the live stores. ``tasks`` is how many tasks run
     at once: the limit of reads per second in the settings is divided among them.
     """
 
