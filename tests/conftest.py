@@ -16,7 +16,7 @@ import pytest
 import urllib3
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.each_store import shared_cluster_on
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
@@ -46,6 +46,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the temporary files of all that tests start where pytest removes them."""
     with temporary_files_in(tmp_path_factory.getbasetemp() / "tmp"):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ports_of_this_worker() -> Iterator[None]:
+    """Part the ports among the processes that run tests, lest one takes that of a server which is down in another."""
+    with pytest.MonkeyPatch.context() as patch:
+        if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+            lowest, end = ports._LOWEST, ports._first_ephemeral()
+            share = (end - lowest) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+            first = lowest + int(worker.removeprefix("gw")) * share
+            patch.setattr(ports, "_LOWEST", first)
+            patch.setattr(ports, "_first_ephemeral", lambda: first + share)
         yield
 
 

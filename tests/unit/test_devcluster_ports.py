@@ -26,12 +26,14 @@ def test_a_port_on_which_somebody_listens_is_not_free() -> None:
 
 def test_taken_and_avoided_ports_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = set(range(15000, 15010))
+    monkeypatch.setattr(ports, "_LOWEST", 15000)
     monkeypatch.setattr(ports, "_first_ephemeral", lambda: 15013)
     monkeypatch.setattr(ports, "is_free", lambda port: port not in taken)
     assert set(ports.free_ports(2, avoid=[15011])) == {15010, 15012}
 
 
 def test_a_new_cluster_leaves_others_their_ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ports, "_LOWEST", 15000)
     monkeypatch.setattr(ports, "_first_ephemeral", lambda: 15006)
     monkeypatch.setattr(ports, "is_free", lambda port: True)
     chosen = DevCluster(tmp_path, avoid=(15001, 15004)).ports
