@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from bookwarden.cli.migration_watch import _Counting
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.survey import survey
+from bookwarden.migration.survey import Survey, survey
 from bookwarden.migration.watching import Copied, Ending, Look, Step, follow
 
 BEGAN = 1_000_000
@@ -137,3 +139,26 @@ def test_each_node_is_as_likely_in_the_sample() -> None:
     hits = [path for _ in range(400) for path in survey(store, sample_size=20).sample]
     first = sum(path < "/100" for path in hits)
     assert 3_600 < first < 4_400
+
+
+class SlowToCount:
+    """Control of a migration whose target answers us when it is let."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.asked = 0
+
+    def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
+        self.asked += 1
+        assert (found.nodes, target_url) == (10, "oxia://o/n")
+        return Copied(self.asked, found.nodes, False) if self.answers.wait(30) else None
+
+
+def test_a_target_that_does_not_answer_us_delays_no_look_and_the_end_has_its_own_figure() -> None:
+    control = SlowToCount()
+    counting = _Counting(control, Survey(10, 100, 0, None, {}, ()))  # type: ignore[arg-type]  # it does nothing else
+    assert counting.copied(look("PREPARATION")) is None
+    assert [counting.copied(look("COPYING")) for _ in range(3)] == [None] * 3
+    assert control.asked == 1
+    control.answers.set()
+    assert counting.copied(look("COMPLETED")) == Copied(2, 10, False)

@@ -27,6 +27,7 @@ from bookwarden.migration_control_context import MigrationControl
 
 _SAID_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5
+_LAST_COUNT_S: Final = 10.0
 _SHOWN: Final = 5
 
 _ENDED: Final = {
@@ -103,18 +104,38 @@ class _Looks:
 
 
 class _Counting:
-    """Says how much is copied, as soon as the source was surveyed."""
+    """Says how much is copied, as soon as the source was surveyed; a target that does not answer us delays no look."""
 
     def __init__(self, control: MigrationControl, found: Survey | None) -> None:
         self._control = control
         self._found = found
+        self._last: Copied | None = None
+        self._under_way: threading.Thread | None = None
         if found is None:
             threading.Thread(target=self._survey, name="survey", daemon=True).start()
 
     def copied(self, look: Look) -> Copied | None:
         if self._found is None or look.phase not in ("COPYING", "COMPLETED"):
             return None
-        return self._control.look_at_copy(self._found, look.target_url)
+        is_over = look.phase == "COMPLETED"
+        if is_over:
+            # What was counted before the end is not the last word.
+            self._wait(_LAST_COUNT_S)
+        if self._under_way is None:
+            asked = (self._found, look.target_url)
+            self._under_way = threading.Thread(target=self._count, args=asked, name="count", daemon=True)
+            self._under_way.start()
+        self._wait(_LAST_COUNT_S if is_over else _LOOK_EVERY_S)
+        return self._last
+
+    def _count(self, found: Survey, target_url: str | None) -> None:
+        self._last = self._control.look_at_copy(found, target_url)
+
+    def _wait(self, seconds: float) -> None:
+        if self._under_way is not None:
+            self._under_way.join(seconds)
+            if not self._under_way.is_alive():
+                self._under_way = None
 
     def _survey(self) -> None:
         try:
