@@ -15,7 +15,7 @@ from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.zookeeper import ZooKeeperStore
 from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
 from servers.each_store import is_tried_again
-from servers.lone_zookeeper import LoneZooKeeper
+from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.object_store import ObjectStore, running_object_store
 
 _LOG = logging.getLogger(__name__)
@@ -27,12 +27,8 @@ OxiaStoreMaker = Callable[..., OxiaStore]
 @pytest.fixture(scope="module")
 def lone_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
     """A ZooKeeper that the tests of one module may kill and pause."""
-    server = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        server.start()
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture

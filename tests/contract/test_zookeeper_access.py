@@ -23,7 +23,7 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper import ZooKeeperStore
 from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
 from contract.conftest import StoreMaker
-from servers.lone_zookeeper import LoneZooKeeper
+from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 
 SECRET = "s3cret-of-the-warden"
 OURS = ("warden", SECRET)
@@ -191,12 +191,8 @@ def running_with_tls(home: Path, key_store: Path, certificates: Path) -> Iterato
         f"ssl.keyStore.location={key_store}\n"
         f"ssl.trustStore.location={certificates / 'ca.pem'}\nssl.clientAuth=need\n"
     )
-    server = LoneZooKeeper(home, settings=settings)
-    try:
-        server.start()
+    with running_zookeeper(home, settings=settings) as server:
         yield server
-    finally:
-        server.kill()
 
 
 # kazoo switches SSL 2 and 3 off by options that Python deprecates, and has no other way.

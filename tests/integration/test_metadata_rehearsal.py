@@ -24,7 +24,7 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.urls import open_store
 from bookwarden.migration.marker import MARKER
 from bookwarden.migration.walking import TreeWalk
-from servers.lone_zookeeper import LoneZooKeeper
+from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.metadata_tree import CURSORS, LEDGERS, filled_root
 from servers.waiting import eventually
 
@@ -130,17 +130,13 @@ def test_a_namespace_that_has_anything_in_it_is_refused(zookeeper: LoneZooKeeper
 def test_nodes_that_brokers_could_not_read_are_named(tmp_path: Path, oxia: OxiaServer) -> None:
     home = tmp_path / "zookeeper"
     home.mkdir()
-    server = LoneZooKeeper(home, java_options=(f"-Djute.maxbuffer={2 * BIG}",))
-    server.start()
-    try:
+    with running_zookeeper(home, java_options=(f"-Djute.maxbuffer={2 * BIG}",)) as server:
         source_url = filled_root(server.hosts)
         with closing(open_store(source_url, max_request_bytes=2 * BIG)) as source:
             source.create("/big", b"b" * BIG)
             source.create("/large", b"l" * 3_000_000)
             source.create("/large/below", b"")
         code, report = rehearse(source_url, oxia, "--clean")
-    finally:
-        server.kill()
     assert (code, report["good"], report["damaged"]) == (DIFFERENCES_FOUND, False, 0), report
     assert report["first_not_copied"] == [{"path": "/big", "size": BIG, "reason": "too large"}]
     assert report["largest"] == {"path": "/big", "size": BIG}

@@ -21,7 +21,7 @@ from bookwarden.pipelines import scan_lock
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.orphan_folder import scan_folder
 from bookwarden.pipelines.scan_lock import alone
-from servers.lone_zookeeper import LoneZooKeeper
+from servers.lone_zookeeper import running_zookeeper
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, running_object_store
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 
@@ -56,17 +56,13 @@ def site(
     server_in_environment: ObjectStore, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ScannedSite]:
     # A ZooKeeper of its own: a scan looks for metadata roots that it was not told of.
-    zookeeper = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        zookeeper.start()
-        with (
-            broker_telling_the_time(60) as admin_url,
-            closing(ScannedSite(zookeeper.hosts, "/scanned", admin_url, tmp_path / "orphans")) as made,
-        ):
-            made.overrides["orphans.folder"] = f"s3://{BUCKET}/{uuid4().hex}/orphans"
-            yield made
-    finally:
-        zookeeper.kill()
+    with (
+        running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as zookeeper,
+        broker_telling_the_time(60) as admin_url,
+        closing(ScannedSite(zookeeper.hosts, "/scanned", admin_url, tmp_path / "orphans")) as made,
+    ):
+        made.overrides["orphans.folder"] = f"s3://{BUCKET}/{uuid4().hex}/orphans"
+        yield made
 
 
 def options_of(overrides: dict[str, str]) -> list[str]:

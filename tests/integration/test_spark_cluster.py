@@ -24,7 +24,7 @@ from bookwarden.pipelines import archive
 from bookwarden.pipelines.orphan_folder import plans_of, scan_folder, scan_ids
 from bookwarden.processes import ProcessIdentity, descendants, identify
 from servers.deletion_site import PARTITIONS, DeletionSite
-from servers.lone_zookeeper import LoneZooKeeper
+from servers.lone_zookeeper import running_zookeeper
 from servers.population import Population
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 from servers.spark_cluster import BARE_PYTHON, SparkCluster, bare_python_says
@@ -139,16 +139,12 @@ def populate_and_mark(site: DeletionSite) -> dict[int, str]:
 @pytest.fixture
 def site(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannedSite]:
     """A cluster's metadata in a ZooKeeper of its own, since a scan looks for roots that it was not told of."""
-    server = LoneZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        server.start()
-        with (
-            broker_telling_the_time(60) as admin_url,
-            closing(ScannedSite(server.hosts, "/scanned", admin_url, tmp_path / "orphans")) as made,
-        ):
-            yield made
-    finally:
-        server.kill()
+    with (
+        running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server,
+        broker_telling_the_time(60) as admin_url,
+        closing(ScannedSite(server.hosts, "/scanned", admin_url, tmp_path / "orphans")) as made,
+    ):
+        yield made
 
 
 def driver_of(submission: ServerProcess) -> ProcessIdentity | None:

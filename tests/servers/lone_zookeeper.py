@@ -66,9 +66,9 @@ class LoneZooKeeper(ServerProcess):
 
 
 @contextlib.contextmanager
-def running_zookeeper(home: Path) -> Iterator[LoneZooKeeper]:
+def running_zookeeper(home: Path, *, settings: str = "", java_options: tuple[str, ...] = ()) -> Iterator[LoneZooKeeper]:
     """Run one for the block."""
-    server = LoneZooKeeper(home)
+    server = LoneZooKeeper(home, settings=settings, java_options=java_options)
     try:
         server.start()
         yield server

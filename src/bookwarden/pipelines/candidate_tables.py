@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 
 from bookwarden.errors import FormatError
 from bookwarden.orphans.plan import Candidate
+from bookwarden.pipelines.scan_messages import Numbers
 from bookwarden.pipelines.scan_tables import Columns
-
-Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 CANDIDATES: Final = Columns(Candidate)
 _FIRST_SEEN: Final = "first_seen_ms"
@@ -62,7 +61,7 @@ def carry_over(candidates: Iterable[pa.Table], before: Iterable[pa.Table], creat
         yield table.append_column(_FIRST_SEEN, pa.array(first_seen)).cast(CANDIDATES.arrow)
 
 
-def _seen_before(table: pa.Table, old: pa.Table, created_ms: int) -> tuple[Ints, Ints]:
+def _seen_before(table: pa.Table, old: pa.Table, created_ms: int) -> tuple[Numbers, Numbers]:
     """Give the places in `table` of those that `old` has as the same nodes, and since when each has been an orphan."""
     ids, old_ids = table.column("ledger_id").to_numpy(), old.column("ledger_id").to_numpy()
     old_places = np.minimum(np.searchsorted(old_ids, ids), len(old_ids) - 1)
