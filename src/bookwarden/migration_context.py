@@ -107,7 +107,6 @@ class VerificationContext(Resources):
 
 
 def former_store(settings: Settings) -> str:
-    """Name the store of the settings that is, or was, to be moved; ConfigError if they do not tell which."""
     """Name the store that a migration moves, or moved: the only one of the settings; ConfigError if that is no such."""
     urls = settings.metadata_store.urls
     if len(urls) > 1:

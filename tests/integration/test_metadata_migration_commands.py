@@ -18,6 +18,7 @@ import urllib3
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
+from bookwarden.cli.migration_ledger_ids import COUNTER_BEHIND
 from bookwarden.cli.migration_preflight import WOULD_FAIL
 from bookwarden.cli.migration_status import MIGRATION_FAILED, UNDER_WAY
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
@@ -26,7 +27,7 @@ from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.servers import ServerFactory, load_runtime
-from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.errors import NotFoundError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
@@ -106,6 +107,8 @@ def remove(store: MetadataStore, path: str) -> None:
 
 
 def test_before_a_migration_the_broker_and_the_source_agree(cluster: DevCluster) -> None:
+    # Nothing is told of ids, and nothing done to them, before the target serves.
+    assert run(cluster, "ledger-ids").exit_code == RefusedError.exit_code
     result = run(cluster, "status", "-o", "json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
@@ -293,6 +296,9 @@ def test_a_migration_is_begun_followed_to_its_end_and_verified(
         # The counter was not copied: the id of a deleted ledger is given again.
         send(client, f"persistent://{namespace}/new", 3)
         assert min(_ledgers_of(admin, f"persistent://{namespace}/new")) <= max(freed)
+        end = _assert_counter_is_raised(cluster, max(freed))
+        send(client, f"persistent://{namespace}/newest", 3)
+        assert min(_ledgers_of(admin, f"persistent://{namespace}/newest")) >= end
 
     code, lines = preflight(cluster)
     assert code == WOULD_FAIL
@@ -307,10 +313,12 @@ def test_a_migration_is_begun_followed_to_its_end_and_verified(
 
 
 def _fill(cluster: DevCluster, admin: PulsarAdmin, client: pulsar.Client, topic: str) -> set[int]:
-    """Make nodes, and a topic that is deleted again; return its ledgers."""
-    send(client, topic, 3)
-    ledgers = _ledgers_of(admin, topic)
-    Topics(admin).delete_topic(topic, force=True)
+    """Make nodes, and topics that are deleted again; return their ledgers."""
+    ledgers: set[int] = set()
+    for number in range(8):
+        send(client, f"{topic}-{number}", 3)
+        ledgers |= _ledgers_of(admin, f"{topic}-{number}")
+        Topics(admin).delete_topic(f"{topic}-{number}", force=True)
     with closing(open_store(cluster.store_url)) as source, ThreadPoolExecutor(16) as pool:
         source.create("/fill", b"")
         list(pool.map(lambda number: source.create(f"/fill/{number:05d}", b"x" * 300), range(NODES)))
@@ -337,6 +345,24 @@ def _assert_moves(cluster: DevCluster) -> None:
     assert copied["nodes"] > 0.99 * copied["of"]
     assert copied["estimated"]
     assert run(cluster, "watch").exit_code == 0
+
+
+def _assert_counter_is_raised(cluster: DevCluster, given: int) -> int:
+    """Let the target's counter pass what the source gave, as an Oxia before 0.15 needs it; return the next id."""
+    found = run(cluster, "ledger-ids")
+    assert found.exit_code == COUNTER_BEHIND, found.stderr
+    assert f"up to {given}, were given before" in " ".join(found.stdout.split())
+    refused = run(cluster, "ledger-ids", "--execute")
+    assert refused.exit_code == StoreError.exit_code
+    assert "--count-up" in refused.stderr
+    raised = run(cluster, "ledger-ids", "--execute", "--count-up", "-o", "json")
+    assert raised.exit_code == 0, raised.stderr
+    data = json.loads(raised.stdout)
+    assert data["behind"] == 0
+    assert data["target_counter_before"]["next_id"] <= given < data["target_counter"]["next_id"]
+    assert data["source_counter"]["next_id"] == given + 1
+    assert run(cluster, "ledger-ids").exit_code == 0
+    return int(data["target_counter"]["next_id"])
 
 
 def _assert_is_told_as_moved(cluster: DevCluster) -> None:

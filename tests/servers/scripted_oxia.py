@@ -31,18 +31,19 @@ class Refusal(Exception):
 
 @dataclass
 class Record:
-    """A key's value, version and time of creation."""
+    """A key's value, version, time of creation, and how often it was replaced."""
 
     value: bytes
     version: int
     created_ms: int = 1
+    modifications: int = 0
 
 
 class ScriptedOxia:
     """Servers of one namespace that share their keys; ``write`` may be replaced by what a test wants of a write.
 
     ``by_depth`` is the order of keys of Oxia 0.15 and later: those with fewer slashes come first of all.
-    ``is_0_15`` gives the service its later name as well.
+    ``is_0_15`` gives the service its later name as well, and lets a writer set how often a key was replaced.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ScriptedOxia:
         self._version = 100
         self._natural = natural
         self._by_depth = by_depth
+        self._is_0_15 = is_0_15
         self._token = token
         self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(32)
@@ -106,7 +108,9 @@ class ScriptedOxia:
     def set(self, key: str, value: bytes = b"", *, version: int | None = None, created_ms: int = 1) -> int:
         """Write a key; return its version, a new one if none is given."""
         self._version += 1
-        self.records[key] = Record(value, self._version if version is None else version, created_ms)
+        before = self.records.get(key)
+        modifications = 0 if before is None else before.modifications + 1
+        self.records[key] = Record(value, self._version if version is None else version, created_ms, modifications)
         return self.records[key].version
 
     def apply(self, request: pb.WriteRequest) -> pb.WriteResponse:
@@ -117,7 +121,10 @@ class ScriptedOxia:
             if put.HasField("expected_version_id") and put.expected_version_id != (record.version if record else -1):
                 answer.puts.add(status=pb.UNEXPECTED_VERSION_ID)
             else:
-                answer.puts.add(version=pb.Version(version_id=self.set(put.key, put.value)))
+                self.set(put.key, put.value)
+                if self._is_0_15 and put.HasField("override_modifications_count"):
+                    self.records[put.key].modifications = put.override_modifications_count
+                answer.puts.add(version=_version_of(self.records[put.key]))
         for delete in request.deletes:
             record = self.records.get(delete.key)
             if record is None or record.version != delete.expected_version_id:
@@ -206,8 +213,7 @@ class ScriptedOxia:
         if found is None:
             return pb.GetResponse(status=pb.KEY_NOT_FOUND)
         record = self.records[found]
-        version = pb.Version(version_id=record.version, created_timestamp=record.created_ms)
-        return pb.GetResponse(version=version, value=record.value if get.include_value else None, key=found)
+        return pb.GetResponse(version=_version_of(record), value=record.value if get.include_value else None, key=found)
 
     def _list(self, index: int, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.ListResponse]:
         self._require_leader(index, request.shard, context)
@@ -252,6 +258,12 @@ class ScriptedOxia:
             return key.count("/") - key.endswith("//"), key.encode().replace(b"/", b"\xff")
         *spans, last = key.encode().split(b"/")
         return [*((1, span) for span in spans), (0, last)]
+
+
+def _version_of(record: Record) -> pb.Version:
+    return pb.Version(
+        version_id=record.version, created_timestamp=record.created_ms, modifications_count=record.modifications
+    )
 
 
 def _serialized(message: Any) -> bytes:

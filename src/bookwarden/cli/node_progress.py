@@ -16,13 +16,13 @@ _SAID_EVERY: Final = 250_000
 
 
 @contextmanager
-def node_progress(invocation: Invocation, what: str, done: str) -> Iterator[Callable[[int], None]]:
+def node_progress(invocation: Invocation, what: str, done: str, unit: str = "nodes") -> Iterator[Callable[[int], None]]:
     """Show on a terminal how many nodes were done so far; elsewhere say it from time to time.
 
-    ``what`` is the line that begins it elsewhere, ``done`` the participle that goes with the number.
+    ``what`` is the line that begins it elsewhere, ``done`` the participle that goes with the number and its ``unit``.
     """
     if invocation.output != "json" and sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} nodes"))
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.completed:,}} {unit}"))
         with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
             # How many there are is not known before they were all listed.
             task = bars.add_task(done, total=None)
@@ -35,6 +35,6 @@ def node_progress(invocation: Invocation, what: str, done: str) -> Iterator[Call
         nonlocal said
         if nodes >= said + _SAID_EVERY:
             said = nodes
-            invocation.say(f"{nodes:,} nodes {done}")
+            invocation.say(f"{nodes:,} {unit} {done}")
 
     yield say

@@ -24,6 +24,7 @@ from bookwarden.metastore.oxia_creates import WRITE_OVERHEAD, BatchCreate
 from bookwarden.metastore.oxia_deletes import BatchDelete
 from bookwarden.metastore.oxia_lists import ChildLists
 from bookwarden.metastore.oxia_notifications import Watch
+from bookwarden.metastore.oxia_numbers import KeyNumbers
 from bookwarden.metastore.oxia_reads import OxiaReader
 from bookwarden.metastore.oxia_sessions import OxiaSessions
 from bookwarden.metastore.oxia_shards import OxiaCluster
@@ -48,6 +49,7 @@ class OxiaStore(MetadataStore):
         self._reader = OxiaReader(self._cluster)
         self._writers = ShardWriters(self._cluster)
         self._sessions = OxiaSessions(self._cluster, self._writers, self._session_ended)
+        self._numbers = KeyNumbers(self._cluster, self._reader, self._writers, self._write)
         self._lock = threading.Lock()
         self._watches: list[Watch] = []
 
@@ -165,6 +167,24 @@ class OxiaStore(MetadataStore):
                 raise LostRaceError(f"{path} exists already: call again")
             self._sessions.forget(shard, session)
             deadline.progress()
+
+    def next_number(self, path: str) -> int:
+        """Tell the number that Pulsar gives the next sequential node directly below; NotFoundError without the key."""
+        return self._numbers.next(validate_path(path), self._cluster.deadline())
+
+    def set_next_number(self, path: str, number: int) -> int:
+        """Let that number be this one if it is smaller; return what it is now.
+
+        It is smaller still where the server is older than 0.15: `count_up` does it there.
+        """
+        return self._numbers.set(validate_path(path), number, self._cluster.deadline())
+
+    def count_up(self, path: str, number: int, *, progress: Callable[[int], object] = lambda _: None) -> int:
+        """Write the key as often as it takes until that number is this one or larger; return what it is now.
+
+        ``progress`` is told the numbers on the way. Where it raises, a part of the way is done.
+        """
+        return self._numbers.count_up(validate_path(path), number, self._cluster.deadline(), progress)
 
     def close(self) -> None:
         with self._lock:

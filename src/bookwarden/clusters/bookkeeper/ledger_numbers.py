@@ -1,0 +1,96 @@
+"""Which id the next ledger gets, and the largest that there is.
+
+Format: bookkeeper.PulsarLedgerIdGenerator of pulsar-metadata 4.2, and BookKeeper's own. An id is the number of a
+sequential node below ``<root>/idgen``, until these are used up; from then on there is ``<root>/idgen-long``, of whose
+children ``HOB-<n>`` the largest numbers the lower half of ids that have n for their upper one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from bookwarden.errors import NotFoundError
+from bookwarden.ledgers.numbering import LedgerNumbers
+
+_UPPER: Final = re.compile(r"HOB-(\d{10})", re.ASCII)
+_FLAT: Final = re.compile(r"L(\d{10,19})", re.ASCII)
+# How many digits of an id each level of directories has, in the short and in the long tree.
+_TREES: Final = ((2, 4, 4), (3, 4, 4, 4, 4))
+
+
+class NumberedStore(Protocol):
+    """A metadata store that tells how it numbers sequential nodes."""
+
+    def list_children(self, path: str) -> list[str]:
+        """Name the direct children; NotFoundError if there is no such node."""
+
+    def next_number(self, path: str) -> int:
+        """Tell the number of the next sequential node directly below; NotFoundError if there is no such node."""
+
+
+def read_ledger_numbers(store: NumberedStore, root: str) -> LedgerNumbers | None:
+    """Read the counter that new ledgers get their ids from; None if none got one yet."""
+    try:
+        uppers = [int(match[1]) for name in store.list_children(f"{root}/idgen-long") if (match := _UPPER.match(name))]
+    except NotFoundError:
+        path, upper = f"{root}/idgen", 0
+    else:
+        if not uppers:
+            return None
+        upper = max(uppers)
+        path = f"{root}/idgen-long/HOB-{upper:010d}"
+    try:
+        return LedgerNumbers(path, upper, store.next_number(path))
+    except NotFoundError:
+        return None
+
+
+def largest_ledger_id(store: NumberedStore, root: str, first: int, end: int) -> int | None:
+    """Find the largest id from ``first`` up to, and without, ``end`` that has metadata, in any layout; None if none."""
+    try:
+        names = store.list_children(root)
+    except NotFoundError:
+        return None
+    flat = (int(match[1]) for name in names if (match := _FLAT.fullmatch(name)))
+    found = [ledger_id for ledger_id in flat if first <= ledger_id < end]
+    for widths in _TREES:
+        largest = _Tree(store, widths, first, end).largest(root, "", names)
+        found += [] if largest is None else [largest]
+    return max(found, default=None)
+
+
+class _Tree:
+    """Directories of ledgers, of which only those are listed that may have the largest id wanted."""
+
+    def __init__(self, store: NumberedStore, widths: Sequence[int], first: int, end: int) -> None:
+        self._store = store
+        self._widths = widths
+        self._first = first
+        self._end = end
+
+    def largest(self, path: str, digits: str, names: Sequence[str], level: int = 0) -> int | None:
+        """Look below a directory that stands for these first digits of ids."""
+        is_last = level == len(self._widths) - 1
+        pattern = re.compile(rf"{'L' if is_last else ''}(\d{{{self._widths[level]}}})", re.ASCII)
+        left = sum(self._widths[level + 1 :])
+        for part, name in sorted(
+            ((match[1], name) for name in names if (match := pattern.fullmatch(name))), reverse=True
+        ):
+            smallest, largest = (int(digits + part + digit * left) for digit in "09")
+            if smallest >= self._end or largest < self._first:
+                continue
+            if is_last:
+                return smallest
+            found = self.largest(f"{path}/{name}", digits + part, self._children(f"{path}/{name}"), level + 1)
+            if found is not None:
+                return found
+        return None
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._store.list_children(path)
+        except NotFoundError:
+            # The last ledger in it was deleted meanwhile.
+            return []

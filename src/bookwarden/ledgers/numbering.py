@@ -1,0 +1,35 @@
+"""Where the next ledger's id comes from."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# Each half of an id has so many numbers: Java's positive ints but the largest.
+NUMBERS_OF_HALF: Final = 2**31 - 1
+
+
+class LedgerNumbers(NamedTuple):
+    """The counter of a metadata store: its node, the upper 32 bits of its ids, and the number that it gives next."""
+
+    path: str
+    upper: int
+    next_number: int
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next ledger."""
+        return self.id_of(self.next_number)
+
+    @property
+    def first_id(self) -> int:
+        """The smallest id of this counter."""
+        return self.id_of(0)
+
+    @property
+    def end_id(self) -> int:
+        """The id behind its largest."""
+        return self.id_of(NUMBERS_OF_HALF)
+
+    def id_of(self, number: int) -> int:
+        """Say which ledger has this number."""
+        return (self.upper << 32) + number
