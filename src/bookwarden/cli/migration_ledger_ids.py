@@ -35,7 +35,7 @@ Why, and what may happen before it is done: docs/metadata-migration.md, 'Ledger 
 @output_option
 @pass_invocation
 def ledger_ids(invocation: Invocation, source: str | None, execute: bool, count_up: bool, output: str | None) -> None:
-    """See that a store that was migrated to gives new ledgers ids that no ledger had.
+    """Keep a migrated store from giving a ledger id twice.
 
     Run it with --execute right after COMPLETED. Without, it reads only. May be repeated, and interrupted, at any time.
     """

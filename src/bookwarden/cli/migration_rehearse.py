@@ -62,7 +62,7 @@ def rehearse(
     show: int,
     output: str | None,
 ) -> None:
-    """Copy the metadata into a scratch namespace, as a migration would.
+    """Copy the metadata to a scratch namespace, as a migration would.
 
     Tells how long a migration will take, which nodes would make it fail, and whether the copy is right. The store in
     use is only read. Ends with 0 where a migration would end well, and with 22 where it would not.
