@@ -18,6 +18,7 @@ import urllib3
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
+from servers.class_archives import quick_runtime, quick_spark_options
 from servers.each_store import shared_cluster_on
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.short_lived import running_until_killed
@@ -63,11 +64,22 @@ def _ports_of_this_worker() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_start_of_spark() -> Iterator[None]:
-    """Let every Spark that tests start do without Java's full compiler (C2), as their servers do."""
+def _quick_start_of_servers() -> Iterator[None]:
+    """Let clusters that tests start in their own process map their classes from an archive."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bookwarden.devcluster.cluster.load_runtime", quick_runtime)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_start_of_spark(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let every Spark that tests start do without Java's full compiler (C2), and map its classes from an archive."""
+    options = "-XX:TieredStopAtLevel=1"
+    if any("unit" not in item.path.parts for item in request.session.items):
+        options = " ".join((options, *quick_spark_options()))
     with pytest.MonkeyPatch.context() as patch:
         # Read by PySpark when it starts a JVM, here or in a process that a test starts.
-        patch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell")
+        patch.setenv("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{options}" pyspark-shell')
         yield
 
 

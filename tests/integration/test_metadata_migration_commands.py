@@ -26,13 +26,14 @@ from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers import ServerFactory, load_runtime
+from bookwarden.devcluster.servers import ServerFactory
 from bookwarden.errors import NotFoundError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper import ZooKeeperStore
+from servers.class_archives import quick_runtime
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.short_lived import running_until_killed
 from servers.topic_contents import send
@@ -170,7 +171,7 @@ def native_bookie(cluster: DevCluster, tmp_path: Path) -> Iterator[str]:
     uri = f"zk+hierarchical://{LOOPBACK}:{cluster.ports.zookeeper}/ledgers"
     options = dataclasses.replace(cluster.options, bookie_settings={"metadataServiceUri": uri})
     ports = dataclasses.replace(cluster.ports, bookie=port)
-    server = ServerProcess(ServerFactory(tmp_path, ports, options, lambda: load_runtime(options.pulsar)).bookie())
+    server = ServerProcess(ServerFactory(tmp_path, ports, options, lambda: quick_runtime(options.pulsar)).bookie())
     try:
         server.start()
         yield f"{LOOPBACK}:{port}"
@@ -232,7 +233,7 @@ def wrong_broker(cluster: DevCluster, tmp_path: Path) -> Iterator[str]:
             except urllib3.exceptions.HTTPError:
                 return False
 
-    factory = ServerFactory(tmp_path, ports, options, lambda: load_runtime(options.pulsar))
+    factory = ServerFactory(tmp_path, ports, options, lambda: quick_runtime(options.pulsar))
     server = ServerProcess(factory.broker(is_ready))
     try:
         server.start()

@@ -12,6 +12,7 @@ from bookwarden.devcluster.distribution import ensure_distribution
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.process import ServerProcess, ServerSpec, temporary_folder
 from bookwarden.devcluster.readiness import zookeeper_serves
+from servers.class_archives import quick_zookeeper_options
 from servers.waiting import eventually
 
 
@@ -28,6 +29,7 @@ class LoneZooKeeper(ServerProcess):
         )
         jars = ensure_distribution() / "lib"
         command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
+        command += quick_zookeeper_options()
         command += [f"-Djava.io.tmpdir={temporary_folder(home, 'zookeeper')}", *java_options, "-cp", f"{jars}/*"]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
         super().__init__(

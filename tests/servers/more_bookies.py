@@ -8,8 +8,9 @@ from contextlib import closing
 
 from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers import ServerFactory, load_runtime
+from bookwarden.devcluster.servers import ServerFactory
 from bookwarden.metastore.urls import open_store
+from servers.class_archives import quick_runtime
 
 
 class MoreBookies:
@@ -45,7 +46,7 @@ class MoreBookies:
             settings = {**options.bookie_settings, "bookieId": bookie_id}
             options = dataclasses.replace(options, bookie_settings=settings)
         ports = dataclasses.replace(self._cluster.ports, bookie=port)
-        spec = ServerFactory(home, ports, options, lambda: load_runtime(options.pulsar)).bookie()
+        spec = ServerFactory(home, ports, options, lambda: quick_runtime(options.pulsar)).bookie()
         return ServerProcess(dataclasses.replace(spec, is_ready=self._registered(bookie_id)) if bookie_id else spec)
 
     def _registered(self, bookie_id: str) -> Callable[[float], bool]:

@@ -11,9 +11,10 @@ import urllib3
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess, ServerSpec
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers import ServerFactory, load_runtime
+from bookwarden.devcluster.servers import ServerFactory
 from bookwarden.devcluster.settings import ClusterPorts
 from bookwarden.metastore.urls import open_store
+from servers.class_archives import quick_runtime
 
 _SETUP_SECONDS = 180.0
 
@@ -35,7 +36,7 @@ class SecondBroker:
             "bookkeeperMetadataServiceUri": f"metadata-store:{beside.store_url}",
         }
         options = dataclasses.replace(options, broker_settings={**options.broker_settings, **metadata})
-        self._factory = ServerFactory(home, ports, options, lambda: load_runtime(options.pulsar))
+        self._factory = ServerFactory(home, ports, options, lambda: quick_runtime(options.pulsar))
         self.process = ServerProcess(self._factory.broker(self._is_ready))
 
     def connection(self) -> PulsarConnection:

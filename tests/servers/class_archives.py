@@ -1,0 +1,120 @@
+"""Servers and Sparks that start with about half of the processor time: Java maps their classes from an archive.
+
+That of a release's servers is recorded once for a Java, by a cluster that comes up, passes a message and goes down, and
+kept beside the release; that of Spark by a few queries, and kept in the environment whose jars it is of. Java leaves
+an archive alone that does not fit. Source: the java command of JDK 17, application class-data sharing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from bookwarden.devcluster import ClusterOptions, DevCluster, cluster
+from bookwarden.devcluster.cache import Progress, ensure_entry
+from bookwarden.devcluster.java import Java, find_java
+from bookwarden.devcluster.servers import Runtime, load_runtime
+from bookwarden.devcluster.settings import PULSAR_VERSIONS
+from servers.topic_contents import send
+
+_FORMAT = 1
+_SPARK = "spark.jsa"
+_SPARK_SECONDS = 240
+_QUERIES = Path(__file__).with_name("class_archive_queries.py")
+_ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+
+@dataclasses.dataclass(frozen=True)
+class _ArchivingJava(Java):
+    """Begins each command with what the archive of its main class needs; ``records`` makes it, instead of using it."""
+
+    archives: Path
+    records: bool
+
+    def command(self, release: Path, main_class: str, arguments: Sequence[str], **options: Any) -> list[str]:
+        executable, *rest = Java.command(self, release, main_class, arguments, **options)
+        return [executable, *self.options_for(main_class), *rest]
+
+    def options_for(self, main_class: str) -> list[str]:
+        """Name the archive, unless there is none to use."""
+        archive = self.archives / f"{main_class}.jsa"
+        if self.records:
+            return [f"-XX:ArchiveClassesAtExit={archive}"]
+        return _use(archive)
+
+
+@functools.cache
+def quick_runtime(release: str, progress: Progress = lambda _line: None) -> Runtime:
+    """Do what `load_runtime` does, for servers that start quickly; the first call on a machine takes half a minute."""
+    runtime = load_runtime(release, progress)
+    name = f"classes-{runtime.release.name}-{_identity(runtime.java, runtime.release)}"
+    entry = ensure_entry(name, lambda folder: _record(runtime, release, folder))
+    return _archiving(runtime, entry, records=False)
+
+
+def quick_zookeeper_options() -> list[str]:
+    """Options for the Java of a ZooKeeper whose ``-cp`` names the first release's jars and nothing else."""
+    java = quick_runtime(PULSAR_VERSIONS[0]).java
+    assert isinstance(java, _ArchivingJava)
+    return java.options_for(_ZOOKEEPER)
+
+
+def quick_spark_options() -> list[str]:
+    """Java options for the driver of a Spark that runs from this environment's jars alone."""
+    made_of = _identity(find_java(), version("pyspark"))
+    entry = ensure_entry(f"spark-{made_of}", _record_spark, Path(sys.prefix, "class-archives"))
+    return _use(entry / _SPARK)
+
+
+def _use(archive: Path) -> list[str]:
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
+
+
+def _identity(java: Java, *others: object) -> str:
+    executable = Path(java.executable).resolve()
+    made_of = (_FORMAT, executable, executable.stat().st_mtime_ns, *others)
+    return hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
+
+
+def _record_spark(folder: Path) -> Path:
+    archives = folder / "archives"
+    archives.mkdir()
+    # What Java says of classes that it cannot archive is of no use to anybody.
+    options = f"-XX:ArchiveClassesAtExit={archives / _SPARK} -Xlog:disable -XX:TieredStopAtLevel=1"
+    submit = f'--driver-java-options "{options}" pyspark-shell'
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": submit, "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, str(_QUERIES), str(folder)]
+    subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, timeout=_SPARK_SECONDS)
+    return archives
+
+
+def _archiving(runtime: Runtime, archives: Path, *, records: bool) -> Runtime:
+    java = _ArchivingJava(runtime.java.executable, runtime.java.version, archives, records)
+    return dataclasses.replace(runtime, java=java)
+
+
+def _record(runtime: Runtime, release: str, folder: Path) -> Path:
+    archives = folder / "archives"
+    archives.mkdir()
+    recording = _archiving(runtime, archives, records=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "_runtime", lambda _release, _progress: recording)
+        # Java writes the archives when the servers end in order.
+        with (
+            DevCluster(folder / "pulsar", ClusterOptions(pulsar=release)) as recorded,
+            closing(recorded.connection().client()) as client,
+        ):
+            send(client, f"persistent://public/default/{uuid4().hex}", 3)
+    return archives
