@@ -26,6 +26,8 @@ Params = Mapping[str, str | int | bool]
 _MAX_REDIRECTS = 5
 _MAX_REASON = 300
 _NO_OWNER = "Can't find owner"
+# So BookKeeper's client says that a ledger exists already whose id a new one was to get: BKException, code -17.
+_ID_TAKEN = "Bad ledger metadata version"
 _BASE = "/admin/v2"
 
 
@@ -148,6 +150,11 @@ class PulsarAdmin:
         ownerless = answer.status == 412 and _NO_OWNER in said
         if answer.status in (409, 412) and not ownerless:
             return PulsarConflictError(said)
+        if answer.status >= 500 and _ID_TAKEN in said:
+            return PulsarUnavailableError(
+                f"{said}; a ledger has the id already that a new one was to get: after a move of the metadata run "
+                "`bookwarden metadata-migration ledger-ids --execute`, else try again"
+            )
         if ownerless or answer.status == 429 or answer.status >= 500:
             return PulsarUnavailableError(f"{said}; try again later")
         return PulsarError(said)
