@@ -18,7 +18,7 @@ import urllib3
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration_ledger_ids import COUNTER_BEHIND
+from bookwarden.cli.migration_counters import COUNTERS_BEHIND
 from bookwarden.cli.migration_preflight import WOULD_FAIL
 from bookwarden.cli.migration_status import MIGRATION_FAILED, UNDER_WAY
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
@@ -108,8 +108,8 @@ def remove(store: MetadataStore, path: str) -> None:
 
 
 def test_before_a_migration_the_broker_and_the_source_agree(cluster: DevCluster) -> None:
-    # Nothing is told of ids, and nothing done to them, before the target serves.
-    assert run(cluster, "ledger-ids").exit_code == RefusedError.exit_code
+    # Nothing is told of counters, and nothing done to them, before the target serves.
+    assert run(cluster, "counters").exit_code == RefusedError.exit_code
     result = run(cluster, "status", "-o", "json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
@@ -297,7 +297,7 @@ def test_a_migration_is_begun_followed_to_its_end_and_verified(
         # The counter was not copied: the id of a deleted ledger is given again.
         send(client, f"persistent://{namespace}/new", 3)
         assert min(_ledgers_of(admin, f"persistent://{namespace}/new")) <= max(freed)
-        end = _assert_counter_is_raised(cluster, max(freed))
+        end = _assert_counters_are_raised(cluster, max(freed))
         send(client, f"persistent://{namespace}/newest", 3)
         assert min(_ledgers_of(admin, f"persistent://{namespace}/newest")) >= end
 
@@ -348,22 +348,25 @@ def _assert_moves(cluster: DevCluster) -> None:
     assert run(cluster, "watch").exit_code == 0
 
 
-def _assert_counter_is_raised(cluster: DevCluster, given: int) -> int:
-    """Let the target's counter pass what the source gave, as an Oxia before 0.15 needs it; return the next id."""
-    found = run(cluster, "ledger-ids")
-    assert found.exit_code == COUNTER_BEHIND, found.stderr
-    assert f"up to {given}, were given before" in " ".join(found.stdout.split())
-    refused = run(cluster, "ledger-ids", "--execute")
+def _assert_counters_are_raised(cluster: DevCluster, given: int) -> int:
+    """Let the target's counters pass what the source gave, as an Oxia before 0.15 needs it; return the next id."""
+    found = run(cluster, "counters")
+    assert found.exit_code == COUNTERS_BEHIND, found.stderr
+    assert f"The next ledger ids, up to {given}, were given before" in " ".join(found.stdout.split())
+    refused = run(cluster, "counters", "--execute")
     assert refused.exit_code == StoreError.exit_code
     assert "--count-up" in refused.stderr
-    raised = run(cluster, "ledger-ids", "--execute", "--count-up", "-o", "json")
+    raised = run(cluster, "counters", "--execute", "--count-up", "-o", "json")
     assert raised.exit_code == 0, raised.stderr
-    data = json.loads(raised.stdout)
-    assert data["behind"] == 0
-    assert data["target_counter_before"]["next_id"] <= given < data["target_counter"]["next_id"]
-    assert data["source_counter"]["next_id"] == given + 1
-    assert run(cluster, "ledger-ids").exit_code == 0
-    return int(data["target_counter"]["next_id"])
+    ids, names = json.loads(raised.stdout)["counters"]
+    assert (ids["name"], ids["path"], ids["behind"]) == ("ledger ids", "/ledgers/idgen", 0)
+    assert ids["next_before"] <= given < ids["next"]
+    assert ids["source_next"] == given + 1
+    # The source's one broker took a number when it was started.
+    assert (names["path"], names["behind"]) == ("/counters/producer-name", 0)
+    assert names["next"] >= names["source_next"] >= 1
+    assert run(cluster, "counters").exit_code == 0
+    return int(ids["next"])
 
 
 def _assert_is_told_as_moved(cluster: DevCluster) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration_ledger_ids import COUNTER_BEHIND
+from bookwarden.cli.migration_counters import COUNTERS_BEHIND
 from bookwarden.cli.migration_preflight import WOULD_FAIL
 from bookwarden.cli.migration_status import MIGRATION_FAILED, UNDER_WAY
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
@@ -120,21 +120,11 @@ def test_only_a_zookeeper_can_be_moved(site: Site) -> None:
 def test_the_exit_codes_are_documented() -> None:
     told = DOCUMENT.read_text(encoding="utf-8").partition("## What the other commands of `metadata-migration` tell")[2]
     table = told.partition("\n## ")[0]
-    assert all(f"| {code} | " in table for code in (WOULD_FAIL, MIGRATION_FAILED, UNDER_WAY, COUNTER_BEHIND))
+    assert all(f"| {code} | " in table for code in (WOULD_FAIL, MIGRATION_FAILED, UNDER_WAY, COUNTERS_BEHIND))
 
 
-def test_ids_of_a_store_that_is_no_zookeeper_are_not_looked_after(site: Site) -> None:
-    result = site.run("ledger-ids", "--execute")
+def test_counters_of_a_store_that_is_no_zookeeper_are_not_looked_after(site: Site) -> None:
+    result = site.run("counters", "--execute")
     assert result.exit_code == ConfigError.exit_code
     assert "--source" in result.stderr
-    assert site.run("ledger-ids", "--count-up").exit_code == 2
-
-
-def test_ledgers_that_are_numbered_elsewhere_are_not_looked_after(site: Site) -> None:
-    place = 'metadata_store.bookkeeper_url="zk+hierarchical://other:2181/ledgers"'
-    result = CliRunner().invoke(
-        cli,
-        ["--set", f"metadata_store.urls={json.dumps([site.url])}", "--set", place, "metadata-migration", "ledger-ids"],
-    )
-    assert result.exit_code == ConfigError.exit_code
-    assert "other:2181" in result.stderr
+    assert site.run("counters", "--count-up").exit_code == 2

@@ -10,7 +10,7 @@ from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, rea
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
-from bookwarden.migration.ledger_ids import LedgerIds
+from bookwarden.migration.counters import ledger_ids, producer_names
 
 ROOT = "/pulsar/ledgers"
 LAYOUTS = [LedgerLayout.FLAT, LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL]
@@ -102,24 +102,32 @@ LONG = LedgerNumbers(f"{ROOT}/idgen-long/HOB-0000000003", 3, 4)
 
 
 @pytest.mark.parametrize(
-    ("ids", "behind"),
+    ("source", "target", "largest_id", "behind"),
     [
-        (LedgerIds(None, None, None), 0),
-        (LedgerIds(SHORT._replace(next_number=9), SHORT, 16), 0),
+        (SHORT._replace(next_number=9), SHORT, 16, 0),
         # The source counted further than what is left of it: the ids between were of ledgers that were deleted.
-        (LedgerIds(SHORT._replace(next_number=100), SHORT, 40), 83),
+        (SHORT._replace(next_number=100), SHORT, 40, 83),
         # Somebody chose larger ids than the counter.
-        (LedgerIds(SHORT, SHORT, 40), 24),
+        (SHORT, SHORT, 40, 24),
         # A counter of other upper bits says nothing of these.
-        (LedgerIds(SHORT._replace(next_number=2**31), LONG, None), 0),
-        (LedgerIds(SHORT, LONG, LONG.id_of(5)), 2),
-        (LedgerIds(None, SHORT, NUMBERS_OF_HALF - 1), NUMBERS_OF_HALF - 17),
-        (LedgerIds(SHORT._replace(next_number=2**31 + 5), SHORT, None), NUMBERS_OF_HALF - 17),
-        (LedgerIds(None, SHORT._replace(next_number=2**31 + 5), None), 0),
+        (SHORT._replace(next_number=2**31), LONG, None, 0),
+        (SHORT, LONG, LONG.id_of(5), 2),
+        (None, SHORT, NUMBERS_OF_HALF - 1, NUMBERS_OF_HALF - 17),
+        (SHORT._replace(next_number=2**31 + 5), SHORT, None, NUMBERS_OF_HALF - 17),
+        (None, SHORT._replace(next_number=2**31 + 5), None, 0),
     ],
 )
-def test_a_counter_is_behind_by_the_ids_that_it_would_give_again(ids: LedgerIds, behind: int) -> None:
-    assert ids.behind == behind
+def test_a_counter_is_behind_by_the_ids_that_it_would_give_again(
+    source: LedgerNumbers | None, target: LedgerNumbers, largest_id: int | None, behind: int
+) -> None:
+    counter = ledger_ids(source, target, largest_id)
+    assert (counter.behind, counter.base, counter.path) == (behind, target.first_id, target.path)
+    assert (counter.source_next is None) == (source is None or source.path != target.path)
+
+
+@pytest.mark.parametrize(("source", "behind"), [(None, 0), (3, 0), (9, 5)])
+def test_brokers_are_counted_on_from_those_of_the_source(source: int | None, behind: int) -> None:
+    assert producer_names("/counters/producer-name", source, 4).behind == behind
 
 
 def test_an_id_has_its_number_in_the_lower_half() -> None:

@@ -133,5 +133,5 @@ def test_an_order_without_an_answer_may_be_carried_out_later(broker: Broker) -> 
 def test_a_ledger_id_that_is_taken_leads_to_the_counter(broker: Broker) -> None:
     exception = "org.apache.bookkeeper.mledger.ManagedLedgerException: Bad ledger metadata version error code: -17"
     broker.say(500, {"reason": JAVA.format(exception)})
-    with pytest.raises(PulsarUnavailableError, match="metadata-migration ledger-ids --execute"):
+    with pytest.raises(PulsarUnavailableError, match="metadata-migration counters --execute"):
         broker.admin.get_json("/persistent/t/n/deletion-DLQ/stats")

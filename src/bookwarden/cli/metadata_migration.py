@@ -11,7 +11,7 @@ import click
 from bookwarden.cli.difference_files import difference_file
 from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.migration_ledger_ids import ledger_ids
+from bookwarden.cli.migration_counters import counters
 from bookwarden.cli.migration_preflight import preflight
 from bookwarden.cli.migration_rehearse import rehearse
 from bookwarden.cli.migration_spark import verify_on_spark
@@ -41,7 +41,7 @@ def metadata_migration() -> None:
     """Prepare, rehearse, begin, follow and verify a move of Pulsar's metadata to another store (PIP-454)."""
 
 
-for _command in (preflight, rehearse, start, status, watch, ledger_ids):
+for _command in (preflight, rehearse, start, status, watch, counters):
     metadata_migration.add_command(_command)
 
 

@@ -31,7 +31,7 @@ _LAST_COUNT_S: Final = 10.0
 _SHOWN: Final = 5
 
 _ENDED: Final = {
-    Ending.COMPLETED: "COMPLETED: the target serves. Run `metadata-migration ledger-ids --execute` at once, then "
+    Ending.COMPLETED: "COMPLETED: the target serves. Run `metadata-migration counters --execute` at once, then "
     "`verify`. What follows: docs/metadata-migration.md, 'After COMPLETED'.",
     Ending.FAILED: "FAILED: the source serves as before. What follows: docs/metadata-migration.md, 'After FAILED'.",
     Ending.REMOVED: "The flag was removed: brokers write to the source again. Find out who did that, and why.",

@@ -236,7 +236,7 @@ def _ledger_ids(seen: Observations) -> Iterator[Finding]:
         Verdict.WARNING,
         "the counter of ledger ids is not copied: they begin at 1 again in the target, and ids of deleted ledgers come "
         "again while bookies may still have their entries",
-        "right after COMPLETED: `bookwarden metadata-migration ledger-ids --execute`; read 'Ledger ids' in "
+        "right after COMPLETED: `bookwarden metadata-migration counters --execute`; read 'Counters' in "
         "docs/metadata-migration.md before",
     )
 

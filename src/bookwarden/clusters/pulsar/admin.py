@@ -153,7 +153,7 @@ class PulsarAdmin:
         if answer.status >= 500 and _ID_TAKEN in said:
             return PulsarUnavailableError(
                 f"{said}; a ledger has the id already that a new one was to get: after a move of the metadata run "
-                "`bookwarden metadata-migration ledger-ids --execute`, else try again"
+                "`bookwarden metadata-migration counters --execute`, else try again"
             )
         if ownerless or answer.status == 429 or answer.status >= 500:
             return PulsarUnavailableError(f"{said}; try again later")

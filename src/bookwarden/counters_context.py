@@ -1,0 +1,100 @@
+"""Builds what looks after the counters of a metadata store that was moved, from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bookwarden.clusters.bookkeeper.ledger_numbers import NumberedStore, largest_ledger_id, read_ledger_numbers
+from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
+from bookwarden.config import Settings
+from bookwarden.context import bookkeeper_place_of, open_single_store
+from bookwarden.errors import ConfigError, NotFoundError, RefusedError
+from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.urls import split_chroot
+from bookwarden.metastore.zookeeper import ZooKeeperStore
+from bookwarden.migration.counters import Counter, ledger_ids, producer_names
+from bookwarden.migration_context import former_store
+from bookwarden.resources import Resources
+
+# Source: BrokerService of 4.0 and 4.2, DistributedIdGenerator.
+_PRODUCER_NAMES: Final = "/counters/producer-name"
+
+
+class CountersContext(Resources):
+    """What a store that was moved counted, and the one that took its place; close it, or use it in a with statement.
+
+    ``source`` is the URL of the former, None for what the settings name; its flag names the latter. Raises ConfigError
+    where these are no ZooKeeper and no Oxia, and RefusedError for a migration that is not COMPLETED.
+    """
+
+    def __init__(self, settings: Settings, *, source: str | None = None) -> None:
+        super().__init__()
+        with self._closed_on_error():
+            self.source_url = source or former_store(settings)
+            place = bookkeeper_place_of(settings)
+            is_here = split_chroot(place.url) == split_chroot(self.source_url)
+            # BookKeeper's metadata in another store was not moved with this one, and is counted there as ever.
+            self._ledgers_root = place.ledgers_root if is_here else None
+            opened = self._keep(open_single_store(settings, self.source_url))
+            if not isinstance(opened, ZooKeeperStore):
+                raise ConfigError(f"{self.source_url} is no ZooKeeper: name the store that was moved with --source")
+            self._source = opened
+            self.target_url = self._completed_target()
+            target = self._keep(open_single_store(settings, self.target_url))
+            if not isinstance(target, OxiaStore):
+                raise ConfigError(f"{self.target_url}, to which the metadata was moved, is no Oxia")
+            self._target = target
+
+    def examine(self) -> list[Counter]:
+        """Compare the counters that the target has, of both stores and of what there is; reads only."""
+        counters = []
+        if self._ledgers_root is not None:
+            numbers = read_ledger_numbers(self._target, self._ledgers_root)
+            if numbers is not None:
+                source = read_ledger_numbers(self._source, self._ledgers_root)
+                largest = largest_ledger_id(self._target, self._ledgers_root, numbers.first_id, numbers.end_id)
+                counters.append(ledger_ids(source, numbers, largest))
+        names = _next_number(self._target, _PRODUCER_NAMES)
+        if names is not None:
+            counters.append(producer_names(_PRODUCER_NAMES, _next_number(self._source, _PRODUCER_NAMES), names))
+        return counters
+
+    def advance(
+        self,
+        counters: Sequence[Counter],
+        *,
+        count_up: bool = False,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Let the target's counters pass all that was given.
+
+        ``progress`` is told of a counter's number on the way. Without ``count_up`` they are behind still where the
+        target's servers are older than 0.15, which let nobody set them.
+        """
+        if self._completed_target() != self.target_url:
+            raise RefusedError(f"the flag of {self.source_url} names another target than before: start anew")
+        for counter in counters:
+            if not counter.behind:
+                continue
+            reached = self._target.set_next_number(counter.path, counter.safe_number)
+            if reached < counter.safe_number and count_up:
+                self._target.count_up(counter.path, counter.safe_number, progress=progress)
+
+    def _completed_target(self) -> str:
+        flag = read_flag(self._source)
+        if flag is None or not flag.target_url:
+            raise RefusedError(f"{self.source_url} was not moved: it has no {MIGRATION_PATH}")
+        if not flag.is_completed:
+            raise RefusedError(
+                f"the migration of {self.source_url} to {flag.target_url} is {flag.phase}: only after COMPLETED the "
+                "target counts"
+            )
+        return flag.target_url
+
+
+def _next_number(store: NumberedStore, path: str) -> int | None:
+    try:
+        return store.next_number(path)
+    except NotFoundError:
+        return None
