@@ -7,10 +7,12 @@ an archive alone that does not fit. Source: the java command of JDK 17, applicat
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -96,7 +98,18 @@ def _record_spark(folder: Path) -> Path:
     submit = f'--driver-java-options "{options}" pyspark-shell'
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": submit, "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, str(_QUERIES), str(folder)]
-    subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, timeout=_SPARK_SECONDS)
+    log = folder / "log"
+    with log.open("wb") as sink:
+        # A group of its own, so that an interrupt leaves nothing: its JVM would go on until the archive is written.
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=sink, stderr=sink, start_new_session=True
+        )
+        try:
+            code = process.wait(_SPARK_SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, log.read_text(encoding="utf-8", errors="replace")
     return archives
 
 

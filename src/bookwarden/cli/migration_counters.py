@@ -51,7 +51,7 @@ def counters(invocation: Invocation, source: str | None, execute: bool, count_up
             ) as tell:
                 context.advance(before, count_up=count_up, progress=tell)
             after = context.examine()
-        invocation.write(_describe(context, before, after))
+        invocation.write(_describe(context, before, after, executed=execute))
     behind = sum(counter.behind for counter in after)
     if behind and execute and not count_up:
         raise StoreError(
@@ -62,7 +62,9 @@ def counters(invocation: Invocation, source: str | None, execute: bool, count_up
     click.get_current_context().exit(COUNTERS_BEHIND if behind else 0)
 
 
-def _describe(context: CountersContext, before: Sequence[Counter], after: Sequence[Counter]) -> Document:
+def _describe(
+    context: CountersContext, before: Sequence[Counter], after: Sequence[Counter], *, executed: bool
+) -> Document:
     former = {counter.path: counter.next_number for counter in before}
     data = {
         "source": context.source_url,
@@ -96,6 +98,8 @@ def _describe(context: CountersContext, before: Sequence[Counter], after: Sequen
     )
     parts: list[Part] = [Facts((("source", context.source_url), ("target", context.target_url))), table]
     parts += [Note(text) for text in _notes(after)]
+    if not executed and any(counter.behind for counter in after):
+        parts.append(Note("--execute lets the counters pass them."))
     return Document(data, tuple(parts))
 
 
@@ -107,7 +111,6 @@ def _notes(counters: Sequence[Counter]) -> Iterator[str]:
         if one.behind:
             last = one.base + one.safe_number - 1
             yield f"The next {one.name}, up to {last}, were given before the move. {_CONSEQUENCES[one.name]}"
-    yield "--execute lets the counters pass them."
 
 
 _CONSEQUENCES: Final = {
