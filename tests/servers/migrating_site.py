@@ -188,7 +188,7 @@ class History:
             if change.value.startswith(OURS):
                 self.ours.add(session)
         elif isinstance(change, Deleted):
-            self._participants.pop(change.path, None)
+            del self._participants[change.path]
 
     def validate(self, ledgers: Collection[str]) -> None:
         """Check that we wrote only while our node was among the participants, and nobody else deleted the ledgers."""
