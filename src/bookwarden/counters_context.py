@@ -19,6 +19,8 @@ from bookwarden.resources import Resources
 
 # Source: BrokerService of 4.0 and 4.2, DistributedIdGenerator.
 _PRODUCER_NAMES: Final = "/counters/producer-name"
+# What brokers count first where Oxia has no such key yet: they make it, and then write it.
+_FIRST: Final = 1
 
 
 class CountersContext(Resources):
@@ -26,16 +28,13 @@ class CountersContext(Resources):
 
     ``source`` is the URL of the former, None for what the settings name; its flag names the latter. Raises ConfigError
     where these are no ZooKeeper and no Oxia, and RefusedError for a migration that is not COMPLETED.
+    ``ledgers_elsewhere`` is the store of BookKeeper's metadata if that is neither: it counts ledgers as ever.
     """
 
     def __init__(self, settings: Settings, *, source: str | None = None) -> None:
         super().__init__()
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
-            place = bookkeeper_place_of(settings)
-            is_here = split_chroot(place.url) == split_chroot(self.source_url)
-            # BookKeeper's metadata in another store was not moved with this one, and is counted there as ever.
-            self._ledgers_root = place.ledgers_root if is_here else None
             opened = self._keep(open_single_store(settings, self.source_url))
             if not isinstance(opened, ZooKeeperStore):
                 raise ConfigError(f"{self.source_url} is no ZooKeeper: name the store that was moved with --source")
@@ -45,20 +44,27 @@ class CountersContext(Resources):
             if not isinstance(target, OxiaStore):
                 raise ConfigError(f"{self.target_url}, to which the metadata was moved, is no Oxia")
             self._target = target
+            place = bookkeeper_place_of(settings)
+            # The settings may name either store by now.
+            is_here = split_chroot(place.url) in (split_chroot(self.source_url), split_chroot(self.target_url))
+            self._ledgers_root = place.ledgers_root if is_here else None
+            self.ledgers_elsewhere = None if is_here else place.url
 
     def examine(self) -> list[Counter]:
-        """Compare the counters that the target has, of both stores and of what there is; reads only."""
-        counters = []
-        if self._ledgers_root is not None:
-            numbers = read_ledger_numbers(self._target, self._ledgers_root)
-            if numbers is not None:
-                source = read_ledger_numbers(self._source, self._ledgers_root)
-                largest = largest_ledger_id(self._target, self._ledgers_root, numbers.first_id, numbers.end_id)
-                counters.append(ledger_ids(source, numbers, largest))
-        names = _next_number(self._target, _PRODUCER_NAMES)
-        if names is not None:
-            counters.append(producer_names(_PRODUCER_NAMES, _next_number(self._source, _PRODUCER_NAMES), names))
+        """Compare the counters of both stores and what there is; reads only."""
+        counters = [] if self._ledgers_root is None else self._ledger_ids(self._ledgers_root)
+        source, target = (_next_number(store, _PRODUCER_NAMES) for store in (self._source, self._target))
+        if source is not None or target is not None:
+            counters.append(producer_names(_PRODUCER_NAMES, source, _FIRST if target is None else target))
         return counters
+
+    def _ledger_ids(self, root: str) -> list[Counter]:
+        source, target = (read_ledger_numbers(store, root) for store in (self._source, self._target))
+        if target is None and source is not None:
+            target = source._replace(next_number=_FIRST)
+        if target is None:
+            return []
+        return [ledger_ids(source, target, largest_ledger_id(self._target, root, target.first_id, target.end_id))]
 
     def advance(
         self,
@@ -70,14 +76,20 @@ class CountersContext(Resources):
         """Let the target's counters pass all that was given.
 
         ``progress`` is told of a counter's number on the way. Without ``count_up`` they are behind still where the
-        target's servers are older than 0.15, which let nobody set them.
+        target's servers are older than 0.15, which let nobody set them. Raises NotFoundError if the target lacks one.
         """
         if self._completed_target() != self.target_url:
             raise RefusedError(f"the flag of {self.source_url} names another target than before: start anew")
         for counter in counters:
             if not counter.behind:
                 continue
-            reached = self._target.set_next_number(counter.path, counter.safe_number)
+            try:
+                reached = self._target.set_next_number(counter.path, counter.safe_number)
+            except NotFoundError as error:
+                raise NotFoundError(
+                    f"{self.target_url} has no {counter.path}, from which the source counted: see with "
+                    "`bookwarden metadata-migration verify` what else the copy lacks"
+                ) from error
             if reached < counter.safe_number and count_up:
                 self._target.count_up(counter.path, counter.safe_number, progress=progress)
 

@@ -69,6 +69,7 @@ def _describe(
     data = {
         "source": context.source_url,
         "target": context.target_url,
+        "ledgers_elsewhere": context.ledgers_elsewhere,
         "counters": [
             {
                 "name": one.name,
@@ -98,6 +99,8 @@ def _describe(
     )
     parts: list[Part] = [Facts((("source", context.source_url), ("target", context.target_url))), table]
     parts += [Note(text) for text in _notes(after)]
+    if context.ledgers_elsewhere is not None:
+        parts.append(Note(f"Ledgers are counted in {context.ledgers_elsewhere}, which was not moved with this store."))
     if not executed and any(counter.behind for counter in after):
         parts.append(Note("--execute lets the counters pass them."))
     return Document(data, tuple(parts))

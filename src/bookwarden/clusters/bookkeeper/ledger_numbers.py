@@ -33,7 +33,9 @@ class NumberedStore(Protocol):
 def read_ledger_numbers(store: NumberedStore, root: str) -> LedgerNumbers | None:
     """Read the counter that new ledgers get their ids from; None if none got one yet."""
     try:
-        uppers = [int(match[1]) for name in store.list_children(f"{root}/idgen-long") if (match := _UPPER.match(name))]
+        uppers = [
+            int(match[1]) for name in store.list_children(f"{root}/idgen-long") if (match := _UPPER.fullmatch(name))
+        ]
     except NotFoundError:
         path, upper = f"{root}/idgen", 0
     else:
