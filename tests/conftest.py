@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     all the same: a wait that is too short, a state that was not waited for.
     """
     for item in items:
-        if "unit" not in item.path.parent.parts:
+        if "unit" not in item.path.parent.parts and item.get_closest_marker("flaky") is None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

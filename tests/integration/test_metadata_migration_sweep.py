@@ -33,8 +33,9 @@ from servers.short_lived import running_until_killed
 from servers.sweeping_site import SweepingSite
 from servers.waiting import eventually
 
-# The first start of an Oxia on a machine builds it.
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]
+# The first start of an Oxia on a machine builds it. One try more than elsewhere, since brokers and bookies that connect
+# at the same moment can stop a shard of 0.14.0 for good: docs/oxia.md.
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.flaky(reruns=2)]
 
 LEDGERS = 20_000
 # Where what is looked for does not depend on their number.
