@@ -26,10 +26,9 @@ def _run(spark: SparkSession, folder: Path) -> None:
     read = spark.read.parquet(table)
     read.groupBy("part").count().orderBy("part").collect()
     read.join(spark.range(10), "id", "left_anti").mapInArrow(_as_they_are, read.schema).toArrow()
-    stream = spark.readStream.schema(read.schema).parquet(table).writeStream.foreachBatch(_collect)
-    stream.option("checkpointLocation", str(folder / "checkpoint")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
+    writer = spark.readStream.schema(read.schema).parquet(table).writeStream.foreachBatch(_collect)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
 
 
 def main() -> None:

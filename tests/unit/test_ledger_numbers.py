@@ -33,6 +33,9 @@ class Tree:
         self.next_number(path)
         return sorted({one[len(path) + 1 :].partition("/")[0] for one in self.numbers if one.startswith(f"{path}/")})
 
+    def children_of(self, path: str) -> list[str]:
+        return self.list_children(path) if path in self.numbers else []
+
     def next_number(self, path: str) -> int:
         if path not in self.numbers:
             raise NotFoundError(f"no node {path}")
@@ -131,4 +134,4 @@ def test_brokers_are_counted_on_from_those_of_the_source(source: int | None, beh
 
 
 def test_an_id_has_its_number_in_the_lower_half() -> None:
-    assert (LONG.first_id, LONG.next_id, LONG.end_id) == (3 << 32, (3 << 32) + 4, (3 << 32) + 2**31 - 1)
+    assert (LONG.first_id, LONG.id_of(LONG.next_number), LONG.end_id) == (3 << 32, (3 << 32) + 4, (3 << 32) + 2**31 - 1)

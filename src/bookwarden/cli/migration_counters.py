@@ -82,9 +82,9 @@ def _describe(
             for one in after
         ],
     }
-    columns = ("counter", "node"), ("source's next", "target's next", "behind by")
+    numbers = ("source's next", "target's next", "behind by")
     table = Table(
-        (*(Column(name) for name in columns[0]), *(Column(name, right=True) for name in columns[1])),
+        (Column("counter"), Column("node"), *(Column(name, right=True) for name in numbers)),
         tuple(
             (
                 one.name,

@@ -16,11 +16,6 @@ class LedgerNumbers(NamedTuple):
     next_number: int
 
     @property
-    def next_id(self) -> int:
-        """The id of the next ledger."""
-        return self.id_of(self.next_number)
-
-    @property
     def first_id(self) -> int:
         """The smallest id of this counter."""
         return self.id_of(0)

@@ -81,14 +81,14 @@ class MetadataStore(ABC):
 
         Stores answer best for siblings, and for not more than some thousand children in all.
         """
-        return [self._children_of(path) for path in paths]
+        return [self.children_of(path) for path in paths]
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         """Name those of the paths that have nodes below them."""
         return {
             path
             for path, node in zip(paths, self.get_many(paths), strict=True)
-            if node is not None and (self._children_of(path) if node.children is None else node.children)
+            if node is not None and (self.children_of(path) if node.children is None else node.children)
         }
 
     @abstractmethod
@@ -115,7 +115,8 @@ class MetadataStore(ABC):
         """Read one path."""
         return self.get_many([path])[0]
 
-    def _children_of(self, path: str) -> list[str]:
+    def children_of(self, path: str) -> list[str]:
+        """Name the direct children, sorted; none if there is no such node, as when it vanished since it was listed."""
         try:
             return self.list_children(path)
         except NotFoundError:

@@ -26,6 +26,9 @@ class NumberedStore(Protocol):
     def list_children(self, path: str) -> list[str]:
         """Name the direct children; NotFoundError if there is no such node."""
 
+    def children_of(self, path: str) -> list[str]:
+        """Name the direct children; none if there is no such node."""
+
     def next_number(self, path: str) -> int:
         """Tell the number of the next sequential node directly below; NotFoundError if there is no such node."""
 
@@ -51,10 +54,7 @@ def read_ledger_numbers(store: NumberedStore, root: str) -> LedgerNumbers | None
 
 def largest_ledger_id(store: NumberedStore, root: str, first: int, end: int) -> int | None:
     """Find the largest id from ``first`` up to, and without, ``end`` that has metadata, in any layout; None if none."""
-    try:
-        names = store.list_children(root)
-    except NotFoundError:
-        return None
+    names = store.children_of(root)
     flat = (int(match[1]) for name in names if (match := _FLAT.fullmatch(name)))
     found = [ledger_id for ledger_id in flat if first <= ledger_id < end]
     for widths in _TREES:
@@ -85,14 +85,7 @@ class _Tree:
                 continue
             if is_last:
                 return smallest
-            found = self.largest(f"{path}/{name}", digits + part, self._children(f"{path}/{name}"), level + 1)
+            found = self.largest(f"{path}/{name}", digits + part, self._store.children_of(f"{path}/{name}"), level + 1)
             if found is not None:
                 return found
         return None
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            return self._store.list_children(path)
-        except NotFoundError:
-            # The last ledger in it was deleted meanwhile.
-            return []

@@ -63,17 +63,9 @@ def _children(store: MetadataStore, name: str, refused: Refused | None) -> list[
 def children_unless_refused(store: MetadataStore, top: str, name: str, refused: Refused | None) -> list[str]:
     """Name the children of a node below ``top``; none where the store refuses, which is told, or raised."""
     try:
-        return children_of(store, f"{top}/{name}")
+        return store.children_of(f"{top}/{name}")
     except StoreAccessError as error:
         if refused is None:
             raise
         refused(name, error)
-        return []
-
-
-def children_of(store: MetadataStore, path: str) -> list[str]:
-    """Name the children of a node; none if it vanished since it was listed."""
-    try:
-        return store.list_children(path)
-    except NotFoundError:
         return []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookwarden.clusters.pulsar.managed_ledger_names import children_of
 from bookwarden.errors import NotFoundError
 from bookwarden.metastore.interface import MetadataStore
 
@@ -34,12 +33,12 @@ def known_namespaces(store: MetadataStore) -> frozenset[str] | None:
         return None
     # In the first version the second part is a cluster, whose node has no value of its own.
     seconds = [
-        f"{tenant}/{name}" for tenant in sorted(tenants) for name in children_of(store, f"{_POLICIES_ROOT}/{tenant}")
+        f"{tenant}/{name}" for tenant in sorted(tenants) for name in store.children_of(f"{_POLICIES_ROOT}/{tenant}")
     ]
     values = store.get_many([f"{_POLICIES_ROOT}/{second}" for second in seconds])
     known = {second for second, node in zip(seconds, values, strict=True) if node is not None and node.value}
     for second, node in zip(seconds, values, strict=True):
         # Most stores tell with the value that nothing is below, and a question for each namespace is saved.
         if node is not None and node.children != 0:
-            known.update(f"{second}/{name}" for name in children_of(store, f"{_POLICIES_ROOT}/{second}"))
+            known.update(f"{second}/{name}" for name in store.children_of(f"{_POLICIES_ROOT}/{second}"))
     return frozenset(known)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
-from bookwarden.clusters.pulsar.managed_ledger_names import children_of
 from bookwarden.clusters.pulsar.metadata_paths import MANAGED_LEDGERS_ROOT
 from bookwarden.metastore.interface import MetadataStore
 
@@ -49,7 +48,7 @@ def _has_its_own(ensemble: MetadataStore, root: str, ledgers_root: str | None) -
 
 
 def _below(ensemble: MetadataStore, path: str, depth: int) -> Iterator[str]:
-    names = children_of(ensemble, path or "/")
+    names = ensemble.children_of(path or "/")
     if MANAGED_LEDGERS_ROOT.strip("/") in names:
         yield path
     if depth:

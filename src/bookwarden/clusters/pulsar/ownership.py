@@ -12,7 +12,6 @@ import json
 import re
 import zlib
 
-from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
@@ -60,27 +59,21 @@ class BundleOwnership:
         root = f"/namespace/{name.tenant}/{name.namespace}"
         if name.cluster is not None:
             root = f"/namespace/{name.tenant}/{name.cluster}/{name.namespace}"
-        covering = [f"{root}/{bundle}" for bundle in self._children(root) if _covers(bundle, str(name))]
+        covering = [f"{root}/{bundle}" for bundle in self._store.children_of(root) if _covers(bundle, str(name))]
         found = zip(covering, self._store.get_many(covering), strict=True)
         return [(path, node) for path, node in found if node is not None]
 
     def _brokers(self) -> list[Versioned]:
-        paths = [f"{_BROKERS}/{broker}" for broker in self._children(_BROKERS)]
+        paths = [f"{_BROKERS}/{broker}" for broker in self._store.children_of(_BROKERS)]
         return [node for node in self._store.get_many(paths) if node is not None]
 
     def _broker_that_hides_its_bundles(self) -> str | None:
-        brokers = self._children(_BROKERS)
+        brokers = self._store.children_of(_BROKERS)
         nodes = self._store.get_many([f"{_BROKERS}/{broker}" for broker in brokers])
         for broker, node in zip(brokers, nodes, strict=True):
             if node is not None and not _announces_bundles(node.value):
                 return broker
         return None
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            return self._store.list_children(path)
-        except NotFoundError:
-            return []
 
 
 def bundle_hash(topic: str) -> int:

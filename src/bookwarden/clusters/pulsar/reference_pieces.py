@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from bookwarden.clusters.pulsar.compacted_now import CompactedNow
-from bookwarden.clusters.pulsar.managed_ledger_names import children_of, children_unless_refused, walk_topic_folders
+from bookwarden.clusters.pulsar.managed_ledger_names import children_unless_refused, walk_topic_folders
 from bookwarden.clusters.pulsar.metadata_paths import LOG_ROOTS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.reference_nodes import (
     CursorNode,
@@ -250,7 +250,7 @@ def _pieces_of(url: str, store: MetadataStore) -> Iterator[ReferencePiece]:
 
 def _pieces_of_schemas(url: str, store: MetadataStore) -> Iterator[ReferencePiece]:
     problems: dict[str, str] = {}
-    for tenant in children_of(store, SCHEMAS_ROOT):
+    for tenant in store.children_of(SCHEMAS_ROOT):
         namespaces = children_unless_refused(
             store, SCHEMAS_ROOT, tenant, lambda name, error: problems.update({name: str(error)})
         )
@@ -263,7 +263,7 @@ def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
     if piece.kind == LOGS:
         yield from _logs(store, piece.name)
         return
-    names = [name for name in children_of(store, piece.path) if piece.has(name)]
+    names = [name for name in store.children_of(piece.path) if piece.has(name)]
     if piece.kind == SCHEMAS:
         yield from _portions([schema_node(f"{piece.name}/{name}") for name in names])
         return
@@ -277,16 +277,16 @@ def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
 def _cursors(store: MetadataStore, topics: Sequence[ManagedLedgerNode]) -> list[CursorNode]:
     paths = [topic.path for topic in topics]
     if store.answers_at_once:
-        listed = [children_of(store, path) for path in paths]
+        listed = [store.children_of(path) for path in paths]
     else:
         with ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="cursors") as pool:
-            listed = list(pool.map(lambda path: children_of(store, path), paths))
+            listed = list(pool.map(store.children_of, paths))
     return [cursor_node(topic.name, name) for topic, names in zip(topics, listed, strict=True) for name in names]
 
 
 def _logs(store: MetadataStore, path: str) -> Iterator[_Portion]:
     """Walk a namespace of DistributedLog."""
-    children = [f"{path}/{name}" for name in children_of(store, path)]
+    children = [f"{path}/{name}" for name in store.children_of(path)]
     yield from _portions([LogNode(child) for child in children if is_segment(child) or is_allocation(child)])
     for child in children:
         yield from _logs(store, child)
