@@ -230,7 +230,7 @@ def test_the_ledger_of_a_compaction_under_way_is_kept_though_nothing_names_it(
             assert dry.stored(running.ledger_id).metadata.state is LedgerState.OPEN, "the compaction was too fast"
             rows = dry.sweep(*marks_of_ids(dry.metadata.catalog, [running.ledger_id, earlier]))
             assert admin.get_json(f"{topic_path(topic)}/compaction")["status"] == "RUNNING"
-    assert [row.outcome for row in rows] == [Outcome.RETRY, Outcome.STILL_REFERENCED]
+    assert [row.outcome for row in rows] == [Outcome.WAITING, Outcome.STILL_REFERENCED]
     assert "under way" in rows[0].reason
     eventually(lambda: compacted_in_use(admin, topic) == running.ledger_id, 120)
     eventually(lambda: not site.exists(earlier))
@@ -285,7 +285,7 @@ def test_a_bucket_is_kept_while_it_is_named_or_may_be_in_use_from_memory(
     lost = UNUSED + bucket
     Population(site.metadata.store).tagged_ledger(lost, dict(real.metadata.custom), ctime_ms=None)
     row = site.outcome(lost, holder)
-    assert row.outcome is Outcome.RETRY
+    assert row.outcome is Outcome.WAITING
     assert "from memory" in row.reason
     consumer.close()
     with PhaseOneContext(deletion_site.settings) as phase_one:
@@ -321,11 +321,11 @@ def test_a_restart_of_the_broker_frees_a_bucket_that_nothing_names(
     }
     lost = UNUSED + 10_000_000 + listed(site, topic)[0]
     Population(site.metadata.store).tagged_ledger(lost, tags, ctime_ms=None)
-    assert site.outcome(lost, holder).outcome is Outcome.RETRY
+    assert site.outcome(lost, holder).outcome is Outcome.WAITING
     # Ownership is made anew, and that alone proves no unload: a split of bundles does so with loaded topics.
     admin.put(f"/namespaces/{namespace}/unload")
     Topics(admin).internal_stats(topic)
-    assert site.outcome(lost, holder).outcome is Outcome.RETRY
+    assert site.outcome(lost, holder).outcome is Outcome.WAITING
     cluster.broker.restart()
     # Whoever loads it now knows only what the cursor's node names.
     eventually(lambda: answers(admin, topic), 60)

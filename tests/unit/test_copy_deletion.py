@@ -88,6 +88,9 @@ class Recorder:
     def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
         self.delayed.append(delay_s)
 
+    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        self.delayed.append(delay_s)
+
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         self.given_up.append(reason)
 

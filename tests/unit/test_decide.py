@@ -210,23 +210,32 @@ def test_a_compacted_ledger_or_bucket_whose_holder_is_gone_is_deleted(mark: Pend
 @pytest.mark.parametrize(
     ("use", "outcome"),
     [
-        (UnnamedUse("under way"), Outcome.RETRY),
-        (UnnamedUse("newer", before_ledger=7), Outcome.RETRY),
+        (UnnamedUse("under way"), Outcome.WAITING),
+        (UnnamedUse("no broker", lasting=True), Outcome.RETRY),
+        (UnnamedUse("newer", before_ledger=7), Outcome.WAITING),
         (UnnamedUse("older", before_ledger=8), Outcome.DELETED),
-        (UnnamedUse("loaded before", before_ms=HOUR), Outcome.RETRY),
+        (UnnamedUse("loaded before", before_ms=HOUR), Outcome.WAITING),
         (UnnamedUse("loaded since", before_ms=HOUR + 1), Outcome.DELETED),
     ],
 )
-def test_what_may_be_in_use_unnamed_is_retried_with_the_reason(use: UnnamedUse, outcome: Outcome) -> None:
+def test_what_may_be_in_use_unnamed_waits_and_is_retried_only_where_that_does_not_end(
+    use: UnnamedUse, outcome: Outcome
+) -> None:
     references = LiveReferences(frozenset({8}), exists=True, unnamed_use=use)
     decision = decided(stored(mark=COMPACTED), references, mark=COMPACTED)
     assert decision.outcome is outcome
-    assert (use.reason in decision.reason) is (outcome is Outcome.RETRY)
+    assert (use.reason in decision.reason) is (outcome is not Outcome.DELETED)
+
+
+def test_a_wait_costs_no_retry_however_often_it_was_waited() -> None:
+    references = LiveReferences(frozenset({8}), exists=True, unnamed_use=UnnamedUse("under way"))
+    decision = decided(stored(mark=COMPACTED), references, mark=COMPACTED, attempts=99)
+    assert (decision.action, decision.outcome) == (Action.WAIT, Outcome.WAITING)
 
 
 def test_the_younger_of_a_ledgers_two_creation_times_counts_for_its_use() -> None:
     references = LiveReferences(frozenset(), exists=True, unnamed_use=UnnamedUse("loaded", before_ms=3 * HOUR))
-    assert decided(stored(mark=BUCKET, ctime=4 * HOUR), references, mark=BUCKET).outcome is Outcome.RETRY
+    assert decided(stored(mark=BUCKET, ctime=4 * HOUR), references, mark=BUCKET).outcome is Outcome.WAITING
     assert decided(stored(mark=BUCKET, ctime=2 * HOUR), references, mark=BUCKET).outcome is Outcome.DELETED
 
 

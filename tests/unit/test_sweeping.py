@@ -58,6 +58,7 @@ class Recorder:
         self.journaled: list[int] = []
         self.retried: list[tuple[int, str]] = []
         self.delayed: list[tuple[int, float, int]] = []
+        self.waiting: list[tuple[int, str]] = []
         self.given_up: list[tuple[Outcome, str]] = []
         self.flushes = 0
         self.journal_error: Exception | None = None
@@ -76,6 +77,11 @@ class Recorder:
     def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
         assert received.mark is not None
         self.delayed.append((received.mark.ledger_id, delay_s, verified_ms))
+
+    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        assert received.mark is not None
+        assert delay_s == POLICY.retry_delay
+        self.waiting.append((received.mark.ledger_id, reason))
 
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         self.given_up.append((outcome, reason))

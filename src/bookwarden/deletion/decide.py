@@ -21,6 +21,7 @@ class Action(enum.Enum):
     FINISH = "finish"
     RETRY = "retry"
     DELAY = "delay"
+    WAIT = "wait"
     GIVE_UP = "give up"
 
 
@@ -142,7 +143,8 @@ def _judge_unreferenced(
         return _retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
     use = references.unnamed_use
     if use is not None and not use.rules_out(reading.ledger_id, created_ms):
-        return _retry(f"nothing names it, but it may be in use: {use.reason}")
+        text = f"nothing names it, but it may be in use: {use.reason}"
+        return _retry(text) if use.lasting else _wait(text)
     return _delayed(circumstances, policy) or Decision(Action.DELETE, Outcome.DELETED, "")
 
 
@@ -196,3 +198,8 @@ def _finish(outcome: Outcome, reason: str) -> Decision:
 
 def _retry(reason: str) -> Decision:
     return Decision(Action.RETRY, Outcome.RETRY, reason)
+
+
+def _wait(reason: str) -> Decision:
+    """Look again after a retry delay, at no cost of a retry: for what neither the mark nor its ledger is at fault."""
+    return Decision(Action.WAIT, Outcome.WAITING, reason)

@@ -17,6 +17,7 @@ from bookwarden.ledgers.references import Doubt, Reference, ReferenceIndex
 _VERDICTS = {
     Outcome.DELETED: "it would be deleted: nothing in its holder's metadata names it",
     Outcome.DELAYED: "it would be deleted once it has waited: nothing in its holder's metadata names it",
+    Outcome.WAITING: "nothing yet: the mark would wait, without a retry on its count",
     Outcome.STILL_REFERENCED: "it would be kept: its holder, or a shadow topic of it, names it",
     Outcome.ALREADY_GONE: "nothing: it is gone already",
     Outcome.MISMATCH: "it would be kept: its custom metadata does not fit its holder",

@@ -61,6 +61,9 @@ class Outbox(Protocol):
     def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
         """Send to the retry topic, its count as it is, with the time at which it was first verified."""
 
+    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, its count as it is; what was verified before is not any more."""
+
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         """Send to the DLQ with the reason."""
 
@@ -218,6 +221,9 @@ class Sweep:
             elif decision.action is Action.DELAY:
                 verified_ms = now_ms if message.verified_at is None else message.verified_at
                 self._outbox.delay(message, decision.wait, verified_ms, decision.reason)
+                sent = True
+            elif decision.action is Action.WAIT:
+                self._outbox.wait(message, self._policy.retry_delay, decision.reason)
                 sent = True
             elif decision.action is Action.GIVE_UP:
                 self._outbox.give_up(message, decision.outcome, decision.reason)

@@ -66,12 +66,14 @@ class UnnamedUse:
     """Ledgers that their holder may be using although nothing names them, as a compaction under way does.
 
     Certainly not in use are those with a smaller id than ``before_ledger``, and those created earlier than
-    ``before_ms`` (milliseconds since the epoch); None rules out none. ``reason`` is for people.
+    ``before_ms`` (milliseconds since the epoch); None rules out none. ``reason`` is for people. ``lasting``: it does
+    not end by itself, so that there is nothing to wait for.
     """
 
     reason: str
     before_ledger: int | None = None
     before_ms: int | None = None
+    lasting: bool = False
 
     def rules_out(self, ledger_id: int, created_ms: int) -> bool:
         """Whether this ledger is certainly not in use."""

@@ -16,6 +16,7 @@ class Outcome(enum.Enum):
     MALFORMED = "malformed"
     RETRY = "retry"
     DELAYED = "delayed"
+    WAITING = "waiting"
     GAVE_UP = "gave up"
     WOULD_DELETE = "would delete"
 

@@ -35,6 +35,7 @@ _SENT = "bookwarden_pending_deletions_sent", "Confirmed by the broker: marks, re
 _DESTINATION = {
     Outcome.RETRY.value: "retry",
     Outcome.DELAYED.value: "retry",
+    Outcome.WAITING.value: "retry",
     Outcome.GAVE_UP.value: "dlq",
     Outcome.MALFORMED.value: "dlq",
 }

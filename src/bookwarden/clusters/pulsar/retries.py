@@ -60,17 +60,19 @@ class RetrySender:
         properties = self._origin(received)
         properties.pop(VERIFIED_AT, None)
         properties[RECONSUME_TIMES] = str(received.attempts + 1)
-        properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
-        properties[REASON] = reason
-        self._send(self._retry_topic, received, properties, delay_s)
+        self._send_later(received, properties, delay_s, reason)
 
     def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
         """Send to the retry topic, its count as it is, with the time at which it was first verified."""
         properties = self._origin(received)
         properties[VERIFIED_AT] = str(verified_ms)
-        properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
-        properties[REASON] = reason
-        self._send(self._retry_topic, received, properties, delay_s)
+        self._send_later(received, properties, delay_s, reason)
+
+    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, its count as it is; what was verified before is not any more."""
+        properties = self._origin(received)
+        properties.pop(VERIFIED_AT, None)
+        self._send_later(received, properties, delay_s, reason)
 
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         """Send to the DLQ with the reason, the outcome and the number of retries."""
@@ -97,6 +99,11 @@ class RetrySender:
         properties.setdefault(ORIGIN_MESSAGE_ID_MISSPELT, received.message_id)
         properties.setdefault(FIRST_PUBLISHED, str(received.published_at))
         return properties
+
+    def _send_later(self, received: ReceivedMark, properties: dict[str, str], delay_s: float, reason: str) -> None:
+        properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
+        properties[REASON] = reason
+        self._send(self._retry_topic, received, properties, delay_s)
 
     def _send(self, topic: str, received: ReceivedMark, properties: dict[str, str], delay_s: float) -> None:
         self._producers.send(

@@ -65,9 +65,10 @@ class UnnamedUses:
         if not cursors:
             return LiveReferences(named, exists=False)
         if set(cursors) != {0}:
-            return _doubtful(named, "the topic is in a further metadata root, whose brokers cannot be asked")
+            reason = "the topic is in a further metadata root, whose brokers cannot be asked"
+            return _doubtful(named, reason, lasting=True)
         if self._brokers is None:
-            return _doubtful(named, _NO_BROKER)
+            return _doubtful(named, _NO_BROKER, lasting=True)
         cursor, topic = cursors[0], str(TopicName.of_managed_ledger(holder.managed_ledger))
         try:
             found = self._brokers.compaction(topic)
@@ -75,7 +76,8 @@ class UnnamedUses:
                 return _doubtful(named | found.ledger_ids, "a compaction is under way")
             recorded = self._recorded(cursor)
         except (PulsarError, NotFoundError, FormatError, BookieError) as error:
-            return _doubtful(named, f"which compacted ledger is in use is not known: {error}")
+            reason = f"which compacted ledger is in use is not known: {error}"
+            return _doubtful(named, reason, lasting=isinstance(error, FormatError))
         in_use = found.ledger_ids | recorded
         if cursor is None and not (in_use or found.subscribed):
             # Without a subscription no compaction runs, and none has ended.
@@ -125,5 +127,5 @@ class UnnamedUses:
             return True
 
 
-def _doubtful(named: frozenset[int], reason: str) -> LiveReferences:
-    return LiveReferences(named, True, UnnamedUse(reason))
+def _doubtful(named: frozenset[int], reason: str, *, lasting: bool = False) -> LiveReferences:
+    return LiveReferences(named, True, UnnamedUse(reason, lasting=lasting))
