@@ -52,7 +52,7 @@ from bookwarden.deletion.removal import Removal
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
 from bookwarden.deletion.undo import Undo
-from bookwarden.errors import ConfigError, MalformedMarkError, NotFoundError
+from bookwarden.errors import MalformedMarkError, MissingExtraError, NotFoundError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
@@ -185,7 +185,7 @@ def bookie_options_of(settings: Settings) -> BookieOptions:
 
 
 def offload_stores_of(settings: Settings) -> OffloadStores:
-    """Make what deletes offloaded copies; ConfigError if a driver's library is not installed."""
+    """Make what deletes offloaded copies; MissingExtraError if a driver's library is not installed."""
     offload = settings.offload
     limits = RequestLimits(
         attempts=offload.attempts,
@@ -268,7 +268,7 @@ def _journal_objects(location: str) -> S3Objects:
     try:
         from bookwarden.clusters.journal_objects import S3Objects
     except ImportError as error:
-        raise ConfigError(f"sweep.journal {location} needs a library: pip install 'bookwarden[s3]'") from error
+        raise MissingExtraError(f"sweep.journal {location} needs a library: pip install 'bookwarden[s3]'") from error
     return S3Objects(location)
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bookwarden.clusters.bookkeeper.ledger_numbers import NumberedStore, largest_ledger_id, read_ledger_numbers
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, NotFoundError, RefusedError
-from bookwarden.metastore.oxia import OxiaStore
-from bookwarden.metastore.urls import split_chroot
+from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.zookeeper import ZooKeeperStore
 from bookwarden.migration.counters import Counter, ledger_ids, producer_names
 from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
+
+if TYPE_CHECKING:
+    from bookwarden.metastore.interface import MetadataStore
+    from bookwarden.metastore.oxia import OxiaStore
 
 # Source: BrokerService of 4.0 and 4.2, DistributedIdGenerator.
 _PRODUCER_NAMES: Final = "/counters/producer-name"
@@ -40,10 +43,7 @@ class CountersContext(Resources):
                 raise ConfigError(f"{self.source_url} is no ZooKeeper: name the store that was moved with --source")
             self._source = opened
             self.target_url = self._completed_target()
-            target = self._keep(open_single_store(settings, self.target_url))
-            if not isinstance(target, OxiaStore):
-                raise ConfigError(f"{self.target_url}, to which the metadata was moved, is no Oxia")
-            self._target = target
+            self._target = _as_oxia(self._keep(open_single_store(settings, self.target_url)), self.target_url)
             place = bookkeeper_place_of(settings)
             # The settings may name either store by now.
             is_here = split_chroot(place.url) in (split_chroot(self.source_url), split_chroot(self.target_url))
@@ -103,6 +103,16 @@ class CountersContext(Resources):
                 "target counts"
             )
         return flag.target_url
+
+
+def _as_oxia(store: MetadataStore, url: str) -> OxiaStore:
+    if scheme_of(url) == "oxia":
+        # Not before, for it needs libraries that not everybody has; whoever opened an Oxia has them.
+        from bookwarden.metastore.oxia import OxiaStore
+
+        if isinstance(store, OxiaStore):
+            return store
+    raise ConfigError(f"{url}, to which the metadata was moved, is no Oxia")
 
 
 def _next_number(store: NumberedStore, path: str) -> int | None:

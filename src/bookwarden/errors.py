@@ -26,7 +26,8 @@
     │   ├── EntryAbsentError         every bookie that should have the entry says that it has not
     │   └── DigestMismatchError      an entry is not, byte for byte, what was written
     ├── SparkError               a query failed more often than allowed, or cannot start
-    └── ServerError              a server of the development cluster did not start, or did not stop
+    ├── ServerError              a server of the development cluster did not start, or did not stop
+    └── MissingExtraError        a library is not installed that an extra of the package brings
 
 Foreign errors are translated at the seam where they arise and chained. Each class carries the process exit
 code that the command line ends with; the table is in docs/cli.md.
@@ -181,3 +182,9 @@ class ServerError(BookwardenError):
     """A server of the development cluster did not start or did not stop."""
 
     exit_code = 12
+
+
+class MissingExtraError(BookwardenError):
+    """A library is not installed that an extra of the package brings; the text says which extra to install."""
+
+    exit_code = 14

@@ -100,7 +100,7 @@ class ScanContext(Resources):
 
     @cached_property
     def offload_stores(self) -> OffloadStores:
-        """The stores of offloaded copies; ConfigError if a driver's library is not installed."""
+        """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
         return self._keep(offload_stores_of(self._settings))
 
     @property

@@ -16,6 +16,7 @@ from bookwarden.demo import fates
 from bookwarden.demo.census import CountedLedger, Whereabouts, offloaded_ledger_ids
 from bookwarden.demo.fates import Ending, Fate, Records, endings
 from bookwarden.demo.finale import Finale
+from bookwarden.errors import MissingExtraError
 
 UUID = "3baeab2f-44c2-4884-b018-4b0d7cf7206b"
 LEDGER = CountedLedger(7, "demo/shop/persistent/orders", "data", on_bookie=True, in_bucket=False)
@@ -155,5 +156,5 @@ def test_without_moto_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("os.environ", dict(os.environ))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(cli, ["demo"])
-    assert result.exit_code != 0
-    assert "pip install 'bookwarden[dev]'" in result.output
+    assert result.exit_code == MissingExtraError.exit_code
+    assert "pip install 'bookwarden[demo]'" in result.output

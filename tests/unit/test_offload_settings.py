@@ -12,7 +12,7 @@ from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores, normal_endpoint
 from bookwarden.config import load_settings
 from bookwarden.context import offload_stores_of
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, MissingExtraError
 from bookwarden.ledgers.offloaded_copies import (
     CopyFate,
     OffloadedCopy,
@@ -72,7 +72,7 @@ def test_a_library_that_is_missing_is_told_with_what_to_install(
     monkeypatch.setitem(sys.modules, library, None)
     if library == "google.cloud.storage":
         monkeypatch.setitem(sys.modules, "google.cloud", None)
-    with pytest.raises(ConfigError, match=rf"pip install 'bookwarden\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install 'bookwarden\[{extra}\]'"):
         allowed_store(OffloadPlace(driver, buckets=("b",)), RequestLimits())
 
 

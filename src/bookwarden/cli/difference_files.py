@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bookwarden.cli.extras import spark_extra
 from bookwarden.errors import BookwardenError, ConfigError
 from bookwarden.migration.difference_rows import row_of
 from bookwarden.migration.findings import DifferenceSink
@@ -62,11 +61,10 @@ class _JsonLines:
 
 
 def _parquet_file(path: Path) -> _RowFile:
-    with spark_extra("a Parquet file of differences"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-        from bookwarden.pipelines.difference_tables import DIFFERENCES
+    from bookwarden.pipelines.difference_tables import DIFFERENCES
 
     class ParquetRows:
         """Rows in groups, since a group of a few is larger than the rows in it."""

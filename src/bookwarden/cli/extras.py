@@ -1,19 +1,38 @@
-"""What is there only with an extra of the package."""
+"""Which extra of the package brings a library that is not there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Final
 
-from bookwarden.errors import SparkError
+from bookwarden.errors import MissingExtraError
+
+# By what is imported; setup.cfg has the distributions.
+EXTRA_OF: Final = {
+    "numpy": "spark",
+    "pandas": "spark",
+    "prometheus_client": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+    "grpc": "oxia",
+    "xxhash": "oxia",
+    "boto3": "s3",
+    "botocore": "s3",
+    "google.api_core": "gcs",
+    "google.auth": "gcs",
+    "google.cloud.storage": "gcs",
+    "azure.core": "azure",
+    "azure.identity": "azure",
+    "azure.storage.blob": "azure",
+    "flask": "demo",
+    "flask_cors": "demo",
+    "moto": "demo",
+}
 
 
-@contextmanager
-def spark_extra(what: str) -> Iterator[None]:
-    """Import in the body what needs the extra `spark`; SparkError tells what `what` lacks."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if not error.name or error.name.startswith("bookwarden"):
-            raise
-        raise SparkError(f"{what} needs the Python package {error.name}: pip install 'bookwarden[spark]'") from error
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Tell which extra is to be installed after a failed import; None for a module that no extra brings."""
+    name = error.name or ""
+    for package, extra in EXTRA_OF.items():
+        if f"{name}.".startswith(f"{package}.") or f"{package}.".startswith(f"{name}."):
+            return MissingExtraError(f"this needs the Python package {name}: pip install 'bookwarden[{extra}]'")
+    return None

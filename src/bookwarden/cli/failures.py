@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from bookwarden.cli.extras import missing_extra
 from bookwarden.cli.invocation import Invocation
 from bookwarden.errors import BookwardenError
 
@@ -28,6 +29,11 @@ class TranslatingGroup(click.Group):
             return super().invoke(ctx)
         except BookwardenError as error:
             return _end(ctx, error, str(error), error.exit_code)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None:
+                raise
+            return _end(ctx, error, str(missing), missing.exit_code)
         except click.UsageError as error:
             if _invocation(ctx).output != "json":
                 raise

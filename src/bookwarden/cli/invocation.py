@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bookwarden.cli.output import Document, JsonWriter, TextWriter, Writer
-from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
+
+if TYPE_CHECKING:
+    from bookwarden.cli.output import Document, Writer
+    from bookwarden.config import Settings
 
 LEDGER_ID = click.IntRange(0, MAX_LEDGER_ID)
 
@@ -35,11 +37,16 @@ class Invocation:
     @cached_property
     def settings(self) -> Settings:
         """The settings; ConfigError when they are not usable."""
+        # Late, as in `writer`: --help and --version need neither settings nor tables.
+        from bookwarden.config import load_settings
+
         return load_settings(self.config, self.overrides)
 
     @cached_property
     def writer(self) -> Writer:
         """Where results and failures go."""
+        from bookwarden.cli.output import JsonWriter, TextWriter
+
         return (JsonWriter if self.output == "json" else TextWriter)(sys.stdout, sys.stderr)
 
     def write(self, document: Document) -> None:

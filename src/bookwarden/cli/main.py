@@ -6,32 +6,27 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.demo import demo
-from bookwarden.cli.dev import dev
-from bookwarden.cli.dlq import dlq
 from bookwarden.cli.failures import TranslatingGroup
-from bookwarden.cli.inflight import inflight
-from bookwarden.cli.init import init
 from bookwarden.cli.invocation import Invocation
-from bookwarden.cli.ledger import ledger
-from bookwarden.cli.mark import mark
-from bookwarden.cli.metadata_migration import metadata_migration
-from bookwarden.cli.orphans import orphans
-from bookwarden.cli.sweep import sweep
-from bookwarden.cli.undo import undo
+from bookwarden.cli.late import LateCommand
 
-COMMANDS: tuple[click.Command, ...] = (
-    dev,
-    init,
-    mark,
-    sweep,
-    orphans,
-    undo,
-    inflight,
-    dlq,
-    ledger,
-    metadata_migration,
-    demo,
+# In the order of their use. Each imports its command when it is called.
+COMMANDS: tuple[LateCommand, ...] = (
+    LateCommand("dev", "bookwarden.cli.dev:dev", "Run a small real Pulsar on this machine."),
+    LateCommand("init", "bookwarden.cli.init:init", "Create and check the deletion topics."),
+    LateCommand("mark", "bookwarden.cli.mark:mark", "Phase one: mark ledgers, then have them removed."),
+    LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
+    LateCommand("orphans", "bookwarden.cli.orphans:orphans", "Find ledgers that nobody refers to, and reclaim them."),
+    LateCommand("undo", "bookwarden.cli.undo:undo", "Put back what the sweep deleted."),
+    LateCommand("inflight", "bookwarden.cli.inflight:inflight", "Count the pending deletions that wait."),
+    LateCommand("dlq", "bookwarden.cli.dlq:dlq", "Look at dead letters, send them back, or drop them."),
+    LateCommand("ledger", "bookwarden.cli.ledger:ledger", "Look at single ledgers."),
+    LateCommand(
+        "metadata-migration",
+        "bookwarden.cli.metadata_migration:metadata_migration",
+        "Prepare, follow and verify a move of metadata (PIP-454).",
+    ),
+    LateCommand("demo", "bookwarden.cli.demo:demo", "Show the main job on a real Pulsar on this machine."),
 )
 
 _EPILOG = """\b

@@ -38,7 +38,11 @@ What each class means and what to do: docs/metadata-migration-verify.md."""
 
 @click.group("metadata-migration")
 def metadata_migration() -> None:
-    """Prepare, rehearse, begin, follow and verify a move of Pulsar's metadata to another store (PIP-454)."""
+    """Prepare, follow and verify a move of metadata (PIP-454).
+
+    What would let a move of Pulsar's metadata to another store fail, how long it will take, its start and its progress,
+    and whether the other store has every node.
+    """
 
 
 for _command in (preflight, rehearse, start, status, watch, counters):

@@ -7,9 +7,8 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 
-from bookwarden.cli.extras import spark_extra
 from bookwarden.cli.invocation import Invocation
-from bookwarden.cli.preflight import require_java
+from bookwarden.cli.preflight import require_spark
 from bookwarden.migration.findings import VersionRule
 from bookwarden.migration.verification import Verification
 
@@ -26,9 +25,9 @@ def verify_on_spark(
     resume: bool,
 ) -> Verification:
     """Compare on a Spark that is started here; without a folder nothing but the result is kept."""
-    require_java()
-    with spark_extra("a verification on Spark"):
-        from bookwarden.pipelines.verify_driver import VerificationRequest, run_verification
+    require_spark()
+    from bookwarden.pipelines.verify_driver import VerificationRequest, run_verification
+
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
     with ExitStack() as opened:

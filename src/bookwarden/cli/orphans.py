@@ -13,11 +13,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bookwarden.cli.extras import spark_extra
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
 from bookwarden.cli.output import Document, Note
-from bookwarden.cli.preflight import require_java, require_marking
+from bookwarden.cli.preflight import require_marking, require_spark
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.applying import ApplyResult
@@ -84,15 +83,15 @@ def scan(
     if snapshot is not None and resume is not None:
         raise click.UsageError("--from belongs to a new scan; the one that is resumed reads what it was begun with")
     settings = _with_limit(invocation.settings, max_reads_per_second)
-    require_java()
+    require_spark()
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
     click.get_current_context().exit(_scan(invocation, settings, snapshot, resume))
 
 
 def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:
-    with spark_extra("the scan"):
-        from bookwarden.pipelines.scan_driver import run_scan
+    from bookwarden.pipelines.scan_driver import run_scan
+
     with _progress(invocation) as tell:
         result = run_scan(settings, snapshot=snapshot, resume=resume, progress=tell, say=invocation.say, local=True)
     invocation.write(describe_plan(result.plan, result.summary))
@@ -237,8 +236,8 @@ def _apply_copies(
 
 
 def _list(invocation: Invocation) -> None:
-    with spark_extra("looking at scans"):
-        from bookwarden.pipelines.orphan_folder import scan_ids
+    from bookwarden.pipelines.orphan_folder import scan_ids
+
     plans = _plans(invocation.settings)
     found, damaged = [], []
     for plan_id in plans.plan_ids():
@@ -253,8 +252,8 @@ def _list(invocation: Invocation) -> None:
 
 
 def _plans(settings: Settings) -> PlanFiles:
-    with spark_extra("looking at plans"):
-        from bookwarden.pipelines.orphan_folder import plans_of
+    from bookwarden.pipelines.orphan_folder import plans_of
+
     return plans_of(settings)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pulsar
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
@@ -9,8 +11,7 @@ from bookwarden.clusters.pulsar.client_errors import translate
 from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.context import MetadataContext, connection_of, offload_stores_of
-from bookwarden.devcluster.java import find_java
-from bookwarden.errors import NotFoundError, ServerError, SparkError
+from bookwarden.errors import MissingExtraError, NotFoundError, ServerError, SparkError
 
 _PATIENCE_S = 10
 
@@ -41,7 +42,7 @@ def require_marking(settings: Settings) -> None:
 def require_sweeping(settings: Settings) -> None:
     """Raise PulsarError, NotFoundError or StoreError where a broker, a topic or a metadata store is out of reach.
 
-    Raises ConfigError where the library of an offload store is not installed.
+    Raises MissingExtraError where the library of an offload store is not installed.
     """
     offload_stores_of(settings).close()
     deletion = settings.deletion
@@ -54,8 +55,13 @@ def require_sweeping(settings: Settings) -> None:
             store.sync()
 
 
-def require_java() -> None:
-    """Raise SparkError unless Spark can be started here; Spark itself would say it in many lines."""
+def require_spark() -> None:
+    """Raise MissingExtraError or SparkError unless Spark can be started here; itself would say it in many lines."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingExtraError("Spark is not installed: pip install 'bookwarden[spark]'")
+    # Late: nothing else here needs what starts servers.
+    from bookwarden.devcluster.java import find_java
+
     try:
         find_java()
     except ServerError as error:

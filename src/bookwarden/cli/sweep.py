@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from bookwarden.cli.extras import spark_extra
 from bookwarden.cli.invocation import Invocation, pass_invocation
 from bookwarden.cli.output import Column, Document, Note, Table, counted
-from bookwarden.cli.preflight import require_java, require_sweeping
+from bookwarden.cli.preflight import require_spark, require_sweeping
 from bookwarden.config import Settings
 from bookwarden.context import SweepContext, waiting_messages_of
 from bookwarden.ledgers.outcomes import OutcomeRow
@@ -38,7 +37,7 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
     """
     settings = invocation.settings
     if not dry_run:
-        require_java()
+        require_spark()
     require_sweeping(settings)
     if dry_run:
         invocation.write(_describe(list(_preview(settings))))
@@ -52,8 +51,8 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
 
 
 def _sweep(settings: Settings, once: bool) -> Counter[str]:
-    with spark_extra("the sweep"):
-        from bookwarden.pipelines.sweep_driver import run_sweep, running_session
+    from bookwarden.pipelines.sweep_driver import run_sweep, running_session
+
     with running_session(settings, local=True) as spark:
         return run_sweep(spark, settings, once=once)
 

@@ -10,7 +10,6 @@ from bookwarden.context import MetadataContext, dead_letters_of, decoder_of, in_
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import decoded
-from bookwarden.pipelines.outcome_table import read_outcomes
 
 
 class Evidence:
@@ -21,6 +20,9 @@ class Evidence:
 
     def outcomes(self, kind: LedgerType = LedgerType.LEDGER) -> dict[int, list[str]]:
         """Read the outcomes so far of each ledger, or of each ledger's offloaded copy, in their order."""
+        # Late, for it needs the extra `spark`: the demo's help does not.
+        from bookwarden.pipelines.outcome_table import read_outcomes
+
         found: dict[int, list[str]] = defaultdict(list)
         for row in read_outcomes(self._settings.sweep.outcomes):
             if row["ledger_type"] == kind.value:

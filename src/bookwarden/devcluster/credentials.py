@@ -14,7 +14,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from bookwarden.errors import ServerError
+from bookwarden.errors import MissingExtraError
 
 SUPERUSER = "admin"
 ORDINARY_ROLE = "ordinary"
@@ -115,7 +115,7 @@ def _write_certificates(made: BrokerCredentials) -> None:
     try:
         from bookwarden.devcluster.certificates import Authority
     except ImportError as error:
-        raise ServerError("a cluster with TLS needs cryptography: pip install 'bookwarden[dev]'") from error
+        raise MissingExtraError("a cluster with TLS needs cryptography: pip install 'bookwarden[dev]'") from error
     authority = Authority("bookwarden development cluster")
     _write(made.certificate, authority.certificate)
     _write(made.private_key, authority.private_key)

@@ -1,4 +1,4 @@
-"""A local S3 server (moto, of the extra `dev`) for brokers to offload to."""
+"""A local S3 server (moto, of the extra `demo`) for brokers to offload to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import urllib3
 
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.process import ServerProcess, ServerSpec
-from bookwarden.errors import ConfigError
+from bookwarden.errors import MissingExtraError
 
 REGION = "us-east-1"
 # The server takes any.
@@ -24,13 +24,13 @@ _NEEDED = ("boto3", "flask", "flask_cors", "moto")
 class ObjectStore:
     """The server, which keeps its objects in memory, and a client of it; used as a context manager it is started.
 
-    Raises ConfigError where moto is not installed. The server ends with this process, however it ends.
+    Raises MissingExtraError where moto is not installed. The server ends with this process, however it ends.
     """
 
     def __init__(self, home: Path, port: int | None = None) -> None:
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing:
-            raise ConfigError(f"a local S3 server needs {', '.join(missing)}: pip install 'bookwarden[dev]'")
+            raise MissingExtraError(f"a local S3 server needs {', '.join(missing)}: pip install 'bookwarden[demo]'")
         self.port = free_ports(1)[0] if port is None else port
         self.endpoint = f"http://{LOOPBACK}:{self.port}"
         self.process = ServerProcess(

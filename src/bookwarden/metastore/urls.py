@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from bookwarden.errors import ConfigError, FormatError
+from bookwarden.errors import ConfigError, FormatError, MissingExtraError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import validate_path
 
@@ -29,7 +29,7 @@ def open_store(url: str, **options: Any) -> MetadataStore:
     before the # names the folder of its transaction logs if it is another one, ``work=/folder`` where a compressed one
     is unpacked, and ``fuzzy=yes`` reads it without logs. ``oxia://host:port/namespace`` takes the fields of
     OxiaConnection as options; the namespace is ``default`` if there is none.
-    Raises ConfigError for another scheme or option.
+    Raises ConfigError for another scheme or option, MissingExtraError where an Oxia's libraries are not installed.
     """
     scheme, rest = _parted(url)
     return _LOADERS[scheme](rest, options)
@@ -137,7 +137,9 @@ def _open_oxia(rest: str, options: Mapping[str, Any]) -> MetadataStore:
         from bookwarden.metastore.oxia import OxiaStore
         from bookwarden.metastore.oxia_connection import OxiaConnection
     except ImportError as error:
-        raise ConfigError(f"metadata store URL oxia:{rest} needs libraries: pip install 'bookwarden[oxia]'") from error
+        raise MissingExtraError(
+            f"metadata store URL oxia:{rest} needs libraries: pip install 'bookwarden[oxia]'"
+        ) from error
 
     address, _, namespace = rest.removeprefix("//").partition("/")
     try:

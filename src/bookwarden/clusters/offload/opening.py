@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bookwarden.clusters.offload.filesystem import FileSystemStore
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.stores import AllowedStore, CopyStore
-from bookwarden.errors import ConfigError
+from bookwarden.errors import MissingExtraError
 from bookwarden.ledgers.offloaded_copies import StoreLocation
 
 
@@ -33,7 +33,7 @@ class OffloadPlace:
 
 
 def allowed_store(place: OffloadPlace, limits: RequestLimits) -> AllowedStore:
-    """Make what opens a place's locations; raise ConfigError, which names the extra, where its library is missing."""
+    """Make what opens a place's locations; raise MissingExtraError where its library is missing."""
     loaders: dict[str, Callable[[], AllowedStore]] = {
         "S3": lambda: _s3(place, limits),
         "aws-s3": lambda: _s3(place, limits),
@@ -75,7 +75,7 @@ def _allow(place: OffloadPlace, open_location: Callable[[StoreLocation], CopySto
     return AllowedStore(place.driver, place.endpoint, place.buckets, place.region, open_location)
 
 
-def _missing(driver: str, extra: str) -> ConfigError:
-    return ConfigError(
+def _missing(driver: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(
         f"offload.stores has driver {driver!r}, whose library is missing: pip install 'bookwarden[{extra}]'"
     )
