@@ -331,6 +331,7 @@ class MetadataContext(Resources):
     ) -> None:
         super().__init__()
         self._one_of_many = one_of_many
+        self._settings = settings
         self.migrations = Migrations()
         urls = settings.metadata_store.urls
         with self._closed_on_error():
@@ -360,6 +361,11 @@ class MetadataContext(Resources):
     def bookies(self) -> Bookies:
         """The bookies behind the catalog, for one thread; connected as they are asked."""
         return self._keep(Bookies(self._addresses, self._bookie_options))
+
+    @cached_property
+    def offload_stores(self) -> OffloadStores:
+        """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
+        return self._keep(offload_stores_of(self._settings))
 
     @property
     def ledgers_moved_to(self) -> str | None:

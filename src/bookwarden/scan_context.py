@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
-from functools import cached_property
 from typing import Protocol
 
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
@@ -23,7 +22,6 @@ from bookwarden.context import (
     MetadataContext,
     bookkeeper_place_of,
     connection_of,
-    offload_stores_of,
     open_single_store,
 )
 from bookwarden.deletion.mark import Marker
@@ -98,10 +96,10 @@ class ScanContext(Resources):
             self.listing = LedgerListing(store, bookkeeper_place_of(source).ledgers_root)
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
 
-    @cached_property
+    @property
     def offload_stores(self) -> OffloadStores:
         """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
-        return self._keep(offload_stores_of(self._settings))
+        return self.metadata.offload_stores
 
     @property
     def objects(self) -> ObjectListing:

@@ -83,6 +83,9 @@ def test_google_deletes_many_in_one_request_and_knows_what_is_absent(google: Goo
     store = GcsStore(location, GcsAccess(anonymous=True), LIMITS)
     try:
         assert store.read_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER)]
+        assert store.examine_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER, 1, 1)]
+        google.client.bucket("offload").delete_blob(object_names(doomed)[1])
+        assert store.examine_many([doomed]) == [PresentCopy(OWNER, 1, None)]
         assert [done.fate for done in store.delete_many([gone, doomed])] == [CopyFate.ABSENT, CopyFate.DELETED]
         assert google.names("offload") == set(object_names(kept))
     finally:
@@ -253,6 +256,7 @@ def test_azure_deletes_many_in_one_request_and_knows_what_is_absent(azure: Azure
     store = azure_store(azure)
     try:
         assert store.read_many(copies[:2]) == [AbsentCopy(), PresentCopy(OWNER)]
+        assert store.examine_many(copies[:2]) == [AbsentCopy(), PresentCopy(OWNER, 0, 0)]
         fates = [done.fate for done in store.delete_many(copies[:-1])]
     finally:
         store.close()
@@ -319,6 +323,8 @@ def test_a_folder_of_a_file_system_goes_whole_and_its_neighbour_stays(tmp_path: 
         assert store.read_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER)]
         assert [done.fate for done in store.delete_many([gone, doomed])] == [CopyFate.ABSENT, CopyFate.DELETED]
     assert not (tmp_path / map_file_name(doomed)).exists()
+    store = FileSystemStore(location, None)
+    assert store.examine_many([gone, kept]) == [AbsentCopy(), PresentCopy(OWNER, 1, 1)]
     assert len(list((tmp_path / map_file_name(kept)).iterdir())) == 3
 
 

@@ -67,6 +67,9 @@ def test_data_and_index_go_and_nothing_else(server: ObjectStore, bucket: str, st
     segment = put(server, copy_in(server.endpoint, bucket, 9)._replace(segment=True))
     store = opened(stores, server.endpoint, bucket)
     assert store.read_many([doomed, segment]) == [PresentCopy(OWNER), PresentCopy(OWNER)]
+    assert store.examine_many([doomed]) == [PresentCopy(OWNER, 1, 1)]
+    server.client.delete_object(Bucket=bucket, Key=object_names(doomed)[1])
+    assert store.examine_many([doomed]) == [PresentCopy(OWNER, 1, None)]
     assert [done.fate for done in store.delete_many([doomed, segment])] == [CopyFate.DELETED] * 2
     assert server.keys(bucket) == set(object_names(kept))
     assert store.read_many([doomed]) == [AbsentCopy()]

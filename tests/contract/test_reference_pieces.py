@@ -178,7 +178,7 @@ def test_each_topic_of_a_large_namespace_is_in_one_part(store: MetadataStore, mo
 def test_the_rows_say_whose_where_how_large_and_what_bookkeeper_has_no_more(store: MetadataStore) -> None:
     message = managed_ledger_pb2.ManagedLedgerInfo()
     message.ledgerInfo.add(ledgerId=1, size=77)
-    message.ledgerInfo.add(ledgerId=2, size=78).offloadContext.bookkeeperDeleted = True
+    message.ledgerInfo.add(ledgerId=2, size=78).offloadContext.bookkeeperDeleted = 1
     fill(store, {ORDERS: message.SerializeToString(), f"{ORDERS}/s": cursor(3), "/schemas/t/n/orders": schema(5)})
     pieces = ReferencePieces({ROOT: store})
     name = "t/n/persistent/orders"

@@ -18,6 +18,7 @@ from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import as_uuid
 from bookwarden.ledgers.offloaded_copies import (
+    LEGACY_SEGMENT,
     AbsentCopy,
     CopyDeletion,
     CopyFate,
@@ -57,6 +58,9 @@ class Stores:
         if self.trouble or self.unreadable:
             return [UnreadableCopy(self.trouble or self.unreadable) for _ in copies]
         return [PresentCopy(self.owners[c.uuid]) if c.uuid in self.owners else AbsentCopy() for c in copies]
+
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        return self.read_many(copies)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         self.deleted += copies
@@ -132,7 +136,7 @@ class World:
         ledger = node.ledgerInfo.add(ledgerId=ledger_id, entries=10, size=1000, timestamp=OLD_MS)
         if context is not None:
             ledger.offloadContext.uidMsb, ledger.offloadContext.uidLsb = context.msb, context.lsb
-            ledger.offloadContext.complete, ledger.offloadContext.bookkeeperDeleted = complete, only
+            ledger.offloadContext.complete, ledger.offloadContext.bookkeeperDeleted = complete, int(only)
         self.store.create(f"/managed-ledgers/{HOLDER.name}", node.SerializeToString(), make_parents=True)
 
 
@@ -152,15 +156,84 @@ def mark(
     return ReceivedMark("topic", f"1:{ledger_id}:0", holder.name, b"", properties, published, mark=pending)
 
 
-def test_both_copies_go_and_the_ledgers_own_metadata_is_the_proof() -> None:
+def test_both_copies_go_when_the_ledgers_metadata_and_the_copy_agree() -> None:
     world = World()
     world.population.ledger(1, HOLDER)
     assert world.outcomes(mark(kind=LedgerType.LEDGER), mark()) == [Outcome.DELETED, Outcome.DELETED]
     assert world.copies.owners == {}
-    assert world.copies.looked == []
+    assert len(world.copies.looked) == 1
     assert world.store.get("/ledgers/00/0000/L0001") is None
     # The copy first: were the ledger's metadata to go first and the process to die, its proof would be gone.
     assert [type(record) for record in world.recorder.records] == [CopyEntry, JournalEntry]
+
+
+def test_a_copy_that_names_another_is_kept_though_the_ledger_of_that_id_is_the_holders() -> None:
+    # As of another cluster that offloads to the same bucket, and has a ledger of this id too.
+    world = World()
+    world.population.ledger(1, HOLDER)
+    world.copies.owners[CONTEXT.uuid] = OTHER.name
+    (row,) = world.sweep(mark())
+    assert row.outcome is Outcome.MISMATCH
+    assert OTHER.name in row.reason
+    assert world.copies.deleted == []
+
+
+def test_a_copy_that_names_nobody_goes_while_bookkeeper_tells_whose_the_ledger_is() -> None:
+    world = World()
+    world.population.ledger(1, HOLDER)
+    world.copies.owners[CONTEXT.uuid] = None
+    assert world.outcomes(mark()) == [Outcome.DELETED]
+
+
+@pytest.mark.parametrize("verify", [True, False], ids=["verified", "the mark's word"])
+@pytest.mark.parametrize("owner", [None, OTHER.name], ids=["nobody", "another"])
+def test_a_segment_of_the_former_streaming_offload_stays_unless_it_names_the_holder_itself(
+    owner: str | None, verify: bool
+) -> None:
+    world = World(verify_owner=verify)
+    world.population.ledger(1, HOLDER)
+    segment = replace(CONTEXT, metadata={**METADATA, LEGACY_SEGMENT: "true"})
+    world.copies.owners[CONTEXT.uuid] = owner
+    assert world.outcomes(mark(context=segment)) == [Outcome.MISMATCH]
+    assert world.copies.deleted == []
+    world.copies.owners[CONTEXT.uuid] = HOLDER.name
+    assert world.outcomes(mark(context=segment)) == [Outcome.DELETED]
+
+
+def test_what_may_be_left_of_a_segment_without_data_is_left_where_it_is() -> None:
+    world = World()
+    world.copies.owners.clear()
+    assert world.outcomes(mark(context=replace(CONTEXT, metadata={LEGACY_SEGMENT: "true"}))) == [Outcome.ALREADY_GONE]
+    assert world.copies.deleted == []
+
+
+@pytest.mark.parametrize("complete", [True, False], ids=["finished", "unfinished"])
+def test_of_a_ledger_that_is_listed_and_gone_from_bookkeeper_a_copy_goes_only_beside_another_finished_one(
+    complete: bool,
+) -> None:
+    world = World()
+    world.names(1, replace(CONTEXT, msb=1), complete=complete, only=complete)
+    assert world.outcomes(mark()) == [Outcome.DELETED if complete else Outcome.RETRY]
+    assert (CONTEXT.uuid in world.copies.owners) is not complete
+
+
+def test_the_copy_of_a_ledger_that_a_list_of_before_its_offload_names_is_kept() -> None:
+    # The node was put back from a backup: the list knows of no copy, and BookKeeper has the ledger no more.
+    world = World(verify_owner=False)
+    world.names(1, None)
+    assert world.outcomes(mark()) == [Outcome.RETRY]
+    assert "may be the only one" in world.recorder.retried[0]
+    assert world.copies.deleted == []
+
+
+def test_a_list_that_says_more_of_its_copies_than_is_known_keeps_all_copies_of_the_topic() -> None:
+    world = World()
+    node = managed_ledger_pb2.ManagedLedgerInfo()
+    context = node.ledgerInfo.add(ledgerId=2, entries=10, size=1000).offloadContext
+    context.uidMsb, context.uidLsb, context.complete, context.bookkeeperDeleted = 1, 2, True, 2
+    world.store.create(f"/managed-ledgers/{HOLDER.name}", node.SerializeToString(), make_parents=True)
+    assert world.outcomes(mark()) == [Outcome.RETRY]
+    assert world.copies.deleted == []
 
 
 def test_a_mark_of_the_copy_leaves_the_bookies_ledger_alone() -> None:

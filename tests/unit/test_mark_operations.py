@@ -40,7 +40,7 @@ def managed_ledger(ids: Sequence[int], **properties: str) -> managed_ledger_pb2.
 
 def offloaded(info: managed_ledger_pb2.ManagedLedgerInfo, index: int, *, only: bool) -> None:
     context = info.ledgerInfo[index].offloadContext
-    context.uidMsb, context.uidLsb, context.complete, context.bookkeeperDeleted = 5, -6, True, only
+    context.uidMsb, context.uidLsb, context.complete, context.bookkeeperDeleted = 5, -6, True, int(only)
     context.driverMetadata.name = "aws-s3"
     context.driverMetadata.properties.add(key="bucket", value="b")
 
@@ -239,14 +239,14 @@ def test_a_dry_run_sends_and_changes_nothing():
     assert (place.listed(), place.sender.sent, result.dry_run, result.done) == ([1, 2], [], True, False)
 
 
-def test_both_copies_of_an_offloaded_ledger_are_marked_and_only_the_existing_one():
+def test_both_copies_of_an_offloaded_ledger_are_marked_also_where_the_broker_says_that_one_was_deleted():
     info = managed_ledger([1, 2, 3])
     offloaded(info, 0, only=False)
     offloaded(info, 1, only=True)
     place = Place(info)
     result = place.trim().trim(TOPIC)
     offload, ledger = LedgerType.OFFLOAD_LEDGER, LedgerType.LEDGER
-    assert kinds(result.planned) == [(1, ledger), (1, offload), (2, offload)]
+    assert kinds(result.planned) == [(1, ledger), (1, offload), (2, ledger), (2, offload)]
     context = result.planned[1].offload_context
     assert context is not None
     assert (context.msb, context.lsb, context.driver_name, dict(context.metadata)) == (5, -6, "aws-s3", {"bucket": "b"})

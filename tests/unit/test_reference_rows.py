@@ -88,7 +88,7 @@ def test_usual_topics_are_read_together() -> None:
 
 def test_a_topic_with_more_than_ledgers_is_read_by_itself() -> None:
     offloaded, shadow, described = topic_of(1), topic_of(1), topic_of(1, 2)
-    offloaded.ledgerInfo[0].offloadContext.bookkeeperDeleted = True
+    offloaded.ledgerInfo[0].offloadContext.bookkeeperDeleted = 1
     shadow.properties.add(key="PULSAR.SHADOW_SOURCE", value="persistent://t/n/source")
     described.ledgerInfo[1].properties.add(key="a", value="b")
     topics = [offloaded, shadow, described, topic_of(terminatedPosition={"ledgerId": 1, "entryId": 2}), topic_of(-1)]

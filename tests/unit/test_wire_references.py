@@ -29,7 +29,7 @@ OFFLOADED = pb.OffloadContext(
     uidMsb=-2,
     uidLsb=3,
     complete=True,
-    bookkeeperDeleted=True,
+    bookkeeperDeleted=1,
     timestamp=99,
     driverMetadata=pb.OffloadDriverMetadata(name="S3", properties=[pb.KeyValue(key="bucket", value="b")]),
     offloadSegment=[pb.OffloadSegment(uidMsb=4, uidLsb=5, complete=True)],

@@ -50,7 +50,14 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
     settings = invocation.settings
     with MetadataContext(settings) as metadata:
         now_ms = int(time.time() * 1000)
-        found = explain_ledger(ledger_id, metadata.catalog, metadata.references, policy_of(settings), now_ms)
+        found = explain_ledger(
+            ledger_id,
+            metadata.catalog,
+            metadata.references,
+            policy_of(settings),
+            now_ms,
+            copies=lambda: metadata.offload_stores,
+        )
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)
     invocation.write(_describe(found))

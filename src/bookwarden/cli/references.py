@@ -42,7 +42,7 @@ def reference_pairs(found: Explanation) -> tuple[tuple[str, str], ...]:
     pairs = [
         holder,
         ("exists", "yes" if references.exists else "no"),
-        ("names it", "yes" if ledger_id in references.ledger_ids else "no"),
+        ("names it", _how_named(ledger_id, references)),
         ("other ledgers", f"{len(references.ledger_ids - {ledger_id}):,}"),
     ]
     pairs += [
@@ -52,6 +52,14 @@ def reference_pairs(found: Explanation) -> tuple[tuple[str, str], ...]:
     if references.unnamed_use is not None and not references.names(ledger_id):
         pairs.append(("in use unnamed", references.unnamed_use.reason))
     return tuple(pairs)
+
+
+def _how_named(ledger_id: int, references: LiveReferences) -> str:
+    if ledger_id not in references.ledger_ids:
+        return "no"
+    if ledger_id in references.left_behind:
+        return "yes, as offloaded and deleted from BookKeeper"
+    return "yes"
 
 
 def place_tables(found: Explanation) -> list[Part]:
@@ -77,6 +85,7 @@ def reference_data(found: Explanation) -> dict[str, Any]:
         "holder_exists": live.exists if live else None,
         "referenced": found.referenced,
         "references_problem": found.references.reason if isinstance(found.references, UnknownReferences) else None,
+        "left_behind": live is not None and found.reading.ledger_id in live.left_behind,
         "shadows": [shadow.managed_ledger for shadow in live.shadows] if live else [],
         "unnamed_use": live.unnamed_use.reason if live and live.unnamed_use else None,
         "everywhere": None if found.everywhere is None else [_place(*named.place) for named in found.everywhere],

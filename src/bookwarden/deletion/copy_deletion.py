@@ -1,7 +1,9 @@
 """Phase two for offloaded copies: prove whose a copy is, journal, delete many at once, account for each mark.
 
 A copy has no version to delete by. Its UUID is never used again, so a copy that its holder does not name any more
-cannot become named; what remains is to prove that the mark names the right holder.
+cannot become named; what remains is to prove that the mark names the right holder. BookKeeper's metadata of the ledger
+is one witness, and what the copy itself names the other: they may not differ. The name of a segment of the former
+streaming offload has no ledger in it, so that of these only the segment itself can tell.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from bookwarden.ledgers.received import ReceivedMark
 
 logger = logging.getLogger(__name__)
 
+_NOTHING_LEFT = "BookKeeper has nothing left of the ledger (offload.verify_owner)"
 _NO_STORE = "no store of offloaded copies is set up"
 
 _Decided = tuple[ReceivedMark, Decision]
@@ -56,6 +59,10 @@ class NoStores:
         """Look at none."""
         return [UnreadableCopy(_NO_STORE) for _ in copies]
 
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at none."""
+        return self.read_many(copies)
+
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete none."""
         return [CopyDeletion(CopyFate.FAILED, _NO_STORE) for _ in copies]
@@ -64,7 +71,8 @@ class NoStores:
 class CopyDeletions:
     """Carries out what was decided about offloaded copies.
 
-    ``verify_owner`` False takes the mark's word for whose a copy is where BookKeeper has nothing left of the ledger.
+    ``verify_owner`` False takes the mark's word for whose a copy is where BookKeeper has nothing left of the ledger,
+    and looks at no copies but segments of the former streaming offload.
     """
 
     def __init__(
@@ -96,8 +104,11 @@ class CopyDeletions:
         ]
         if not asked:
             return list(decided)
-        readings = self._read([copy for _, decision, copy in asked if decision.action is Action.PROVE_COPY])
-        verdicts = {copy: _verdict(copy, readings.get(copy)) for _, _, copy in asked}
+        readings = self._read([copy for _, _, copy in asked])
+        verdicts = {
+            copy: _verdict(copy, readings.get(copy), proven=decision.action is Action.DELETE_COPY)
+            for _, decision, copy in asked
+        }
         verdicts.update(self._delete([copy for copy, verdict in verdicts.items() if verdict is None], readings, run))
         after: dict[int, Decision] = {}
         seen: set[OffloadedCopy] = set()
@@ -112,9 +123,7 @@ class CopyDeletions:
         return [(message, after.get(id(message), decision)) for message, decision in decided]
 
     def _read(self, copies: Sequence[OffloadedCopy]) -> dict[OffloadedCopy, CopyReading]:
-        if not self._verify_owner:
-            return {}
-        distinct = list(dict.fromkeys(copies))
+        distinct = [copy for copy in dict.fromkeys(copies) if self._verify_owner or copy.segment]
         return dict(zip(distinct, self._copies.read_many(distinct), strict=True)) if distinct else {}
 
     def _delete(
@@ -134,12 +143,23 @@ class CopyDeletions:
 _ALREADY_GONE = Decision(Action.FINISH, Outcome.ALREADY_GONE, "the store has no object of this copy")
 
 
-def _verdict(copy: OffloadedCopy, reading: CopyReading | None) -> Decision | None:
-    """Say why the copy is kept; None where it may go, an absent one too: of that an index may be left."""
+def _verdict(copy: OffloadedCopy, reading: CopyReading | None, *, proven: bool) -> Decision | None:
+    """Say why the copy is kept; None where it may go, an absent one too: of that an index may be left.
+
+    ``proven``: BookKeeper's metadata of the ledger names the holder.
+    """
     if isinstance(reading, UnreadableCopy):
         return Decision(Action.RETRY, Outcome.RETRY, f"whose the offloaded copy is cannot be read: {reading.reason}")
+    if copy.segment and isinstance(reading, AbsentCopy):
+        # Whose an index is that may be left, nothing tells.
+        return _ALREADY_GONE
     if isinstance(reading, PresentCopy) and reading.owner != copy.managed_ledger:
-        owner = reading.owner or "nobody, and BookKeeper has nothing left of the ledger (offload.verify_owner)"
+        owner = reading.owner
+        if owner is None and proven and not copy.segment:
+            return None
+        if owner is None:
+            why = "its name has no ledger" if copy.segment else _NOTHING_LEFT
+            owner = f"nobody, and {why}"
         text = f"pending deletion says {copy.managed_ledger}; the offloaded copy {copy.uuid} names {owner}"
         return Decision(Action.FINISH, Outcome.MISMATCH, text)
     return None

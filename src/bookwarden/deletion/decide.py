@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from uuid import UUID
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.holders import LiveReferences, References, UnknownReferences
+from bookwarden.ledgers.left_behind import why_not_offloaded
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
@@ -18,6 +20,7 @@ class Action(enum.Enum):
     DELETE = "delete"
     DELETE_COPY = "delete the offloaded copy"
     PROVE_COPY = "prove whose the offloaded copy is, and delete it"
+    PROVE_LEFT = "prove that the offloaded copy is whole, and delete BookKeeper's ledger"
     FINISH = "finish"
     RETRY = "retry"
     DELAY = "delay"
@@ -112,6 +115,8 @@ def _judge(
         return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _retry(f"references of {mark.holder()}: {references.reason}")
+    if mark.ledger_id in references.left_behind:
+        return _judge_left_behind(mark, reading, references, circumstances, policy)
     if references.names(mark.ledger_id):
         return _judge_referenced(mark, references, circumstances, policy)
     return _judge_unreferenced(reading, references, circumstances, policy)
@@ -124,6 +129,20 @@ def _judge_referenced(
     if mark.ledger_id not in references.ledger_ids:
         namer = f"{references.naming_shadow(mark.ledger_id)}, a shadow of {namer},"
     return _still_named(f"{namer} still names the ledger", circumstances, policy)
+
+
+def _judge_left_behind(
+    mark: PendingDeletion,
+    reading: StoredLedger,
+    references: LiveReferences,
+    circumstances: Circumstances,
+    policy: DeletionPolicy,
+) -> Decision:
+    problem = why_not_offloaded(references.left_behind[mark.ledger_id], reading.metadata)
+    if problem is not None:
+        return _still_named(f"{mark.holder()} still names the ledger ({problem})", circumstances, policy)
+    delayed = _delayed(circumstances, policy, "its topic names an offloaded copy in its place")
+    return delayed or Decision(Action.PROVE_LEFT, Outcome.DELETED, "")
 
 
 def _still_named(what: str, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
@@ -169,19 +188,41 @@ def _judge_copy(
             return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _retry(f"references of {mark.holder()}: {references.reason}")
+    if not all(listed.offload is None or listed.offload.understood for listed in references.with_copies):
+        return _retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
     if mark.offload_context.uuid in references.offloaded:
         return _still_named(f"{mark.holder()} still names the offloaded copy", circumstances, policy)
+    if isinstance(reading, AbsentLedger):
+        danger = _why_perhaps_the_only_one(mark, mark.offload_context.uuid, references)
+        if danger is not None:
+            return _retry(danger)
     # Without the ledger's own metadata only the copy itself can say whose it is.
     proven = isinstance(reading, StoredLedger)
     action = Action.DELETE_COPY if proven else Action.PROVE_COPY
     return _delayed(circumstances, policy) or Decision(action, Outcome.DELETED, "")
 
 
-def _delayed(circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
+def _why_perhaps_the_only_one(mark: PendingDeletion, uuid: UUID, references: LiveReferences) -> str | None:
+    """Say why the copy may be all that is left of a ledger; its list may be an old one, put back.
+
+    Where the list still names a ledger that BookKeeper has no more, what is in use must be another, finished copy.
+    """
+    if not references.names(mark.ledger_id):
+        return None
+    copies = [listed.offload for listed in references.with_copies if listed.ledger_id == mark.ledger_id]
+    if any(copy is not None and copy.complete and copy.uuid != uuid and copy.uuid.int for copy in copies):
+        return None
+    return (
+        f"{mark.holder()} names the ledger, which BookKeeper has no more, and no other finished copy of it: this one "
+        "may be the only one"
+    )
+
+
+def _delayed(circumstances: Circumstances, policy: DeletionPolicy, why: str = "nothing names it") -> Decision | None:
     left = policy.delete_delay - _verified_for(circumstances)
     if left <= 0:
         return None
-    reason = f"nothing names it; to be deleted in {left:.0f} s (delete_delay_seconds)"
+    reason = f"{why}; to be deleted in {left:.0f} s (delete_delay_seconds)"
     return Decision(Action.DELAY, Outcome.DELAYED, reason, wait=min(left, policy.longest_wait))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bookwarden.deletion.decide import Circumstances, Decision, DeletionPolicy, decide
+from bookwarden.deletion.copy_deletion import NoStores
+from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide
+from bookwarden.deletion.left_behind import LeftBehind
 from bookwarden.deletion.named_ledgers import mark_of_holder
-from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader, ReferenceSearch
+from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader, ReferenceSearch
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holders import Holder, LiveReferences, References
@@ -24,6 +27,7 @@ _VERDICTS = {
     Outcome.RETRY: "nothing yet: the mark would be retried",
     Outcome.GAVE_UP: "nothing: the mark would go to the DLQ",
 }
+_LEFT_BEHIND = "it would be deleted: the broker let go of it, since it was offloaded, and left it behind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +57,18 @@ class Explanation:
 
 
 def explain_ledger(
-    ledger_id: int, catalog: LedgerCatalog, references: ReferenceReader, policy: DeletionPolicy, now_ms: int
+    ledger_id: int,
+    catalog: LedgerCatalog,
+    references: ReferenceReader,
+    policy: DeletionPolicy,
+    now_ms: int,
+    *,
+    copies: Callable[[], OffloadedCopies] = NoStores,
 ) -> Explanation:
-    """Read what there is to know of a ledger, and decide as the sweep would about a mark that has waited its grace."""
+    """Read what there is to know of a ledger, and decide as the sweep would about a mark that has waited its grace.
+
+    ``copies`` opens the stores in which an offloaded copy is looked at that is said to be the only one.
+    """
     (reading,) = catalog.read_many([ledger_id])
     if isinstance(reading, AbsentLedger):
         return _without_mark(reading, _VERDICTS[Outcome.ALREADY_GONE], "BookKeeper has no metadata of this ledger")
@@ -73,7 +86,14 @@ def explain_ledger(
     found = references.read([holder])[holder]
     circumstances = Circumstances(attempts=0, age=policy.still_referenced_grace, now_ms=now_ms)
     decision = decide(mark, reading, found, circumstances, policy)
-    return Explanation(reading, holder, found, decision.outcome, _VERDICTS[decision.outcome], _reason(decision, found))
+    verdict = _VERDICTS[decision.outcome]
+    if decision.action is Action.PROVE_LEFT:
+        left_behind = LeftBehind(copies(), references, policy)
+        asked = [(holder, ledger_id)]
+        decision = left_behind.verdicts(asked, {ledger_id: reading}, {holder: found})[holder, ledger_id]
+        verdict = _LEFT_BEHIND if decision.action is Action.DELETE else _VERDICTS[decision.outcome]
+    reason = _reason(decision, found, ledger_id)
+    return Explanation(reading, holder, found, decision.outcome, verdict, reason)
 
 
 def find_everywhere(explanation: Explanation, search: ReferenceSearch) -> Explanation:
@@ -84,8 +104,9 @@ def find_everywhere(explanation: Explanation, search: ReferenceSearch) -> Explan
     return replace(explanation, everywhere=named, doubts=index.doubts_about(explanation.holder))
 
 
-def _reason(decision: Decision, references: References) -> str:
-    if decision.outcome is Outcome.STILL_REFERENCED:
+def _reason(decision: Decision, references: References, ledger_id: int) -> str:
+    left_behind = isinstance(references, LiveReferences) and ledger_id in references.left_behind
+    if decision.outcome is Outcome.STILL_REFERENCED and not left_behind:
         return "a ledger that is referenced is never deleted"
     if decision.outcome is Outcome.DELETED and isinstance(references, LiveReferences) and not references.exists:
         return "the holder does not exist any more"

@@ -12,11 +12,14 @@ from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, Off
 
 
 def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: str) -> list[PendingDeletion]:
-    """Mark each copy of each ledger: the bookies' unless it is gone, and the offloaded one if there may be one."""
+    """Mark each copy of each ledger: the bookies', and the offloaded one if there may be one.
+
+    The bookies' also where the list says that it was deleted (bookkeeperDeleted): that is written before the delete,
+    and the broker deletes such a ledger never again.
+    """
     marks = []
     for ledger in ledgers:
-        if ledger.offload is None or not ledger.offload.bookkeeper_deleted:
-            marks.append(_mark(topic, LedgerType.LEDGER, ledger.ledger_id, reason))
+        marks.append(_mark(topic, LedgerType.LEDGER, ledger.ledger_id, reason))
         for context in _contexts(ledger.offload):
             marks.append(_mark(topic, LedgerType.OFFLOAD_LEDGER, ledger.ledger_id, reason, context))
     return marks

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from bookwarden.deletion.copy_deletion import CopyDeletions, NoStores
 from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
 from bookwarden.deletion.journal import Journal, JournalEntry
+from bookwarden.deletion.left_behind import LeftBehind
 from bookwarden.deletion.ports import (
     LedgerCatalog,
     MetadataMigrations,
@@ -111,6 +112,7 @@ class Sweep:
         self._copies = CopyDeletions(
             copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
         )
+        self._left_behind = LeftBehind(copies or NoStores(), references, policy)
 
     def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
         """Carry the marks out, step by step, each holder's together; yield the outcomes of each step.
@@ -151,6 +153,7 @@ class Sweep:
         decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
         # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
         decided = self._copies.carry_out(decided, run)
+        decided = self._left_behind.prove(decided, readings, references)
         decided, not_done = self._delete(decided, readings, run)
         return _Attempt(decided, readings, now_ms, not_done)
 

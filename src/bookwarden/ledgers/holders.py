@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from uuid import UUID
+
+from bookwarden.ledgers.managed_ledger import LedgerInfo
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,7 +97,9 @@ class LiveReferences:
     """The ledgers that a holder names, read just now; a holder that does not exist names none.
 
     ``ledger_ids`` are without those that only its ``shadows`` list. ``unnamed_use`` is None where what is not named
-    is not in use either. ``offloaded`` are the offloaded copies that the holder or a shadow names, finished or not.
+    is not in use either. ``offloaded`` are the offloaded copies that the holder or a shadow names, finished or not, and
+    ``with_copies`` the ledgers that they name them with. ``left_behind`` are the ledgers that all of these lists alike
+    say are gone from BookKeeper, so that the offloaded copy is the only one (bookkeeperDeleted).
     """
 
     ledger_ids: frozenset[int]
@@ -102,6 +107,8 @@ class LiveReferences:
     unnamed_use: UnnamedUse | None = None
     shadows: tuple[ShadowList, ...] = ()
     offloaded: frozenset[UUID] = frozenset()
+    with_copies: tuple[LedgerInfo, ...] = ()
+    left_behind: Mapping[int, LedgerInfo] = field(default_factory=dict)
 
     def names(self, ledger_id: int) -> bool:
         """Whether the holder, or a shadow topic of it, names the ledger."""

@@ -57,7 +57,8 @@ class OffloadInfo:
     """The offloaded copy of a ledger; ``uid_msb`` and ``uid_lsb`` are signed as in Java.
 
     ``complete`` is False while an attempt runs or has failed; ``bookkeeper_deleted`` means that this copy is the
-    only one. ``timestamp_ms`` is 0 where the broker wrote none.
+    only one. ``timestamp_ms`` is 0 where the broker wrote none. ``understood`` is False where the node says more of the
+    copy than is known here: then nothing that it says is reason enough to delete anything.
     """
 
     uid_msb: int
@@ -68,6 +69,7 @@ class OffloadInfo:
     driver_name: str
     driver_metadata: Mapping[str, str] = field(default_factory=dict)
     segments: tuple[OffloadSegment, ...] = ()
+    understood: bool = True
 
     @property
     def uuid(self) -> UUID:
@@ -110,8 +112,13 @@ class ManagedLedgerInfo:
     @property
     def offloaded(self) -> frozenset[UUID]:
         """The offloaded copies that this node refers to, finished or not."""
-        offloads = [ledger.offload for ledger in self.ledgers if ledger.offload is not None]
+        offloads = [ledger.offload for ledger in self.with_copies if ledger.offload is not None]
         return frozenset().union(*(offload.uuids for offload in offloads))
+
+    @property
+    def with_copies(self) -> tuple[LedgerInfo, ...]:
+        """The ledgers with an offloaded copy, finished or not."""
+        return tuple([ledger for ledger in self.ledgers if ledger.offload is not None])
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,15 @@ def recorded_metadata(location: StoreLocation) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PresentCopy:
-    """The store has the copy; ``owner`` is the managed ledger that it names, None if it names none."""
+    """The store has the copy; ``owner`` is the managed ledger that it names, None if it names none.
+
+    ``data_bytes`` and ``index_bytes`` are the sizes of its parts, for those who asked for both; None for an index that
+    is missing.
+    """
 
     owner: str | None
+    data_bytes: int = 0
+    index_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

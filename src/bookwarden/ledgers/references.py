@@ -27,6 +27,7 @@ from bookwarden.ledgers.managed_ledger import (
     COMPACTION_CURSOR,
     SHADOW_SOURCE_PROPERTY,
     CursorInfo,
+    LedgerInfo,
     ManagedLedgerInfo,
     SchemaLocator,
 )
@@ -104,8 +105,8 @@ class Doubt(NamedTuple):
 class NodeReferences(NamedTuple):
     """What one node says: which ledgers each place in it names, or the doubt about it, or both.
 
-    ``offloaded`` are the offloaded copies that a managed ledger names, finished or not; ``cursor`` is the whole value
-    of a cursor's node. Both are empty for other nodes.
+    ``offloaded`` are the offloaded copies that a managed ledger names, finished or not, and ``with_copies`` the ledgers
+    that it names them with; ``cursor`` is the whole value of a cursor's node. They are empty for other nodes.
     """
 
     path: str
@@ -114,6 +115,7 @@ class NodeReferences(NamedTuple):
     offloaded: frozenset[UUID] = frozenset()
     cursor: CursorInfo | None = None
     doubt: Doubt | None = None
+    with_copies: tuple[LedgerInfo, ...] = ()
 
     @property
     def ledger_ids(self) -> frozenset[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from operator import attrgetter
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, OffloadSegment, Position
 from bookwarden.wire.envelope import Compression, unwrap, wrap
@@ -78,12 +80,19 @@ def _offload(context: pb.OffloadContext) -> OffloadInfo:
         context.uidMsb,
         context.uidLsb,
         context.complete,
-        context.bookkeeperDeleted,
+        context.bookkeeperDeleted != 0,
         context.timestamp,
         context.driverMetadata.name,
         _driver_properties(context.driverMetadata),
         tuple(_segment(segment) for segment in context.offloadSegment),
+        _is_understood(context),
     )
+
+
+def _is_understood(context: pb.OffloadContext) -> bool:
+    """Whether all that the node says of a copy is known here, down to the yes or no of bookkeeperDeleted."""
+    messages = (context, context.driverMetadata, *context.offloadSegment)
+    return context.bookkeeperDeleted in (0, 1) and not any(len(UnknownFieldSet(message)) for message in messages)
 
 
 def _segment(segment: pb.OffloadSegment) -> OffloadSegment:

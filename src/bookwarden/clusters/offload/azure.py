@@ -10,9 +10,10 @@ from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import ContainerClient
 
+from bookwarden.clusters.offload.heads import Head, StoredHead, examine, look
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
-from bookwarden.clusters.offload.names import data_name, object_names, owner_in
+from bookwarden.clusters.offload.names import object_names, owner_in
 from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
@@ -21,7 +22,6 @@ from bookwarden.ledgers.offloaded_copies import (
     CopyFate,
     CopyReading,
     OffloadedCopy,
-    PresentCopy,
     StoreLocation,
     UnreadableCopy,
 )
@@ -64,7 +64,11 @@ class AzureStore:
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at the data blob of each copy, in the order asked."""
-        return look_at_each(copies, self._look, self._limits.parallel)
+        return look_at_each(copies, lambda copy: look(copy, self._head), self._limits.parallel)
+
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at data and index of each copy, in the order asked."""
+        return look_at_each(copies, lambda copy: examine(copy, self._head), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data and index of each copy, in the order asked; Azure drops unfinished uploads by itself."""
@@ -99,9 +103,9 @@ class AzureStore:
         if self._identity is not None:
             self._identity.close()
 
-    def _look(self, copy: OffloadedCopy) -> CopyReading:
+    def _head(self, name: str) -> Head:
         try:
-            found = self._client.get_blob_client(data_name(copy)).get_blob_properties()
+            found = self._client.get_blob_client(name).get_blob_properties()
         except ResourceNotFoundError as error:
             # A missing container is no missing blob.
             return AbsentCopy() if _code(error) == _GONE else UnreadableCopy(self._say(error))
@@ -109,7 +113,7 @@ class AzureStore:
             if _is_silence(error):
                 raise StoreSilentError(self._say(error)) from error
             return UnreadableCopy(self._say(error))
-        return PresentCopy(owner_in(found.metadata or {}))
+        return StoredHead(int(found.size), owner_in(found.metadata or {}))
 
     def _delete(self, copies: Sequence[OffloadedCopy]) -> Iterator[CopyDeletion]:
         names = [name for copy in copies for name in object_names(copy)]

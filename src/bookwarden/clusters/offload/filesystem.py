@@ -39,6 +39,10 @@ class FileSystemStore:
         """Look at the folder of each copy, in the order asked."""
         return [self._guarded(copy, self._look, UnreadableCopy) for copy in copies]
 
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at data and index of each copy, in the order asked."""
+        return [self._guarded(copy, self._examine, UnreadableCopy) for copy in copies]
+
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete the folder of each copy, in the order asked."""
         return [
@@ -64,6 +68,14 @@ class FileSystemStore:
 
     def _look(self, copy: OffloadedCopy, folder: Path) -> CopyReading:
         return PresentCopy(copy.managed_ledger) if folder.is_dir() else AbsentCopy()
+
+    def _examine(self, copy: OffloadedCopy, folder: Path) -> CopyReading:
+        # A Hadoop MapFile is a folder of two files.
+        data, index = folder / "data", folder / "index"
+        if not data.is_file():
+            return AbsentCopy()
+        index_bytes = index.stat().st_size if index.is_file() else None
+        return PresentCopy(copy.managed_ledger, data.stat().st_size, index_bytes)
 
     def _delete(self, copy: OffloadedCopy, folder: Path) -> CopyDeletion:
         if not folder.exists():

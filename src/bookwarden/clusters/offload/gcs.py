@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from google.api_core.exceptions import GoogleAPICallError, NotFound, RetryError
@@ -14,9 +15,10 @@ from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
+from bookwarden.clusters.offload.heads import Head, StoredHead, examine, look
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
-from bookwarden.clusters.offload.names import data_name, object_names, owner_in
+from bookwarden.clusters.offload.names import object_names, owner_in
 from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
@@ -25,7 +27,6 @@ from bookwarden.ledgers.offloaded_copies import (
     CopyFate,
     CopyReading,
     OffloadedCopy,
-    PresentCopy,
     StoreLocation,
     UnreadableCopy,
 )
@@ -56,8 +57,13 @@ class GcsStore:
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at the data object of each copy, in the order asked."""
-        bucket = self._client.bucket(self._location.bucket)
-        return look_at_each(copies, lambda copy: self._look(bucket, copy), self._limits.parallel)
+        head = partial(self._head, self._client.bucket(self._location.bucket))
+        return look_at_each(copies, lambda copy: look(copy, head), self._limits.parallel)
+
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at data and index of each copy, in the order asked."""
+        head = partial(self._head, self._client.bucket(self._location.bucket))
+        return look_at_each(copies, lambda copy: examine(copy, head), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data and index of each copy, in the order asked; parts of uploads carry no ledger's name."""
@@ -100,14 +106,14 @@ class GcsStore:
         """Close the connections."""
         self._client.close()
 
-    def _look(self, bucket: Any, copy: OffloadedCopy) -> CopyReading:
+    def _head(self, bucket: Any, name: str) -> Head:
         try:
-            blob = bucket.get_blob(data_name(copy), timeout=self._timeout, retry=self._retry)
+            blob = bucket.get_blob(name, timeout=self._timeout, retry=self._retry)
         except _FAILURES as error:
             if _is_silence(error):
                 raise StoreSilentError(self._say(error)) from error
             return UnreadableCopy(self._say(error))
-        return AbsentCopy() if blob is None else PresentCopy(owner_in(blob.metadata or {}))
+        return AbsentCopy() if blob is None else StoredHead(int(blob.size or 0), owner_in(blob.metadata or {}))
 
     def _delete(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         bucket = self._client.bucket(self._location.bucket)

@@ -9,15 +9,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from bookwarden.clusters.offload.heads import Head, StoredHead, examine, look
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
-from bookwarden.clusters.offload.names import data_name, object_names, owner_in
+from bookwarden.clusters.offload.names import object_names, owner_in
 from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
@@ -26,7 +28,6 @@ from bookwarden.ledgers.offloaded_copies import (
     CopyFate,
     CopyReading,
     OffloadedCopy,
-    PresentCopy,
     StoreLocation,
     UnreadableCopy,
 )
@@ -67,8 +68,13 @@ class S3Store:
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at the data object of each copy, in the order asked."""
-        words: dict[int, str] = {}
-        return look_at_each(copies, lambda copy: self._look(copy, words), self._limits.parallel)
+        head = partial(self._head, {})
+        return look_at_each(copies, lambda copy: look(copy, head), self._limits.parallel)
+
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at data and index of each copy, in the order asked."""
+        head = partial(self._head, {})
+        return look_at_each(copies, lambda copy: examine(copy, head), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data, index and unfinished uploads of each copy; S3 does not tell absent objects from deleted."""
@@ -121,9 +127,9 @@ class S3Store:
         """Close the connections."""
         self._client.close()
 
-    def _look(self, copy: OffloadedCopy, words: dict[int, str]) -> CopyReading:
+    def _head(self, words: dict[int, str], name: str) -> Head:
         try:
-            answer = self._client.head_object(Bucket=self._bucket, Key=data_name(copy))
+            answer = self._client.head_object(Bucket=self._bucket, Key=name)
         except BotoCoreError as error:
             raise StoreSilentError(self._say(error)) from error
         except ClientError as error:
@@ -132,16 +138,16 @@ class S3Store:
                 # A missing bucket looks the same here; the delete that follows tells.
                 return AbsentCopy()
             if status not in words:
-                words[status] = self._words(copy, error)
+                words[status] = self._words(name, error)
             if is_silence(status):
                 raise StoreSilentError(words[status]) from error
             return UnreadableCopy(words[status])
-        return PresentCopy(owner_in(answer.get("Metadata", {})))
+        return StoredHead(int(answer["ContentLength"]), owner_in(answer.get("Metadata", {})))
 
-    def _words(self, copy: OffloadedCopy, error: ClientError) -> str:
+    def _words(self, name: str, error: ClientError) -> str:
         """Ask again in a way that has an answer with text: that of a HEAD is empty."""
         try:
-            self._client.get_object(Bucket=self._bucket, Key=data_name(copy), Range="bytes=0-0")["Body"].close()
+            self._client.get_object(Bucket=self._bucket, Key=name, Range="bytes=0-0")["Body"].close()
         except (ClientError, BotoCoreError) as told:
             return self._say(told)
         return self._say(error)

@@ -37,6 +37,9 @@ class CopyStore(Protocol):
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at each copy, in the order asked."""
 
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at data and index of each copy, in the order asked."""
+
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete all objects of each copy, in the order asked."""
 
@@ -92,6 +95,10 @@ class OffloadStores:
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at each copy, in the order asked; a copy that cannot be looked at is UnreadableCopy."""
         return self._each(copies, lambda store, some: store.read_many(some), UnreadableCopy)
+
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at data and index of each copy, in the order asked; one that cannot be looked at is UnreadableCopy."""
+        return self._each(copies, lambda store, some: store.examine_many(some), UnreadableCopy)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete each copy with its index and the remains of its uploads, in the order asked; never raises for one."""

@@ -32,7 +32,7 @@ from bookwarden.ledgers.holders import (
     ShadowList,
     UnknownReferences,
 )
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo
 from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
@@ -112,8 +112,14 @@ class MetadataReferences:
         own, *others = found
         exists = any(node is not None for node in own)
         if isinstance(holder, ManagedLedgerHolder):
+            lists = [node for root in found for node in root if node is not None]
             return LiveReferences(
-                _named(own), exists, shadows=_shadow_lists(needed[1:], others), offloaded=_offloaded(found)
+                _named(own),
+                exists,
+                shadows=_shadow_lists(needed[1:], others),
+                offloaded=_offloaded(found),
+                with_copies=tuple(chain.from_iterable(node.with_copies for node in lists)),
+                left_behind=_left_behind(lists),
             )
         named = _named(chain(*found))
         if isinstance(holder, CompactedHolder):
@@ -186,6 +192,20 @@ def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
 def _offloaded(found: Iterable[_OfRoots]) -> frozenset[UUID]:
     copies = [node.offloaded for nodes in found for node in nodes if node is not None and node.offloaded]
     return frozenset[UUID]().union(*copies)
+
+
+def _left_behind(lists: Sequence[NodeReferences]) -> dict[int, LedgerInfo]:
+    """Find the ledgers of which all lists that name them say the same: that only the offloaded copy is left."""
+    told: dict[int, list[LedgerInfo]] = {}
+    for ledger in chain.from_iterable(node.with_copies for node in lists):
+        if ledger.offload is not None and ledger.offload.bookkeeper_deleted:
+            told.setdefault(ledger.ledger_id, []).append(ledger)
+    return {
+        ledger_id: first
+        for ledger_id, (first, *others) in told.items()
+        if 1 + len(others) == sum(ledger_id in node.ledger_ids for node in lists)
+        and all(other == first for other in others)
+    }
 
 
 def _shadow_lists(shadows: Sequence[ReferenceNode], found: Sequence[_OfRoots]) -> tuple[ShadowList, ...]:

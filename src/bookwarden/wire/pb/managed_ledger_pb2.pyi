@@ -68,11 +68,11 @@ class OffloadContext(_message.Message):
     uidMsb: int
     uidLsb: int
     complete: bool
-    bookkeeperDeleted: bool
+    bookkeeperDeleted: int
     timestamp: int
     driverMetadata: OffloadDriverMetadata
     offloadSegment: _containers.RepeatedCompositeFieldContainer[OffloadSegment]
-    def __init__(self, uidMsb: _Optional[int] = ..., uidLsb: _Optional[int] = ..., complete: bool = ..., bookkeeperDeleted: bool = ..., timestamp: _Optional[int] = ..., driverMetadata: _Optional[_Union[OffloadDriverMetadata, _Mapping]] = ..., offloadSegment: _Optional[_Iterable[_Union[OffloadSegment, _Mapping]]] = ...) -> None: ...
+    def __init__(self, uidMsb: _Optional[int] = ..., uidLsb: _Optional[int] = ..., complete: bool = ..., bookkeeperDeleted: _Optional[int] = ..., timestamp: _Optional[int] = ..., driverMetadata: _Optional[_Union[OffloadDriverMetadata, _Mapping]] = ..., offloadSegment: _Optional[_Iterable[_Union[OffloadSegment, _Mapping]]] = ...) -> None: ...
 
 class NestedPositionInfo(_message.Message):
     __slots__ = ("ledgerId", "entryId")

@@ -1,0 +1,57 @@
+"""Ledgers that their topic's list says are gone from BookKeeper, and that are still there: what they ask to be deleted.
+
+A broker writes bookkeeperDeleted first and deletes after, so one that dies in between leaves the ledger behind, and
+deletes it never again (ManagedLedgerImpl.internalTrimLedgers and asyncDeleteLedger of Pulsar 4.0). Here the offloaded
+copy must be proven before the ledger goes, which may turn out to be the only one that is left.
+"""
+
+from __future__ import annotations
+
+from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden.ledgers.offloaded_copies import (
+    AbsentCopy,
+    CopyReading,
+    OffloadedCopy,
+    UnreadableCopy,
+    store_location,
+)
+
+
+def copy_left(listed: LedgerInfo, offload: OffloadInfo, managed_ledger: str) -> OffloadedCopy:
+    """Name the offloaded copy that the list says is the only one."""
+    location = store_location(offload.driver_name, offload.driver_metadata)
+    return OffloadedCopy(listed.ledger_id, managed_ledger, offload.uuid, location)
+
+
+def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | None:
+    """Say why the list does not tell of a whole offloaded copy of this ledger; None if it does."""
+    offload = listed.offload
+    if offload is None or not offload.bookkeeper_deleted:
+        return "the list does not say that BookKeeper's ledger was deleted"
+    if not offload.understood:
+        return "the list says more of its offloaded copy than is known here"
+    if not offload.complete or offload.uuid.int == 0:
+        return "the list does not say that its offloaded copy is complete"
+    if offload.segments:
+        return "the list has segments of the former streaming offload"
+    if metadata.state is not LedgerState.CLOSED or metadata.last_entry_id is None:
+        return "BookKeeper's ledger is not closed"
+    if metadata.last_entry_id >= listed.entries:
+        return f"BookKeeper has {metadata.last_entry_id + 1:,} entries of it, and the list {listed.entries:,}"
+    return None
+
+
+def why_not_whole(copy: OffloadedCopy, reading: CopyReading, length: int) -> str | None:
+    """Say why what the store has is no whole copy of a ledger of so many bytes; None if it is."""
+    if isinstance(reading, UnreadableCopy):
+        return f"it cannot be looked at: {reading.reason}"
+    if isinstance(reading, AbsentCopy):
+        return "the store has no data of it"
+    if reading.owner not in (None, copy.managed_ledger):
+        return f"it names {reading.owner}"
+    if reading.data_bytes < max(length, 1):
+        return f"its data has {reading.data_bytes:,} bytes, and the ledger {length:,}"
+    if not reading.index_bytes:
+        return "its index is empty" if reading.index_bytes == 0 else "the store has no index of it"
+    return None
