@@ -60,7 +60,7 @@ from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_progress import MigrationTimes
 from bookwarden.metastore.migrations import Migrations
 from bookwarden.metastore.throttle import throttled
-from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
+from bookwarden.metastore.urls import open_store, path_before, scheme_of, split_chroot
 from bookwarden.metastore.write_conditions import ConditionalStore
 from bookwarden.metastore.write_protected import WriteProtectedStore
 from bookwarden.resources import Resources
@@ -348,6 +348,7 @@ class MetadataContext(Resources):
                 Brokers(self._keep(PulsarAdmin(connection_of(settings)))),
                 self.last_entries,
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
+                seen_from_ledgers=[path_before(place.url, url) for url in self.stores],
             )
             self._addresses = BookieAddresses(bookkeeper, place.ledgers_root)
             self._bookie_options = bookie_options_of(settings)

@@ -11,11 +11,12 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
+from bookwarden.metastore.oxia import OxiaStore
 from servers.waiting import eventually
 
 DELETED, ABSENT, LOST_RACE = DeleteResult.DELETED, DeleteResult.ABSENT, DeleteResult.LOST_RACE
@@ -193,6 +194,30 @@ def test_a_node_that_was_created_again_keeps_its_results_apart(store: MetadataSt
     assert node is not None
     assert store.delete_many([(path, node.version)], created_ms=[node.created_ms]) == [DELETED]
     assert store.delete_many([(path, node.version)], created_ms=[node.created_ms]) == [ABSENT]
+
+
+def test_a_delete_demands_that_other_nodes_are_as_they_were_read(stores: Pair, root: str) -> None:
+    store, theirs = stores
+    holders = [Condition(path, version) for path, version in expected_of(store, fill(store, root, 5))]
+    store.create(f"{root}/ledgers", b"")
+    doomed = expected_of(store, fill(store, f"{root}/ledgers", 300))
+    # Each ledger has the node of one of five holders, every tenth one more, and some have none.
+    conditions = [
+        () if index % 7 == 6 else (holders[index % 5], *([holders[(index + 1) % 5]] if index % 10 == 0 else []))
+        for index in range(300)
+    ]
+    theirs.put(holders[1].path, b"it names them again", holders[1].version)
+    theirs.delete_many([holders[4]])
+    # Oxia has no transaction over several keys.
+    changed = set() if isinstance(store, OxiaStore) else {holders[1], holders[4]}
+    results = theirs.delete_many(doomed, conditions=conditions)
+    assert results == [LOST_RACE if changed.intersection(some) else DELETED for some in conditions]
+    left = [index for index, node in enumerate(store.get_many([path for path, _ in doomed])) if node is not None]
+    assert left == [index for index, some in enumerate(conditions) if changed.intersection(some)]
+    # Read again, they go.
+    again = [doomed[index] for index in left]
+    now = [[Condition(holders[1].path, version_of(store, holders[1].path))] for _ in again]
+    assert store.delete_many(again, conditions=now) == [DELETED] * len(again)
 
 
 def test_paths_may_hold_any_text(store: MetadataStore, root: str) -> None:

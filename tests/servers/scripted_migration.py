@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.errors import NotFoundError, StoreAccessError, StoreUnavailableError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.migrating import MigratingStore
@@ -102,9 +102,13 @@ class Session(ConditionalStore):
         self._nodes()
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
-        return self._write(lambda nodes: nodes.delete_many(expected, created_ms=created_ms))
+        return self._write(lambda nodes: nodes.delete_many(expected, created_ms=created_ms, conditions=conditions))
 
     def put(self, path: str, value: bytes, version: int) -> int:
         return self._write(lambda nodes: nodes.put(path, value, version))

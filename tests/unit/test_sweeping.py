@@ -15,7 +15,7 @@ from bookwarden.deletion.journal import JournalEntry
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.errors import PulsarUnavailableError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.ledgers.names import decode_local_name
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
@@ -45,10 +45,14 @@ class Faulty(MemoryStore):
         return super().get_many(paths)
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         self.before_delete()
-        return super().delete_many(expected, created_ms=created_ms)
+        return super().delete_many(expected, created_ms=created_ms, conditions=conditions)
 
 
 class Recorder:

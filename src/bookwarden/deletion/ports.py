@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from bookwarden.ledgers.holders import Holder, References
 from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position, SchemaLocator
-from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
+from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.references import ReferenceIndex
@@ -24,9 +24,13 @@ class LedgerCatalog(Protocol):
         the store as a whole does not answer.
         """
 
-    def delete_many(self, ledgers: Sequence[StoredLedger]) -> list[DeleteResult]:
+    def delete_many(
+        self, ledgers: Sequence[StoredLedger], conditions: Sequence[Conditions] | None = None
+    ) -> list[DeleteResult]:
         """Delete the metadata of each ledger if it still has the version that was read, in the order asked.
 
+        ``conditions``, those of each, are nodes that its holder names ledgers in, with the versions that were read: one
+        that changed makes it LOST_RACE, where the store can demand that in the transaction that deletes.
         Never raises for a single ledger. A connection that breaks under the write is resolved by reading back;
         what stays unresolved is DeleteResult.UNKNOWN.
         """

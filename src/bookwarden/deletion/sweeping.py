@@ -24,8 +24,8 @@ from bookwarden.deletion.ports import (
     ReferenceReader,
 )
 from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
-from bookwarden.ledgers.holders import Holder, References
-from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.holders import Holder, References, UnknownReferences
+from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
@@ -154,7 +154,7 @@ class Sweep:
         # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)
-        decided, not_done = self._delete(decided, readings, run)
+        decided, not_done = self._delete(decided, readings, references, run)
         return _Attempt(decided, readings, now_ms, not_done)
 
     def _read(self, sound: Sequence[tuple[Holder, ReceivedMark]]) -> dict[int, LedgerReading]:
@@ -182,22 +182,25 @@ class Sweep:
         self,
         decided: Sequence[tuple[ReceivedMark, Decision]],
         readings: Mapping[int, LedgerReading],
+        references: Mapping[Holder, References],
         run: str,
     ) -> tuple[list[tuple[ReceivedMark, Decision]], frozenset[int]]:
         doomed: dict[int, StoredLedger] = {}
         entries: list[JournalEntry] = []
+        conditions: list[Conditions] = []
         for message, decision in decided:
             reading = readings.get(_mark(message).ledger_id) if decision.action is Action.DELETE else None
             if isinstance(reading, StoredLedger) and reading.ledger_id not in doomed:
                 doomed[reading.ledger_id] = reading
                 entries.append(_journal_entry(reading, message, run, int(self._clock() * 1000)))
+                conditions.append(_as_read(references[_mark(message).holder()]))
         if not doomed:
             return list(decided), frozenset()
         if self._dry_run:
             would = Decision(Action.FINISH, Outcome.WOULD_DELETE, "dry run")
             return [(m, would if d.action is Action.DELETE else d) for m, d in decided], frozenset()
         self._journal.append(entries)
-        results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values())), strict=True))
+        results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values()), conditions), strict=True))
         not_done = frozenset(ledger_id for ledger_id, result in results.items() if result in _NOT_DONE)
         return [self._after_delete(message, decision, results) for message, decision in decided], not_done
 
@@ -262,6 +265,10 @@ def _holder(message: ReceivedMark) -> Holder | None:
         return message.mark.holder()
     except MalformedMarkError:
         return None
+
+
+def _as_read(references: References) -> Conditions:
+    return () if isinstance(references, UnknownReferences) else references.conditions
 
 
 def _is_of(message: ReceivedMark, ledger_ids: frozenset[int]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from bookwarden.ledgers.managed_ledger import LedgerInfo
+from bookwarden.ledgers.metadata import Conditions
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,6 +101,8 @@ class LiveReferences:
     is not in use either. ``offloaded`` are the offloaded copies that the holder or a shadow names, finished or not, and
     ``with_copies`` the ledgers that they name them with. ``left_behind`` are the ledgers that all of these lists alike
     say are gone from BookKeeper, so that the offloaded copy is the only one (bookkeeperDeleted).
+    ``conditions`` are the nodes that this was read from, with their versions, as far as the transaction that deletes a
+    ledger can demand that they are still so: a node that does not exist cannot be demanded.
     """
 
     ledger_ids: frozenset[int]
@@ -109,6 +112,7 @@ class LiveReferences:
     offloaded: frozenset[UUID] = frozenset()
     with_copies: tuple[LedgerInfo, ...] = ()
     left_behind: Mapping[int, LedgerInfo] = field(default_factory=dict)
+    conditions: Conditions = ()
 
     def names(self, ledger_id: int) -> bool:
         """Whether the holder, or a shadow topic of it, names the ledger."""

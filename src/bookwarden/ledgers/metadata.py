@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -79,6 +79,16 @@ class UnreadableLedger:
 
 
 LedgerReading = StoredLedger | AbsentLedger | UnreadableLedger
+
+
+class Condition(NamedTuple):
+    """A node of a metadata store that has to be there with this version when something is written."""
+
+    path: str
+    version: int
+
+
+Conditions = Sequence[Condition]
 
 
 class DeleteResult(enum.Enum):

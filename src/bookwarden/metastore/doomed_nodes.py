@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore.interface import Versioned
 
 
 class Target(NamedTuple):
     """A node to delete, by absolute path; ``in_doubt`` once a delete was sent whose answer never came.
+
+    ``conditions`` are other nodes, by absolute path, that have to be as they were read.
 
     A tuple, since a sweep makes one of each ledger.
     """
@@ -18,6 +20,7 @@ class Target(NamedTuple):
     path: str
     version: int
     created_ms: int | None = None
+    conditions: tuple[Condition, ...] = ()
     in_doubt: bool = False
 
     def result_of(self, found: Versioned | None) -> DeleteResult | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
 
@@ -30,9 +30,13 @@ class ForwardingStore(MetadataStore):
         self._store.sync()
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
-        return self._store.delete_many(expected, created_ms=created_ms)
+        return self._store.delete_many(expected, created_ms=created_ms, conditions=conditions)
 
     def put(self, path: str, value: bytes, version: int) -> int:
         return self._store.put(path, value, version)

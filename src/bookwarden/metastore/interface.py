@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bookwarden.errors import NotFoundError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 
 
 class Versioned(NamedTuple):
@@ -53,7 +53,11 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         """Delete each (path, expected version); the results are in the order asked.
 
@@ -61,6 +65,9 @@ class MetadataStore(ABC):
         has one result. What a broken connection leaves in doubt is read back: absent is DELETED (by us, or by
         someone who wanted the same), unchanged is tried again, and what stays in doubt is UNKNOWN.
         ``created_ms``, one for each, keeps a node that was created again from being taken for the old one.
+        ``conditions``, those of each, are other nodes that have to be as they were read: where the store has
+        transactions, as ZooKeeper has, they are demanded in the one that deletes, and a node whose conditions fail is
+        LOST_RACE; Oxia has none, and passes over them.
         Raises StoreUnavailableError only if nothing at all was sent, StoreAccessError only if nothing was deleted.
         """
 

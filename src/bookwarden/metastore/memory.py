@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.creation import CreateResult, NewNode
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path
 
@@ -38,14 +38,18 @@ class MemoryStore(MetadataStore):
             return [self._nodes.get(validate_path(path)) for path in paths]
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         done: dict[tuple[str, int], DeleteResult] = {}
         with self._lock:
             self._require_open()
-            for path, version in expected:
+            for (path, version), demanded in zip(expected, conditions or [()] * len(expected), strict=True):
                 if (path, version) not in done:
-                    done[path, version] = self._delete(validate_path(path), version)
+                    done[path, version] = self._delete(validate_path(path), version, demanded)
         deleted = [path for (path, _), result in done.items() if result is DeleteResult.DELETED]
         self._notify(deleted)
         return [done[pair] for pair in expected]
@@ -151,7 +155,10 @@ class MemoryStore(MetadataStore):
         self._children[path] = set()
         self._children[parent].add(path.rpartition("/")[2])
 
-    def _delete(self, path: str, version: int) -> DeleteResult:
+    def _delete(self, path: str, version: int, conditions: Conditions) -> DeleteResult:
+        seen = [self._nodes.get(condition.path) for condition in conditions]
+        if any(now is None or now.version != then.version for now, then in zip(seen, conditions, strict=True)):
+            return DeleteResult.LOST_RACE
         node = self._nodes.get(path)
         if node is None:
             return DeleteResult.ABSENT

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bookwarden.errors import StoreAccessError, StoreError, StoreMigratingError, StoreUnavailableError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.migrating_follower import Follower
 from bookwarden.metastore.migrating_progress import MigrationTimes, Progress, Standing
@@ -27,7 +27,7 @@ from bookwarden.metastore.migration_phases import (
     State,
 )
 from bookwarden.metastore.urls import open_store
-from bookwarden.metastore.write_conditions import Condition, ConditionalStore
+from bookwarden.metastore.write_conditions import ConditionalStore
 
 T = TypeVar("T")
 
@@ -114,11 +114,15 @@ class MigratingStore(MetadataStore):
             store.sync()
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         if not expected:
             return []
-        results = self._write(lambda store: store.delete_many(expected, created_ms=created_ms))
+        results = self._write(lambda store: store.delete_many(expected, created_ms=created_ms, conditions=conditions))
         gone = (DeleteResult.DELETED, DeleteResult.ABSENT)
         self._progress.target.forget(
             [path for (path, _), result in zip(expected, results, strict=True) if result in gone]

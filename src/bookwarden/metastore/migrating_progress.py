@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.errors import BookwardenError, StoreMigratingError, StoreUnavailableError
+from bookwarden.ledgers.metadata import Condition
 from bookwarden.metastore.migrating_flag import UNREAD, read_flag_anew
 from bookwarden.metastore.migrating_target import MigrationTarget
 from bookwarden.metastore.migration_phases import (
@@ -24,7 +25,7 @@ from bookwarden.metastore.migration_phases import (
     Participation,
     State,
 )
-from bookwarden.metastore.write_conditions import Condition, ConditionalStore
+from bookwarden.metastore.write_conditions import ConditionalStore
 
 _LOG = logging.getLogger(__name__)
 _NEVER: Final = float("-inf")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from bookwarden.errors import ConfigError, LostRaceError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.forwarding import ForwardingStore
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import parent_of
@@ -30,7 +30,11 @@ class TargetStore(ForwardingStore):
         ]
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         read_here = [index for index, (_, version) in enumerate(expected) if version >= FIRST_VERSION]
         done = self._store.delete_many(

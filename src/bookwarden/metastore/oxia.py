@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.creation import CreateResult, NewNode
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import MetadataStore, Versioned
@@ -63,7 +63,11 @@ class OxiaStore(MetadataStore):
         return self._reader.get_many(validate_paths(paths), self._cluster.deadline()) if paths else []
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         self._cluster.require_open()
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)

@@ -59,6 +59,18 @@ def split_chroot(url: str) -> tuple[str, str]:
     return f"zk:{','.join(sorted(hosts))}", chroot
 
 
+def path_before(url: str, other: str) -> str | None:
+    """Say what the store of this URL puts before the paths of the other, so that both name the same nodes.
+
+    None where they are not the same ensemble, where the other's nodes are not all below this one's chroot, and where
+    the store has no transactions over several nodes: only ZooKeeper, and the store in memory, have.
+    """
+    (ensemble, chroot), (other_ensemble, other_chroot) = split_chroot(url), split_chroot(other)
+    if scheme_of(url) not in ("zk", "memory") or ensemble != other_ensemble:
+        return None
+    return other_chroot[len(chroot) :] if f"{other_chroot}/".startswith(f"{chroot}/") else None
+
+
 def _parted(url: str) -> tuple[str, str]:
     scheme, separator, rest = url.partition(":")
     if separator and scheme in _LOADERS:

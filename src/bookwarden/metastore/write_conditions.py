@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from bookwarden.ledgers.metadata import Condition
 from bookwarden.metastore.interface import MetadataStore
-
-
-class Condition(NamedTuple):
-    """A node that has to be there with this version."""
-
-    path: str
-    version: int
 
 
 class WriteConditions(Protocol):

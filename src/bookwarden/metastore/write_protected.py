@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bookwarden.errors import StoreMovedError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.forwarding import ForwardingStore
 from bookwarden.metastore.interface import MetadataStore
 
@@ -18,7 +18,11 @@ class WriteProtectedStore(ForwardingStore):
         self._reason = reason
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         raise StoreMovedError(self._reason)
 

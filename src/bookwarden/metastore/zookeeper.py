@@ -20,7 +20,7 @@ from bookwarden.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
 from bookwarden.metastore import zookeeper_lists
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.doomed_nodes import Target, runs
@@ -79,13 +79,19 @@ class ZooKeeperStore(ConditionalStore):
         return self._reader.read(absolute, self._session.deadline())
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         paths = self._session.absolute_many(validate_paths([path for path, _ in expected]))
         versions = [version for _, version in expected]
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
+        demanded = [self._demanded(some) for some in conditions] if conditions is not None else [()] * len(expected)
         targets = [
-            Target(path, version, created) for path, version, created in zip(paths, versions, times, strict=True)
+            Target(path, version, created, some)
+            for path, version, created, some in zip(paths, versions, times, demanded, strict=True)
         ]
         results: dict[tuple[str, int], DeleteResult] = {}
         for run in runs(targets):
@@ -163,6 +169,9 @@ class ZooKeeperStore(ConditionalStore):
 
     def close(self) -> None:
         self._session.close()
+
+    def _demanded(self, conditions: Conditions) -> tuple[Condition, ...]:
+        return tuple([Condition(self._absolute(path), version) for path, version in conditions])
 
     def _absolute(self, path: str) -> str:
         return self._session.absolute(validate_path(path))

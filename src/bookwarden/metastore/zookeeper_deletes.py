@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookwarden.errors import StoreAccessError, StoreMigratingError, StoreUnavailableError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target
@@ -38,6 +38,7 @@ _RESULT_OF_CODE: Final = {
 @dataclass(frozen=True, slots=True)
 class _Delete:
     targets: list[Target]
+    demanded: list[Condition]
     request: ConditionalMulti
     reply: PendingReply
 
@@ -65,7 +66,7 @@ class BatchDelete:
         """Delete the nodes, whose paths differ; raise only if none of them can have been deleted."""
         settings = self.session.connection
         size = self.session.pace.most_nodes(settings.batch_size)
-        batches = split(targets, size, settings.max_request_bytes, lambda target: target.path)
+        batches = split(targets, size, settings.max_request_bytes, _all_paths)
         try:
             self._work_off(deque(batches), self.session.deadline())
         except StoreUnavailableError as error:
@@ -108,9 +109,14 @@ class BatchDelete:
             queue.clear()
 
     def _send(self, targets: list[Target], deadline: Deadline) -> _Delete:
-        operations = [wire.delete_operation(target.path, target.version) for target in targets]
+        # The same holder's node is mostly that of many.
+        demanded = list(dict.fromkeys([some for target in targets for some in target.conditions]))
+        operations = [
+            *[wire.check_operation(path, version) for path, version in demanded],
+            *[wire.delete_operation(target.path, target.version) for target in targets],
+        ]
         request = ConditionalMulti(operations, self.conditions, self.session.absolute)
-        return _Delete(targets, request, self.session.send(request, deadline))
+        return _Delete(targets, demanded, request, self.session.send(request, deadline))
 
     def _withdraw(self, delete: _Delete) -> bool:
         withdrawn = delete.request.withdraw()
@@ -137,7 +143,17 @@ class BatchDelete:
             self._record(delete.targets, DeleteResult.DELETED)
             deadline.progress()
             return []
-        return self._settle_refused(delete.targets, failed, results[failed], deadline)
+        if failed < len(delete.demanded):
+            return self._settle_changed(delete.targets, delete.demanded[failed], deadline)
+        culprit = delete.targets[failed - len(delete.demanded)]
+        return self._settle_refused(delete.targets, culprit, results[failed], deadline)
+
+    def _settle_changed(self, targets: list[Target], changed: Condition, deadline: Deadline) -> list[list[Target]]:
+        """Keep what rests on a node that is no longer as it was read; send the others again."""
+        self._record([target for target in targets if changed in target.conditions], DeleteResult.LOST_RACE)
+        deadline.progress()
+        again = [target for target in targets if changed not in target.conditions]
+        return [again] if again else []
 
     def _settle_lost(self, delete: _Delete, lost: ReplyLost, deadline: Deadline) -> list[list[Target]]:
         withdrawn = self._withdraw(delete)
@@ -149,8 +165,9 @@ class BatchDelete:
         doubtful = [target._replace(in_doubt=True) for target in delete.targets]
         return halves(self._still_to_delete(doubtful, deadline))
 
-    def _settle_refused(self, targets: list[Target], failed: int, code: int, deadline: Deadline) -> list[list[Target]]:
-        culprit = targets[failed]
+    def _settle_refused(
+        self, targets: list[Target], culprit: Target, code: int, deadline: Deadline
+    ) -> list[list[Target]]:
         rest = [target for target in targets if target is not culprit]
         if code == wire.NO_AUTH:
             # The right to delete belongs to the parent, so its other children are refused too.
@@ -180,6 +197,11 @@ class BatchDelete:
 
     def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
         self.results.update(dict.fromkeys([target.path for target in targets], result))
+
+
+def _all_paths(target: Target) -> str:
+    """Give as long a text as all paths that a request has of this node at most."""
+    return "".join([target.path, *(some.path for some in target.conditions)]) if target.conditions else target.path
 
 
 def _result_of_code(target: Target, code: int) -> DeleteResult:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NoReturn
 
 from bookwarden.errors import NotFoundError, RefusedError, StoreUnavailableError
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
 from bookwarden.metastore.zookeeper_jute import Bytes, damaged, is_of_session
@@ -87,7 +87,11 @@ class SnapshotStore(MetadataStore):
             self._files.close()
 
     def delete_many(
-        self, expected: Sequence[tuple[str, int]], *, created_ms: Sequence[int] | None = None
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
     ) -> list[DeleteResult]:
         return [] if not expected else self._refuse()
 

@@ -9,7 +9,14 @@ from typing import Final
 
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path, parse_layout
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, StoreError
-from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.ledgers.metadata import (
+    AbsentLedger,
+    Conditions,
+    DeleteResult,
+    LedgerReading,
+    StoredLedger,
+    UnreadableLedger,
+)
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
@@ -53,9 +60,12 @@ class BookKeeperCatalog:
                 readings[ledger_id] = _reading_among(ledger_id, [(path, next(nodes)) for path in candidates])
         return [readings[ledger_id] for ledger_id in ledger_ids]
 
-    def delete_many(self, ledgers: Sequence[StoredLedger]) -> list[DeleteResult]:
+    def delete_many(
+        self, ledgers: Sequence[StoredLedger], conditions: Sequence[Conditions] | None = None
+    ) -> list[DeleteResult]:
         """Delete the metadata of each ledger if it still has the version that was read, in the order asked.
 
+        ``conditions``, those of each, are other nodes that have to be as they were read, where the store can demand it.
         Parent directories stay, as Pulsar's ledger manager leaves them.
         """
         if not ledgers:
@@ -63,6 +73,7 @@ class BookKeeperCatalog:
         return self._store.delete_many(
             [(ledger.path, ledger.version) for ledger in ledgers],
             created_ms=[ledger.created_ms for ledger in ledgers],
+            conditions=conditions,
         )
 
     def paths_of(self, ledger_id: int) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ A failed, partial or unparsable read never means "not referenced": it is Unknown
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from bookwarden.ledgers.holders import (
     UnknownReferences,
 )
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo
+from bookwarden.ledgers.metadata import Condition
 from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
@@ -47,6 +49,8 @@ class MetadataReferences:
     ``brokers`` are those of the first root: without them no ledger of a compacted view counts as unreferenced while
     its topic exists. ``entries`` reads the ledgers of open cursors; without it the brokers' word is taken.
     ``shadow_refresh``: look for shadow topics again after so many seconds; 0 looks at none.
+    ``seen_from_ledgers`` is, for each root, what the store of BookKeeper's metadata puts before the root's paths, and
+    None for a root in which it has no transactions; without it no reading comes with conditions for the delete.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class MetadataReferences:
         entries: ReadsLastEntries | None = None,
         *,
         shadow_refresh: float = 0.0,
+        seen_from_ledgers: Sequence[str | None] | None = None,
     ) -> None:
         if not stores:
             raise ConfigError("no metadata store is configured: without one no reference can be read")
@@ -63,6 +68,7 @@ class MetadataReferences:
         # Nobody is told of a root here, and a number tells them apart.
         self._roots = tuple(str(number) for number in range(len(stores)))
         self._shadows = [ShadowTopics(store, shadow_refresh) for store in stores] if shadow_refresh > 0 else []
+        self._seen_from_ledgers = tuple(seen_from_ledgers or [None] * len(stores))
         self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
 
     def read(self, holders: Sequence[Holder]) -> Mapping[Holder, References]:
@@ -85,23 +91,31 @@ class MetadataReferences:
             del nodes[holder]
         if not nodes:
             return references
-        index = self._read(distinct_nodes)
-        references.update((holder, self._references(holder, needed, index)) for holder, needed in nodes.items())
+        index, conditions = self._read(distinct_nodes)
+        for holder, needed in nodes.items():
+            found = self._references(holder, needed, index)
+            if isinstance(found, LiveReferences):
+                demanded = tuple(chain.from_iterable(conditions.get(node.path, ()) for node in needed))
+                found = replace(found, conditions=demanded) if demanded else found
+            references[holder] = found
         return references
 
-    def _read(self, nodes: Sequence[ReferenceNode]) -> ReferenceIndex:
-        """Read these nodes in all roots."""
+    def _read(self, nodes: Sequence[ReferenceNode]) -> tuple[ReferenceIndex, dict[str, list[Condition]]]:
+        """Read these nodes in all roots; with the conditions, by path, that they are as they were read."""
         index = ReferenceIndex(keep_nodes=True)
+        conditions: defaultdict[str, list[Condition]] = defaultdict(list)
         # All stores answer before anything is decoded: a batch without one of them is of no use.
         values = [_values(store, nodes) for store in self._stores]
-        for root, found in zip(self._roots, values, strict=True):
+        for root, found, seen_from in zip(self._roots, values, self._seen_from_ledgers, strict=True):
             for node, value in zip(nodes, found, strict=True):
                 if value is None:
                     index.note_absent(node.path, root)
                 else:
                     references, _ = node.read(value.value, root)
                     index.add_node(references)
-        return index
+                    if seen_from is not None:
+                        conditions[node.path].append(Condition(f"{seen_from}{node.path}", value.version))
+        return index, conditions
 
     def _references(self, holder: Holder, needed: Sequence[ReferenceNode], index: ReferenceIndex) -> References:
         found = [index.at(node.path) for node in needed]
