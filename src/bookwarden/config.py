@@ -156,9 +156,10 @@ class DeletionSettings(_Section):
     two_phase_deletion_reconsume_later_in_seconds: float = Field(default=600.0, gt=0)
     two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0)
     still_referenced_grace_seconds: float | None = Field(default=None, ge=0)
-    unlisted_grace_seconds: float = Field(default=60.0, ge=0)
+    unlisted_grace_seconds: float = Field(default=600.0, ge=0)
     shadow_refresh_seconds: float = Field(default=600.0, ge=0)
     delete_delay_seconds: float = Field(default=0.0, ge=0)
+    bookie_cluster: str = ""
 
     @model_validator(mode="after")
     def _topics_are_three(self) -> DeletionSettings:

@@ -59,6 +59,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_progress import MigrationTimes
 from bookwarden.metastore.migrations import Migrations
+from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import open_store, path_before, scheme_of, split_chroot
 from bookwarden.metastore.write_conditions import ConditionalStore
@@ -214,6 +215,7 @@ def policy_of(settings: Settings) -> DeletionPolicy:
         still_referenced_grace=deletion.still_referenced_grace,
         unlisted_grace=deletion.unlisted_grace_seconds,
         delete_delay=deletion.delete_delay_seconds,
+        bookie_cluster=deletion.bookie_cluster,
     )
 
 
@@ -458,6 +460,8 @@ class SweepContext(Resources):
                 )
             )
             copies = self._keep(offload_stores_of(settings))
+            # A dry run writes nothing, and deletes nothing by a wrong age.
+            clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
             self.decode = MarkDecoder(registry).decode
             self.sweep = Sweep(
                 metadata.catalog,
@@ -470,4 +474,5 @@ class SweepContext(Resources):
                 migrations=metadata.migrations,
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
+                clock=clock,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +18,7 @@ from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
 from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.store_clock import StoreClock
 from servers.waiting import eventually
 
 DELETED, ABSENT, LOST_RACE = DeleteResult.DELETED, DeleteResult.ABSENT, DeleteResult.LOST_RACE
@@ -194,6 +196,15 @@ def test_a_node_that_was_created_again_keeps_its_results_apart(store: MetadataSt
     assert node is not None
     assert store.delete_many([(path, node.version)], created_ms=[node.created_ms]) == [DELETED]
     assert store.delete_many([(path, node.version)], created_ms=[node.created_ms]) == [ABSENT]
+
+
+def test_its_time_is_told_whatever_our_own_clock_says(stores: Pair) -> None:
+    (one, other), wrong = stores, time.time() + 86_400
+    clocks = [StoreClock(store, local=lambda: wrong) for store in (one, other, one)]
+    times = [clock() for clock in clocks]
+    assert times == sorted(times)
+    # The same machine, so that the store's clock is ours.
+    assert all(abs(told - time.time()) < 60 for told in times)
 
 
 def test_a_delete_demands_that_other_nodes_are_as_they_were_read(stores: Pair, root: str) -> None:

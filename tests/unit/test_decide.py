@@ -61,6 +61,18 @@ def test_a_holder_that_is_gone_names_nothing() -> None:
     assert decided(stored(), LiveReferences(frozenset(), exists=False)).action is Action.DELETE
 
 
+@pytest.mark.parametrize("ours", ["", "bk-b"])
+@pytest.mark.parametrize("reading", [stored(), AbsentLedger(7)], ids=["there", "gone"])
+def test_a_mark_of_another_bookie_cluster_is_kept_and_told(ours: str, reading: LedgerReading) -> None:
+    mark, policy = replace(DATA, bookie_cluster="bk-a"), replace(POLICY, bookie_cluster=ours)
+    decision = decide(mark, reading, GONE, Circumstances(0, 3600, NOW), policy)
+    assert decision.action is Action.RETRY
+    assert "'bk-a'" in decision.reason
+    assert decide(mark, reading, GONE, Circumstances(10, 3600, NOW), policy).action is Action.GIVE_UP
+    same = replace(POLICY, bookie_cluster="bk-a")
+    assert decide(mark, stored(), GONE, Circumstances(0, 3600, NOW), same).action is Action.DELETE
+
+
 def test_absent_metadata_is_already_gone() -> None:
     assert decided(AbsentLedger(7)).outcome is Outcome.ALREADY_GONE
 

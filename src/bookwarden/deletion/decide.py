@@ -48,13 +48,15 @@ class DeletionPolicy:
     ``still_referenced_grace``: how long a mark waits for the metadata update that follows it.
     ``unlisted_grace``: a ledger younger than this may be one that is just being created and not listed yet.
     ``delete_delay``: a ledger is deleted this much later than it was first verified; 0 deletes at once.
+    ``bookie_cluster`` names the BookKeeper that is swept, empty if it has no name.
     """
 
     retry_delay: float = 600.0
     max_retries: int = 10
     still_referenced_grace: float = 600.0
-    unlisted_grace: float = 60.0
+    unlisted_grace: float = 600.0
     delete_delay: float = 0.0
+    bookie_cluster: str = ""
 
     @property
     def longest_wait(self) -> float:
@@ -104,6 +106,13 @@ def _judge(
     circumstances: Circumstances,
     policy: DeletionPolicy,
 ) -> Decision:
+    if mark.bookie_cluster not in ("", policy.bookie_cluster):
+        # Ids of two BookKeepers are alike, and a topic may have had ledgers in both.
+        ours = f"is {policy.bookie_cluster!r}" if policy.bookie_cluster else "has no name"
+        return _retry(
+            f"it is of the bookie cluster {mark.bookie_cluster!r}, and the one that is swept here {ours} "
+            "(deletion.bookie_cluster)"
+        )
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER:
         return _judge_copy(mark, reading, references, circumstances, policy)
     if isinstance(reading, AbsentLedger):

@@ -1,0 +1,84 @@
+"""The time of a metadata store, by which the ages of its nodes go: the clock of this machine may be wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from bookwarden.errors import LostRaceError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from bookwarden.metastore.interface import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+CLOCK_PATH: Final = "/bookwarden/clock"
+# How long a reading is carried on by this machine's steady clock.
+_REFRESH_SECONDS: Final = 300.0
+# What the clock of this machine may be wrong by where the store cannot be asked.
+UNKNOWN_SKEW_SECONDS: Final = 600.0
+
+
+class StoreClock:
+    """Seconds since the epoch, never later than the store's own clock says.
+
+    A node of ours is written, and the time that the store noted for it is carried on. A store that refuses the write
+    leaves this machine's clock, less what that may be wrong by: then everything looks younger, and waits longer.
+    Raises StoreUnavailableError when the store does not answer.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        steady: Callable[[], float] = time.monotonic,
+        local: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._steady = steady
+        self._local = local
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._time = 0.0
+        self._told = False
+
+    def __call__(self) -> float:
+        with self._lock:
+            if self._steady() - self._read_at > _REFRESH_SECONDS:
+                self._time = self._ask()
+                self._read_at = self._steady()
+            return self._time + self._steady() - self._read_at
+
+    def _ask(self) -> float:
+        try:
+            return self._written() / 1000
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            if not self._told:
+                logger.warning(
+                    "the store does not tell its time (%s): ages go by the clock of this machine, less %.0f s",
+                    error,
+                    UNKNOWN_SKEW_SECONDS,
+                )
+            self._told = True
+            return self._local() - UNKNOWN_SKEW_SECONDS
+
+    def _written(self) -> int:
+        """Write our node, and read when that was (milliseconds); another's write of just now does as well."""
+        node = self._store.get(CLOCK_PATH)
+        try:
+            if node is None:
+                self._store.create(CLOCK_PATH, b"", make_parents=True)
+            else:
+                self._store.put(CLOCK_PATH, b"", node.version)
+        except LostRaceError as error:
+            logger.debug("%s", error)
+        except OutcomeUnknownError as error:
+            raise StoreUnavailableError(f"the time of the metadata store cannot be read: {error}") from error
+        self._store.sync()
+        node = self._store.get(CLOCK_PATH)
+        if node is None:
+            raise StoreError(f"{CLOCK_PATH} was removed while its time was read")
+        return node.modified_ms

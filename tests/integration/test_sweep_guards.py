@@ -1,0 +1,67 @@
+"""What the sweep leaves alone although nothing names it, on real servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.devcluster import DevCluster
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.outcomes import Outcome
+from servers.deletion_site import DeletionSite
+from servers.each_store import on_each_store
+from servers.population import Population
+from servers.sweeping_site import SweepingSite
+
+pytestmark = [pytest.mark.servers, on_each_store]
+
+# Above all that the brokers number.
+LEDGER = 1_500_000_000
+
+
+@pytest.fixture
+def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
+    made = DeletionSite(
+        shared_cluster.service_url,
+        shared_cluster.admin_url,
+        shared_cluster.store_url,
+        namespace,
+        tmp_path,
+        {"deletion.unlisted_grace_seconds": "60"},
+    )
+    made.create_topics()
+    return made
+
+
+@pytest.fixture
+def sweeping(site: DeletionSite) -> Iterator[SweepingSite]:
+    with SweepingSite(site.settings) as made:
+        yield made
+
+
+def test_a_clock_that_runs_ahead_makes_no_young_ledger_old(
+    sweeping: SweepingSite, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = ManagedLedgerHolder(f"{namespace}/persistent/young")
+    Population(sweeping.metadata.bookkeeper_store).ledger(LEDGER, holder)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+    row = sweeping.outcome(LEDGER, holder)
+    assert row.outcome is Outcome.RETRY
+    assert "unlisted_grace_seconds" in row.reason
+    assert sweeping.exists(LEDGER)
+
+
+def test_a_mark_of_another_bookie_cluster_is_not_carried_out(sweeping: SweepingSite, namespace: str) -> None:
+    holder = ManagedLedgerHolder(f"{namespace}/persistent/elsewhere")
+    Population(sweeping.metadata.bookkeeper_store).ledger(LEDGER + 1, holder)
+    mark = replace(mark_of_holder(LEDGER + 1, holder, "test"), bookie_cluster="bk-b")
+    (row,) = sweeping.sweep(mark)
+    assert row.outcome is Outcome.RETRY
+    assert "bookie cluster 'bk-b'" in row.reason
+    assert sweeping.exists(LEDGER + 1)
