@@ -417,7 +417,7 @@ class UndoContext(Resources):
         self,
         settings: Settings,
         *,
-        keep_partial: bool = False,
+        discard_partial: bool = False,
         damaged: Callable[[JournalDamage], object] | None = None,
     ) -> None:
         super().__init__()
@@ -432,7 +432,7 @@ class UndoContext(Resources):
                 self._keep(journal_of(settings)),
                 decode_ledger_metadata,
                 self.name,
-                keep_partial=keep_partial,
+                discard_partial=discard_partial,
             )
 
     def select(self, selection: Selection) -> SelectedDeletions:

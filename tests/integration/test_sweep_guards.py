@@ -45,16 +45,17 @@ def sweeping(site: DeletionSite) -> Iterator[SweepingSite]:
 
 
 def test_a_clock_that_runs_ahead_makes_no_young_ledger_old(
-    sweeping: SweepingSite, namespace: str, monkeypatch: pytest.MonkeyPatch
+    site: DeletionSite, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = ManagedLedgerHolder(f"{namespace}/persistent/young")
-    Population(sweeping.metadata.bookkeeper_store).ledger(LEDGER, holder)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 86_400)
-    row = sweeping.outcome(LEDGER, holder)
-    assert row.outcome is Outcome.RETRY
-    assert "unlisted_grace_seconds" in row.reason
-    assert sweeping.exists(LEDGER)
+    holder = ManagedLedgerHolder(f"{namespace}/persistent/young")
+    with SweepingSite(site.settings) as sweeping:
+        Population(sweeping.metadata.bookkeeper_store).ledger(LEDGER, holder)
+        row = sweeping.outcome(LEDGER, holder)
+        assert row.outcome is Outcome.RETRY
+        assert "unlisted_grace_seconds" in row.reason
+        assert sweeping.exists(LEDGER)
 
 
 def test_a_mark_of_another_bookie_cluster_is_not_carried_out(sweeping: SweepingSite, namespace: str) -> None:

@@ -18,6 +18,7 @@ from bookwarden.deletion.undo_rows import UndoOutcome, UndoRow
 from bookwarden.errors import FormatError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 
@@ -34,7 +35,7 @@ class Site:
     """A store, its bookies' answers by (bookie, ledger, entry), and a journal on disk."""
 
     folder: Path
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: MetadataStore = field(default_factory=MemoryStore)
     answers: dict[tuple[str, int, int], Holding] = field(default_factory=dict)
     usual: Holding = HELD
     asked: list[tuple[int, int]] = field(default_factory=list)
@@ -43,7 +44,8 @@ class Site:
     stops: int = 0
 
     def __post_init__(self) -> None:
-        self.store.create("/ledgers", b"")
+        if self.store.get("/ledgers") is None:
+            self.store.create("/ledgers", b"")
 
     def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
         self.before_asking()
@@ -72,10 +74,10 @@ class Site:
         self.journal(entry)
         return entry
 
-    def undo(self, *, keep_partial: bool = False, selection: Selection = Selection()) -> list[UndoRow]:  # noqa: B008
+    def undo(self, *, discard_partial: bool = False, selection: Selection = Selection()) -> list[UndoRow]:  # noqa: B008
         journal = FileJournal(self.folder)
         try:
-            undo = self._undo(journal, keep_partial=keep_partial)
+            undo = self._undo(journal, discard_partial=discard_partial)
             return [row for rows in undo.run(self.selected(selection)) for row in rows]
         finally:
             journal.close()
@@ -84,7 +86,7 @@ class Site:
         rows = self._undo(FileJournal(self.folder)).preview(self.selected(Selection()))
         return [row for some in rows for row in some]
 
-    def _undo(self, journal: FileJournal, *, keep_partial: bool = False) -> Undo:
+    def _undo(self, journal: FileJournal, *, discard_partial: bool = False) -> Undo:
         return Undo(
             BookKeeperCatalog(self.store),
             self,
@@ -92,7 +94,7 @@ class Site:
             journal,
             decode_ledger_metadata,
             "undo-1",
-            keep_partial=keep_partial,
+            discard_partial=discard_partial,
         )
 
     def selected(self, selection: Selection) -> SelectedDeletions:
@@ -153,14 +155,14 @@ def test_a_ledger_that_no_bookie_holds_is_lost_and_its_metadata_goes_again(site:
     assert [row.outcome for row in site.undo()] == [UndoOutcome.RESTORED], "a second undo asks again"
 
 
-def test_a_ledger_that_is_lost_in_part_is_lost_unless_its_rest_is_to_be_kept(site: Site) -> None:
+def test_of_a_ledger_that_is_lost_in_part_the_rest_is_kept_unless_it_is_to_go(site: Site) -> None:
     entry = site.deleted()
     site.answers[("b1", 7, 9)] = site.answers[("b2", 7, 9)] = GONE
-    (row,) = site.undo(keep_partial=True)
+    (row,) = site.undo()
     assert (row.outcome, row.held) == (UndoOutcome.LOST, 2)
     assert row.reason.endswith("its metadata stays")
     assert site.raw() == entry.raw
-    (row,) = site.undo()
+    (row,) = site.undo(discard_partial=True)
     assert row.outcome is UndoOutcome.LOST
     assert site.raw() is None
 

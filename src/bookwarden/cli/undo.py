@@ -44,7 +44,7 @@ _NEXT = (
 @click.option("--run", metavar="RUN", help="What this run deleted; RUN is QUERY/BATCH, or QUERY for all its batches.")
 @click.option("--ledger", "ledgers", type=LEDGER_ID, metavar="ID", multiple=True, help="May be repeated.")
 @click.option("--since", type=click.DateTime(_TIMES), metavar="TIME", help="What was deleted from this time on, UTC.")
-@click.option("--keep-partial", is_flag=True, help="Leave the metadata of ledgers that are lost only in part.")
+@click.option("--discard-partial", is_flag=True, help="Take that of ledgers away again that are lost only in part.")
 @click.option("--dry-run", is_flag=True, help="Only ask the bookies what could be restored.")
 @while_migrating_option
 @yes_option
@@ -56,7 +56,7 @@ def undo(
     run: str | None,
     ledgers: tuple[int, ...],
     since: datetime | None,
-    keep_partial: bool,
+    discard_partial: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -72,7 +72,7 @@ def undo(
         _list(invocation, limit)
         return
     damage: dict[JournalDamage, None] = {}
-    with UndoContext(invocation.settings, keep_partial=keep_partial, damaged=damage.setdefault) as context:
+    with UndoContext(invocation.settings, discard_partial=discard_partial, damaged=damage.setdefault) as context:
         deletions = context.select(selection)
         if not len(deletions):
             raise NotFoundError(_not_found(invocation, damage))

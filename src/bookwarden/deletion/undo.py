@@ -51,12 +51,12 @@ class Undo:
         decode: Callable[[bytes], LedgerMetadata],
         name: str,
         *,
-        keep_partial: bool = False,
+        discard_partial: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take the ports; ``decode`` reads a metadata node's value and raises FormatError.
 
-        ``keep_partial`` leaves the metadata of a ledger that is lost only in part, for somebody to read the rest.
+        ``discard_partial`` also takes away that of a ledger which is lost only in part: its bookies drop the rest.
         """
         self._catalog = catalog
         self._bookies = bookies
@@ -64,7 +64,7 @@ class Undo:
         self._journal = journal
         self._decode = decode
         self._name = name
-        self._keep_partial = keep_partial
+        self._discard_partial = discard_partial
         self._clock = clock
 
     def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
@@ -146,11 +146,13 @@ class Undo:
 
     def _is_to_go(self, case: UndoCase, surveys: Mapping[int, Survival], put_back: Collection[int]) -> bool:
         survival, reading = surveys.get(case.ledger_id), case.reading
-        if survival is None or not survival.lost or not isinstance(reading, StoredLedger) or reading.version != 0:
+        if survival is None or not survival.lost or not isinstance(reading, StoredLedger):
+            return False
+        if not reading.is_as_created:
             return False
         # What an undo called restored, somebody may have begun to use.
         by_undo = case.ledger_id in put_back or case.deletion.undone in _UNSETTLED
-        return by_undo and not (self._keep_partial and survival.held)
+        return by_undo and (self._discard_partial or not survival.held)
 
     def _take_away(self, cases: Sequence[UndoCase]) -> dict[int, DeleteResult]:
         stored = [case.reading for case in cases if isinstance(case.reading, StoredLedger)]

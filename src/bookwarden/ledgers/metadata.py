@@ -52,7 +52,7 @@ class StoredLedger(NamedTuple):
     """A ledger's metadata as it was read: ``raw`` and ``version`` come from the same read.
 
     ``created_ms`` is the store's creation time of the node, in milliseconds; together with ``version`` it names
-    one life of the node.
+    one life of the node. ``modifications`` is how often the value was replaced, None where the version tells that.
     """
 
     ledger_id: int
@@ -61,6 +61,12 @@ class StoredLedger(NamedTuple):
     created_ms: int
     raw: bytes
     metadata: LedgerMetadata
+    modifications: int | None = None
+
+    @property
+    def is_as_created(self) -> bool:
+        """Whether nobody has written the node since it was made."""
+        return (self.version if self.modifications is None else self.modifications) == 0
 
 
 @dataclass(frozen=True, slots=True)

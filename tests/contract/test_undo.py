@@ -1,0 +1,68 @@
+"""Undo on every store: what is held comes back, what is lost is taken away again, what is left in part is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
+from bookwarden.metastore.interface import MetadataStore
+from contract.test_metadata_store import FACTORIES, Pair
+from unit.test_undo import GONE, SILENT, Site
+
+LEDGERS = range(7, 10)
+WHOLE, PART, NONE = LEDGERS
+
+
+@pytest.fixture(params=FACTORIES, ids=lambda factory: factory.__name__)
+def store(request: pytest.FixtureRequest) -> MetadataStore:
+    pair: Pair = request.param(request)
+    return pair[0]
+
+
+def found(store: MetadataStore) -> list[bool]:
+    return [isinstance(reading, StoredLedger) for reading in BookKeeperCatalog(store).read_many(LEDGERS)]
+
+
+@pytest.fixture
+def site(store: MetadataStore, tmp_path: Path) -> Site:
+    """Three ledgers that were deleted: one is held whole, one in part, one not at all."""
+    if store.get("/ledgers") is None:
+        store.create("/ledgers", b"")
+    assert BookKeeperCatalog(store).read_many(LEDGERS) == [AbsentLedger(ledger_id) for ledger_id in LEDGERS]
+    made = Site(tmp_path, store)
+    for ledger_id in LEDGERS:
+        made.deleted(ledger_id=ledger_id, path=ledger_path("/ledgers", ledger_id))
+    for bookie in ("b1", "b2"):
+        made.answers |= {(bookie, NONE, entry): GONE for entry in (0, 9)} | {(bookie, PART, 9): GONE}
+    return made
+
+
+def test_what_is_lost_goes_again_and_what_is_left_of_a_ledger_is_kept(store: MetadataStore, site: Site) -> None:
+    site.undo()
+    assert found(store) == [True, True, False]
+    # Another undo, which was told to, and may not take what somebody was told is restored.
+    site.answers[("b1", WHOLE, 0)] = site.answers[("b2", WHOLE, 0)] = GONE
+    site.undo(discard_partial=True)
+    assert found(store) == [True, False, False]
+    BookKeeperCatalog(store).delete_many(
+        [some for some in BookKeeperCatalog(store).read_many(LEDGERS) if isinstance(some, StoredLedger)]
+    )
+
+
+def test_what_was_written_since_it_was_put_back_stays(store: MetadataStore, site: Site) -> None:
+    site.usual = SILENT
+    site.answers.clear()
+    site.undo()
+    reading = BookKeeperCatalog(store).read_many([NONE])[0]
+    assert isinstance(reading, StoredLedger)
+    store.put(reading.path, reading.raw, reading.version)
+    site.usual = GONE
+    site.undo()
+    assert found(store) == [False, False, True]
+    reading = BookKeeperCatalog(store).read_many([NONE])[0]
+    assert isinstance(reading, StoredLedger)
+    BookKeeperCatalog(store).delete_many([reading])
