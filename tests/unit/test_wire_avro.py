@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.holders import SchemaHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.times import LAST_MS
 from bookwarden.wire.avro import MAX_PAYLOAD_BYTES, PendingDeletionCodec, parse_writer_schema, registry_schema
 from bookwarden.wire.pending_deletion_fields import name_fields
 
@@ -286,7 +287,7 @@ DELETIONS = st.builds(
         OffloadContext, _LONG, _LONG, st.text("abc"), st.dictionaries(st.text("abc"), st.text("ñ"))
     ),
     bookie_cluster=st.text("abc"),
-    marked_at=st.integers(0, 2**63 - 1),
+    marked_at=st.integers(0, LAST_MS),
     reason=st.text(st.characters(exclude_categories=["Cs"])),
 )
 

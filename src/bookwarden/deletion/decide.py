@@ -12,6 +12,7 @@ from bookwarden.ledgers.left_behind import why_not_offloaded
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.times import LAST_MS
 
 
 class Action(enum.Enum):
@@ -164,6 +165,9 @@ def _still_named(what: str, circumstances: Circumstances, policy: DeletionPolicy
 def _judge_unreferenced(
     reading: StoredLedger, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
 ) -> Decision:
+    if (reading.metadata.ctime_ms or 0) > LAST_MS:
+        # No clock tells such a time, so the metadata is damaged: it says nothing of the ledger.
+        return _retry(f"ledger metadata: its creation time {reading.metadata.ctime_ms} lies beyond the year 9999")
     # The creator's clock may be wrong; the store's own creation time is a second witness, and the younger one counts.
     created_ms = max(reading.metadata.ctime_ms or 0, reading.created_ms)
     age = (circumstances.now_ms - created_ms) / 1000

@@ -64,14 +64,12 @@ class ReceivedMark:
     @property
     def attempts(self) -> int:
         """How often it was sent to the retry topic; 0 for a count that no client writes."""
-        text = self.properties.get(RECONSUME_TIMES, "0")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+        return self._number(RECONSUME_TIMES, 9) or 0
 
     @property
     def verified_at(self) -> int | None:
         """When a delayed deletion was first found fit to be deleted; None for a time that we did not write."""
-        text = self.properties.get(VERIFIED_AT, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+        return self._number(VERIFIED_AT)
 
     def age(self, now_ms: int) -> float:
         """Seconds since it was marked, by the earliest trustworthy time that the message carries."""
@@ -81,14 +79,18 @@ class ReceivedMark:
         candidates = [self.published_at]
         if self.mark is not None and self.mark.marked_at > 0:
             candidates.append(self.mark.marked_at)
-        first = self.properties.get(FIRST_PUBLISHED, "")
-        if first.isascii() and first.isdigit():
-            candidates.append(int(first))
-        delay = self.properties.get(DELAY_TIME, "")
-        if not first and delay.isascii() and delay.isdigit():
+        first, delay = self._number(FIRST_PUBLISHED), self._number(DELAY_TIME)
+        if first is not None:
+            candidates.append(first)
+        elif delay is not None:
             # A Java client keeps no first time; each of its retries waited at least this long.
-            candidates.append(self.published_at - self.attempts * int(delay))
+            candidates.append(self.published_at - self.attempts * delay)
         return min(candidates)
+
+    def _number(self, name: str, digits: int = 15) -> int | None:
+        """Read a number that phase two writes; None for one that no clock or count comes to."""
+        text = self.properties.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
 def decoded(received: ReceivedMark, decode: Decode) -> ReceivedMark:

@@ -21,8 +21,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from bookwarden.ledgers.outcomes import OutcomeRow
+from bookwarden.ledgers.times import LAST_MS, is_time
 
 MERGE_AFTER = 64
+_MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
 # A file with more rows is worth opening by itself; merging such would need memory for nothing.
 _SMALL_ROWS = 2_000
 _NAME = re.compile(r"^(?P<query>[0-9a-f-]+)-(?P<first>\d{12})-(?P<last>\d{12})\.parquet$")
@@ -58,12 +60,30 @@ def outcome_batch(rows: Sequence[OutcomeRow], batch: int) -> pa.RecordBatch:
             values = [row.outcome.value for row in rows]
         else:
             values = [getattr(row, column.name) for row in rows]
-        if pa.types.is_timestamp(column.type):
-            milliseconds = pa.array(values, pa.timestamp("ms", tz="UTC"))
-            arrays.append(milliseconds.cast(column.type))
-        else:
-            arrays.append(pa.array(values, column.type))
+        arrays.append(_array(values, column))
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _array(values: list[Any], column: pa.Field) -> pa.Array:
+    """Make a column of any values: what it cannot hold must stop no batch whose ledgers are gone already."""
+    if pa.types.is_timestamp(column.type):
+        times = [_time(value, nullable=column.nullable) for value in values]
+        return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(column.type)
+    if pa.types.is_integer(column.type):
+        return pa.array(
+            [None if value is None else min(max(value, _MIN_LONG), _MAX_LONG) for value in values], column.type
+        )
+    try:
+        return pa.array(values, column.type)
+    except UnicodeEncodeError:
+        return pa.array([value.encode(errors="backslashreplace").decode() for value in values], column.type)
+
+
+def _time(milliseconds: int | None, *, nullable: bool) -> int | None:
+    """Take a time that is none for unknown, or, in a column that must have one, for the first or the last there is."""
+    if milliseconds is None or is_time(milliseconds):
+        return milliseconds
+    return None if nullable else min(max(milliseconds, 0), LAST_MS)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,6 @@ an idle poll, a batch of ours that began or ended.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections import deque
@@ -22,12 +21,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from bookwarden.errors import SparkError, StoreError
+from bookwarden.pipelines.causes import told_cause
 
 logger = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.25
 _ACKNOWLEDGE_SECONDS = 1.0
-# The last line of a Python traceback, such as bookwarden.errors.DataGoneError: ...
-_PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|scala\.)[A-Za-z_.]+(Error|Exception): ")
 
 
 class BatchRefusedError(SparkError):
@@ -230,7 +228,7 @@ class Supervisor:
             try:
                 query = self._start()
             except Exception as error:  # noqa: BLE001 - Spark raises its own tree and py4j's; all count as failures
-                self._ended(f"the query does not start: {_first_line(error)}", error)
+                self._ended(f"the query does not start: {told_cause(error)}", error)
                 continue
             self._pulse.beat()
             self._advances = self._pulse.advances
@@ -265,7 +263,7 @@ class Supervisor:
                 cause = query.exception()
                 if cause is None and self._once:
                     return None, None
-                return f"the query ended: {_first_line(cause) if cause else 'without an error'}", cause
+                return f"the query ended: {told_cause(cause) if cause else 'without an error'}", cause
             if self._is_outdated():
                 self._end(query)
                 return "the query has another number of tasks than may write where the metadata is now", None
@@ -320,7 +318,7 @@ def _is_active(query: Query) -> bool:
         return query.isActive
     except Exception as error:
         # What py4j raises when the JVM has ended or was killed.
-        raise SparkError(f"Spark no longer answers ({_first_line(error)}): start the sweep again") from error
+        raise SparkError(f"Spark no longer answers ({told_cause(error)}): start the sweep again") from error
 
 
 def _stop(query: Query, stopped: threading.Event) -> None:
@@ -328,17 +326,9 @@ def _stop(query: Query, stopped: threading.Event) -> None:
         query.stop()
     except Exception as error:  # noqa: BLE001 - Spark's and py4j's; the caller sees that it is not stopped
         # After spark.sql.streaming.stopTimeout the query says that it is not active, and runs on.
-        logger.warning("while stopping: %s", _first_line(error))
+        logger.warning("while stopping: %s", told_cause(error))
     else:
         stopped.set()
-
-
-def _first_line(error: BaseException) -> str:
-    """Give the line of a Spark error that says what happened; its text carries whole stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if _PYTHON_ERROR.match(line)]
-    chosen = telling[-1].removeprefix("bookwarden.errors.") if telling else (lines[0] if lines else repr(error))
-    return chosen[:500]
 
 
 def attach(spark: SparkSession, pulse: Pulse) -> None:

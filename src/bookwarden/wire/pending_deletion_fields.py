@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.times import is_time
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -105,6 +106,8 @@ def _marked_at(fields: Mapping[str, object]) -> int:
     value = _long(fields, "markedAt") or 0
     if value < 0:
         raise MalformedMarkError(f"markedAt {value} lies before the epoch")
+    if not is_time(value):
+        raise MalformedMarkError(f"markedAt {value} is no time in milliseconds: it lies beyond the year 9999")
     return value
 
 

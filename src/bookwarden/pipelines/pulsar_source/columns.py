@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bookwarden.ledgers.times import LAST_MS
 from bookwarden.pipelines.pulsar_source.schema import ARROW_MESSAGE_ID, ARROW_PROPERTIES, ARROW_SCHEMA, ARROW_TIME
 
 _LOG = logging.getLogger(__name__)
@@ -90,8 +91,9 @@ class RowBuffer:
             pa.array([key or None for key in ordering], pa.string()),
             pa.array(values, pa.binary()),
             _properties(properties),
-            pa.array(published, _MILLISECONDS).cast(ARROW_TIME).take(each),
-            pa.array([event or None for event in events], _MILLISECONDS).cast(ARROW_TIME),
+            # Producers choose both times, of 64 bits: what is none must not stop the stream for ever.
+            pa.array([min(time, LAST_MS) for time in published], _MILLISECONDS).cast(ARROW_TIME).take(each),
+            pa.array([event if 0 < event <= LAST_MS else None for event in events], _MILLISECONDS).cast(ARROW_TIME),
             pa.array(producers, pa.string()).take(each),
             pa.array([_version_bytes(version) for version in versions], pa.binary()).take(each),
         ]
