@@ -61,6 +61,8 @@ def unfound(site: SweepingSite, ledger_ids: set[int]) -> list[int]:
     """Return those of the ledgers that exist and that no place in the metadata names."""
     index = ReferenceIndex()
     site.metadata.reference_scan.read_into(index)
+    # Whatever brokers of this version have written is understood.
+    assert not index.doubts
     unnamed = [ledger_id for ledger_id in ledger_ids if index.is_referenced(ledger_id, None) is not True]
     return [ledger_id for ledger_id in unnamed if site.exists(ledger_id)]
 

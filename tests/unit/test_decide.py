@@ -168,6 +168,8 @@ def test_an_offloaded_copy_is_a_matter_of_its_uuid_and_of_whose_the_ledger_is() 
     assert decided(stored(), named, mark=mark).outcome is Outcome.STILL_REFERENCED
     assert decided(stored(), named, mark=mark, age=599).outcome is Outcome.RETRY
     assert decided(stored({}), mark=mark).outcome is Outcome.MISMATCH
+    puzzling = decided(stored(), replace(GONE, puzzling=frozenset({DATA.ledger_id})), mark=mark)
+    assert (puzzling.outcome, "unknown to us" in puzzling.reason) == (Outcome.RETRY, True)
     cursor = replace(CURSOR, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=mark.offload_context)
     assert decided(AbsentLedger(7), mark=cursor).outcome is Outcome.MISMATCH
     assert decided(UnreadableLedger(7, "cut off"), mark=mark).outcome is Outcome.RETRY

@@ -210,6 +210,16 @@ def test_the_last_ledger_is_the_one_with_the_largest_id_wherever_an_offload_has_
     assert place.listed() == [24]
 
 
+def test_a_ledger_of_which_the_list_says_something_unknown_stays():
+    place = Place(managed_ledger([2, 3, 4]))
+    node = place.store.get(NODE)
+    place.store.put(NODE, b"\x0a\x07\x08\x01\x7a\x03new" + node.value, node.version)
+    with pytest.raises(RefusedError, match="something of ledger 1 that"):
+        place.trim().trim(TOPIC, [1], force=True)
+    assert place.trim().trim(TOPIC).removed == (2, 3)
+    assert place.listed() == [1, 4]
+
+
 def test_a_ledger_that_a_subscription_needs_leaves_only_by_force():
     place = Place(managed_ledger([1, 2, 3]))
     place.cursor("s", (2, 4))

@@ -125,7 +125,7 @@ def _judge(
         return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _retry(f"references of {mark.holder()}: {references.reason}")
-    if mark.ledger_id in references.left_behind:
+    if mark.ledger_id in references.left_behind and mark.ledger_id not in references.puzzling:
         return _judge_left_behind(mark, reading, references, circumstances, policy)
     if references.names(mark.ledger_id):
         return _judge_referenced(mark, references, circumstances, policy)
@@ -205,6 +205,8 @@ def _judge_copy(
         return _retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
     if mark.offload_context.uuid in references.offloaded:
         return _still_named(f"{mark.holder()} still names the offloaded copy", circumstances, policy)
+    if mark.ledger_id in references.puzzling:
+        return _retry(f"{mark.holder()} says something of the ledger that is unknown to us, perhaps of this copy")
     if isinstance(reading, AbsentLedger):
         danger = _why_perhaps_the_only_one(mark, mark.offload_context.uuid, references)
         if danger is not None:

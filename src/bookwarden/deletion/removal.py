@@ -115,7 +115,7 @@ class Removal(Generic[ReadT]):
         refuse_shadow(topic, read.info)
         cursors = self._store.cursors(topic.managed_ledger)
         return [
-            *marks_of_ledgers(topic, read.info.ledgers, "topic deleted"),
+            *marks_of_ledgers(topic, read.info.understood, "topic deleted"),
             *self._marks_of_cursors(topic, cursors, "topic deleted"),
         ]
 

@@ -59,11 +59,10 @@ class BrokerTrim(Generic[ReadT]):
         # The cursors in the store are those of their last switch; the broker knows where they are.
         positions = self._topics.mark_delete_positions(str(topic))
         read = self._store.read(topic.managed_ledger)
-        ledgers: tuple[LedgerInfo, ...] = ()
+        consumed: list[LedgerInfo] = []
         if read is not None:
             refuse_shadow(topic, read.info)
-            ledgers = read.info.ledgers
-        consumed = consumed_ledgers(ledgers, positions.values())
+            consumed = _understood(read.info, consumed_ledgers(read.info.ledgers, positions.values()))
         marks = marks_of_ledgers(topic, consumed, _REASON)
         return ask_broker(
             self._marker,
@@ -221,13 +220,24 @@ def _choose(
 
 def _asked(name: TopicName, info: ManagedLedgerInfo, ledger_ids: Collection[int] | None) -> list[LedgerInfo]:
     if ledger_ids is None:
-        return list(info.ledgers[:-1])
+        return _understood(info, info.ledgers[:-1])
     absent = set(ledger_ids) - info.ledger_ids
     if absent:
         raise NotFoundError(f"ledger {min(absent)} is not on the list of {name}")
     if ledger_ids and info.ledgers[-1].ledger_id in ledger_ids:
         raise RefusedError(f"ledger {info.ledgers[-1].ledger_id} is the last of {name} and is never removed")
+    puzzling = info.puzzling.intersection(ledger_ids)
+    if puzzling:
+        raise RefusedError(
+            f"{name} says something of ledger {min(puzzling)} that this version of bookwarden does not know: "
+            "it stays until the broker removes it"
+        )
     return [ledger for ledger in info.ledgers if ledger.ledger_id in set(ledger_ids)]
+
+
+def _understood(info: ManagedLedgerInfo, ledgers: Iterable[LedgerInfo]) -> list[LedgerInfo]:
+    """Leave those out of which the list says what is unknown to us: others may need them, or they have more copies."""
+    return [ledger for ledger in ledgers if ledger.ledger_id not in info.puzzling]
 
 
 def _settled_positions(name: TopicName, cursors: Mapping[str, ReadCursor]) -> list[Position]:

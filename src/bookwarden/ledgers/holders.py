@@ -100,7 +100,8 @@ class LiveReferences:
     ``ledger_ids`` are without those that only its ``shadows`` list. ``unnamed_use`` is None where what is not named
     is not in use either. ``offloaded`` are the offloaded copies that the holder or a shadow names, finished or not, and
     ``with_copies`` the ledgers that they name them with. ``left_behind`` are the ledgers that all of these lists alike
-    say are gone from BookKeeper, so that the offloaded copy is the only one (bookkeeperDeleted).
+    say are gone from BookKeeper, so that the offloaded copy is the only one (bookkeeperDeleted). Of the ``puzzling``
+    ledgers these lists say something that is unknown to us.
     ``conditions`` are the nodes that this was read from, with their versions, as far as the transaction that deletes a
     ledger can demand that they are still so: a node that does not exist cannot be demanded.
     """
@@ -113,6 +114,7 @@ class LiveReferences:
     with_copies: tuple[LedgerInfo, ...] = ()
     left_behind: Mapping[int, LedgerInfo] = field(default_factory=dict)
     conditions: Conditions = ()
+    puzzling: frozenset[int] = frozenset()
 
     def names(self, ledger_id: int) -> bool:
         """Whether the holder, or a shadow topic of it, names the ledger."""

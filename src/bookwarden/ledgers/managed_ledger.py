@@ -97,17 +97,25 @@ class LedgerInfo(NamedTuple):
 class ManagedLedgerInfo:
     """The value of a managed ledger's node; ``terminated`` is the last position of a terminated topic.
 
-    ``ledgers`` are by growing id, so that the last is the one that is written to, or was.
+    ``ledgers`` are by growing id, so that the last is the one that is written to, or was. ``puzzling`` are those of
+    which the list, or what it says of their offloaded copies, has fields that are unknown to us: nothing is to be
+    deleted, or to leave the list, on the word of these.
     """
 
     ledgers: tuple[LedgerInfo, ...] = ()
     terminated: Position | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    puzzling: frozenset[int] = frozenset()
 
     @property
     def ledger_ids(self) -> frozenset[int]:
         """The ledgers that this node refers to."""
         return frozenset(ledger.ledger_id for ledger in self.ledgers)
+
+    @property
+    def understood(self) -> tuple[LedgerInfo, ...]:
+        """The ledgers of which nothing is said that is unknown to us."""
+        return tuple(ledger for ledger in self.ledgers if ledger.ledger_id not in self.puzzling)
 
     @property
     def offloaded(self) -> frozenset[UUID]:

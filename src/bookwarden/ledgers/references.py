@@ -106,7 +106,8 @@ class NodeReferences(NamedTuple):
     """What one node says: which ledgers each place in it names, or the doubt about it, or both.
 
     ``offloaded`` are the offloaded copies that a managed ledger names, finished or not, and ``with_copies`` the ledgers
-    that it names them with; ``cursor`` is the whole value of a cursor's node. They are empty for other nodes.
+    that it names them with; of the ``puzzling`` ones it says something that is unknown to us. ``cursor`` is the whole
+    value of a cursor's node. They are empty for other nodes.
     """
 
     path: str
@@ -116,6 +117,7 @@ class NodeReferences(NamedTuple):
     cursor: CursorInfo | None = None
     doubt: Doubt | None = None
     with_copies: tuple[LedgerInfo, ...] = ()
+    puzzling: frozenset[int] = frozenset()
 
     @property
     def ledger_ids(self) -> frozenset[int]:

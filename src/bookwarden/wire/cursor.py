@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import (
@@ -13,7 +13,7 @@ from bookwarden.ledgers.managed_ledger import (
 )
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
-from bookwarden.wire.protobuf import parse, require
+from bookwarden.wire.protobuf import parse, refuse_unknown, require
 
 _NODE = "cursor node"
 _ENTRY = "entry of a cursor's ledger"
@@ -24,16 +24,18 @@ _MAX_LEDGER_ID = 2**63 - 1
 def decode_cursor(raw: bytes) -> CursorInfo:
     """Decode the node's value, possibly in a compression envelope.
 
-    Raises FormatError for a broken envelope, bytes that are no such message, no cursorsLedgerId, and a property
-    that should name a ledger and does not.
+    Raises FormatError for a broken envelope, bytes that are no such message, a field that the message or one of its
+    properties cannot have, no cursorsLedgerId, and a property that should name a ledger and does not.
     """
     plain, _ = unwrap(raw)
     message = parse(pb.ManagedCursorInfo(), plain, _NODE)
+    refuse_unknown(message, _NODE)
     require(message, "cursorsLedgerId", _NODE)
     ledger_id = message.cursorsLedgerId
     if ledger_id < _NO_LEDGER:
         raise FormatError(f"{_NODE}: its ledger has the impossible id {ledger_id}")
-    properties = {entry.name: entry.value for entry in message.properties}
+    properties = _properties(message.properties, _NODE)
+    _check_properties(message.cursorProperties, _NODE)
     named = {entry.name: entry.value for entry in message.cursorProperties}
     _check_buckets(named.items())
     return CursorInfo(None if ledger_id == _NO_LEDGER else ledger_id, _mark_delete(message), properties, named)
@@ -42,10 +44,24 @@ def decode_cursor(raw: bytes) -> CursorInfo:
 def decode_position_info(raw: bytes) -> CursorPosition:
     """Decode the last entry of a cursor's ledger; raises FormatError if it is none."""
     message = parse(pb.PositionInfo(), raw, _ENTRY)
+    refuse_unknown(message, _ENTRY)
     require(message, "ledgerId", _ENTRY)
     require(message, "entryId", _ENTRY)
-    properties = {entry.name: entry.value for entry in message.properties}
+    properties = _properties(message.properties, _ENTRY)
     return CursorPosition(Position(message.ledgerId, message.entryId), properties)
+
+
+def _properties(entries: Collection[pb.LongProperty], what: str) -> dict[str, int]:
+    _check_properties(entries, what)
+    return {entry.name: entry.value for entry in entries}
+
+
+def _check_properties(entries: Iterable[pb.LongProperty | pb.StringProperty], what: str) -> None:
+    """Refuse a property that is not whole: it might be any, such as that which names the compacted ledger."""
+    for entry in entries:
+        refuse_unknown(entry, f"{what}, property {entry.name!r}")
+        require(entry, "name", f"{what}, property")
+        require(entry, "value", f"{what}, property {entry.name!r}")
 
 
 def _mark_delete(message: pb.ManagedCursorInfo) -> Position | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
+from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, OffloadSegment, Position
 from bookwarden.wire.envelope import Compression, unwrap, wrap
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
-from bookwarden.wire.protobuf import parse, require
+from bookwarden.wire.protobuf import has_unknown, parse, refuse_unknown, require
 
 _WHAT = "managed-ledger node"
 _BY_ID = attrgetter("ledger_id")
@@ -20,13 +21,27 @@ _BY_ID = attrgetter("ledger_id")
 def decode_managed_ledger(raw: bytes) -> ManagedLedgerInfo:
     """Decode the node's value, its ledgers by growing id; no bytes at all are a managed ledger without ledgers.
 
-    Raises FormatError for a broken envelope, bytes that are no such message, and a ledger without a possible id.
+    Raises FormatError for a broken envelope, bytes that are no such message, a field that the message or one of its
+    properties cannot have, and a ledger without a possible id.
     """
     message, _ = _parse(raw)
+    ledgers: list[LedgerInfo] = []
+    puzzling: list[int] = []
+    for ledger in message.ledgerInfo:
+        ledger_id, offload = ledger.ledgerId, None
+        if ledger_id <= 0:
+            _check_id(ledger, ledger_id)
+        if ledger.HasField("offloadContext"):
+            offload = _offload(ledger.offloadContext, f"{_WHAT}, ledger {ledger_id}")
+        unknown = len(UnknownFieldSet(ledger)) and has_unknown(ledger, f"{_WHAT}, ledger {ledger_id}")
+        if unknown or (offload is not None and not offload.understood):
+            puzzling.append(ledger_id)
+        ledgers.append(LedgerInfo(ledger_id, ledger.entries, ledger.size, ledger.timestamp, offload))
     # An offload writes the list from a hash map (ManagedLedgerImpl.transformLedgerInfo): the last of the node may be
     # any, while the last by id is the one that is written to.
-    ledgers = tuple(sorted([_ledger(ledger) for ledger in message.ledgerInfo], key=_BY_ID))
-    return ManagedLedgerInfo(ledgers, _terminated(message), {entry.key: entry.value for entry in message.properties})
+    ledgers.sort(key=_BY_ID)
+    properties = _properties(message.properties, _WHAT)
+    return ManagedLedgerInfo(tuple(ledgers), _terminated(message), properties, frozenset(puzzling))
 
 
 def remove_ledgers(raw: bytes, ids: Collection[int]) -> bytes:
@@ -49,33 +64,35 @@ def remove_ledgers(raw: bytes, ids: Collection[int]) -> bytes:
 
 def _parse(raw: bytes) -> tuple[pb.ManagedLedgerInfo, Compression | None]:
     plain, codec = unwrap(raw)
-    return parse(pb.ManagedLedgerInfo(), plain, _WHAT), codec
+    message = parse(pb.ManagedLedgerInfo(), plain, _WHAT)
+    refuse_unknown(message, _WHAT)
+    return message, codec
 
 
 def _ledger_id(ledger: pb.ManagedLedgerInfo.LedgerInfo) -> int:
     ledger_id = ledger.ledgerId
     if ledger_id <= 0:
-        require(ledger, "ledgerId", _WHAT)
-        if ledger_id < 0:
-            raise FormatError(f"{_WHAT}: it lists a ledger with the impossible id {ledger_id}")
+        _check_id(ledger, ledger_id)
     return ledger_id
 
 
-def _ledger(ledger: pb.ManagedLedgerInfo.LedgerInfo) -> LedgerInfo:
-    offload = _offload(ledger.offloadContext) if ledger.HasField("offloadContext") else None
-    return LedgerInfo(_ledger_id(ledger), ledger.entries, ledger.size, ledger.timestamp, offload)
+def _check_id(ledger: pb.ManagedLedgerInfo.LedgerInfo, ledger_id: int) -> None:
+    require(ledger, "ledgerId", _WHAT)
+    if ledger_id < 0:
+        raise FormatError(f"{_WHAT}: it lists a ledger with the impossible id {ledger_id}")
 
 
 def _terminated(message: pb.ManagedLedgerInfo) -> Position | None:
     if not message.HasField("terminatedPosition"):
         return None
     position = message.terminatedPosition
+    refuse_unknown(position, f"{_WHAT}, terminatedPosition")
     require(position, "ledgerId", f"{_WHAT}, terminatedPosition")
     require(position, "entryId", f"{_WHAT}, terminatedPosition")
     return Position(position.ledgerId, position.entryId)
 
 
-def _offload(context: pb.OffloadContext) -> OffloadInfo:
+def _offload(context: pb.OffloadContext, what: str) -> OffloadInfo:
     return OffloadInfo(
         context.uidMsb,
         context.uidLsb,
@@ -85,14 +102,18 @@ def _offload(context: pb.OffloadContext) -> OffloadInfo:
         context.driverMetadata.name,
         _driver_properties(context.driverMetadata),
         tuple(_segment(segment) for segment in context.offloadSegment),
-        _is_understood(context),
+        _is_understood(context, what),
     )
 
 
-def _is_understood(context: pb.OffloadContext) -> bool:
+def _is_understood(context: pb.OffloadContext, what: str) -> bool:
     """Whether all that the node says of a copy is known here, down to the yes or no of bookkeeperDeleted."""
-    messages = (context, context.driverMetadata, *context.offloadSegment)
-    return context.bookkeeperDeleted in (0, 1) and not any(len(UnknownFieldSet(message)) for message in messages)
+    messages: list[Message] = [context, context.driverMetadata]
+    for segment in context.offloadSegment:
+        messages += [segment, segment.driverMetadata]
+    # Each is looked at, since it may also be refused.
+    unknown = [message for message in messages if has_unknown(message, what)]
+    return context.bookkeeperDeleted in (0, 1) and not unknown
 
 
 def _segment(segment: pb.OffloadSegment) -> OffloadSegment:
@@ -101,4 +122,15 @@ def _segment(segment: pb.OffloadSegment) -> OffloadSegment:
 
 
 def _driver_properties(metadata: pb.OffloadDriverMetadata) -> Mapping[str, str]:
-    return {entry.key: entry.value for entry in metadata.properties}
+    return _properties(metadata.properties, f"{_WHAT}, offloaded copy")
+
+
+def _properties(entries: Iterable[pb.KeyValue], what: str) -> dict[str, str]:
+    """Read properties; one that is not whole might be any, such as that which makes a topic a shadow."""
+    properties = {}
+    for entry in entries:
+        refuse_unknown(entry, f"{what}, property {entry.key!r}")
+        require(entry, "key", f"{what}, property")
+        require(entry, "value", f"{what}, property {entry.key!r}")
+        properties[entry.key] = entry.value
+    return properties

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bookwarden.errors import FormatError
 
@@ -24,3 +25,29 @@ def require(message: Message, field: str, what: str) -> None:
     """Raise FormatError if the field is not set."""
     if not message.HasField(field):
         raise FormatError(f"{what}: {field} is missing")
+
+
+def refuse_unknown(message: Message, what: str) -> None:
+    """Raise FormatError if the message itself has a field that it should not have, be it of another type only.
+
+    Almost any bytes can be parsed as a message without required fields; what they say is then among such fields.
+    """
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        numbers = ", ".join(map(str, sorted({unknown[at].field_number for at in range(len(unknown))})[:5]))
+        raise FormatError(f"{what}: it cannot have the field {numbers} that is there: it is something else, or too new")
+
+
+def has_unknown(message: Message, what: str) -> bool:
+    """Whether the message itself has fields of unknown numbers, as of a later version.
+
+    Raises FormatError for a field that is known and has another type, since that no version changes.
+    """
+    unknown = UnknownFieldSet(message)
+    if not len(unknown):
+        return False
+    for at in range(len(unknown)):
+        number = unknown[at].field_number
+        if number in message.DESCRIPTOR.fields_by_number:
+            raise FormatError(f"{what}: its field {number} is of a type that it cannot have: it is something else")
+    return True

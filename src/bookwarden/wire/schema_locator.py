@@ -6,15 +6,19 @@ from collections.abc import Iterable
 
 from bookwarden.ledgers.managed_ledger import Position, SchemaEntry, SchemaIndexEntry, SchemaLocator
 from bookwarden.wire.pb import schema_locator_pb2 as pb
-from bookwarden.wire.protobuf import parse, require
+from bookwarden.wire.protobuf import parse, refuse_unknown, require
 
 _NODE = "schema node"
 _ENTRY = "entry of a schema's ledger"
 
 
 def decode_schema_locator(raw: bytes) -> SchemaLocator:
-    """Decode the node's value; raises FormatError if it is none, or a version has no position."""
+    """Decode the node's value; raises FormatError if it is none, or a version has no position.
+
+    A field that the message cannot have is refused too, at every depth.
+    """
     message = parse(pb.SchemaLocator(), raw, _NODE)
+    refuse_unknown(message, _NODE)
     require(message, "info", _NODE)
     return SchemaLocator((_index_entry(message.info, _NODE), *_index(message.index, _NODE)))
 
@@ -31,9 +35,11 @@ def _index(entries: Iterable[pb.IndexEntry], what: str) -> tuple[SchemaIndexEntr
 
 
 def _index_entry(entry: pb.IndexEntry, what: str) -> SchemaIndexEntry:
+    refuse_unknown(entry, what)
     require(entry, "version", what)
     require(entry, "position", what)
     position = entry.position
+    refuse_unknown(position, f"{what}, version {entry.version}")
     require(position, "ledgerId", f"{what}, version {entry.version}")
     require(position, "entryId", f"{what}, version {entry.version}")
     return SchemaIndexEntry(entry.version, Position(position.ledgerId, position.entryId), entry.hash)

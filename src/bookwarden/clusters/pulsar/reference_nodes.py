@@ -46,7 +46,9 @@ class ManagedLedgerNode(NamedTuple):
             doubt = doubt_about_managed_ledger(self.path, root, str(error))
             return NodeReferences(self.path, root, doubt=doubt), None
         named = named_by_managed_ledger(self.name, info, self.path, root)
-        return NodeReferences(self.path, root, named, info.offloaded, with_copies=info.with_copies), info
+        return NodeReferences(
+            self.path, root, named, info.offloaded, with_copies=info.with_copies, puzzling=info.puzzling
+        ), info
 
 
 class CursorNode(NamedTuple):

@@ -134,6 +134,7 @@ class MetadataReferences:
                 offloaded=_offloaded(found),
                 with_copies=tuple(chain.from_iterable(node.with_copies for node in lists)),
                 left_behind=_left_behind(lists),
+                puzzling=frozenset(chain.from_iterable(node.puzzling for node in lists)),
             )
         named = _named(chain(*found))
         if isinstance(holder, CompactedHolder):
