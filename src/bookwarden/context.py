@@ -49,6 +49,7 @@ from bookwarden.deletion.journal_reading import (
 from bookwarden.deletion.journal_writing import FileJournal, ObjectJournal
 from bookwarden.deletion.mark import Marker, MarkReport
 from bookwarden.deletion.removal import Removal
+from bookwarden.deletion.sent_on import FileSentRecords, ObjectSentRecords
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
 from bookwarden.deletion.undo import Undo
@@ -260,6 +261,12 @@ def journal_of(settings: Settings) -> FileJournal | ObjectJournal:
     return FileJournal(Path(sweep.journal), keep_days=sweep.journal_retention_days)
 
 
+def sent_records_of(settings: Settings) -> FileSentRecords | ObjectSentRecords:
+    """Make this process's record of what was sent on; it lies beside the journal."""
+    journal = settings.sweep.journal
+    return ObjectSentRecords(_journal_objects(journal)) if "://" in journal else FileSentRecords(Path(journal) / "sent")
+
+
 def journal_reader_of(settings: Settings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
     """Give access to the whole journal; ``damaged`` is told of damaged places in it."""
     journal = settings.sweep.journal
@@ -459,6 +466,7 @@ class SweepContext(Resources):
                     connection, deletion.retry_topic, deletion.dlq_topic, deletion.subscription, registry=registry
                 )
             )
+            sent = self._keep(sent_records_of(settings))
             copies = self._keep(offload_stores_of(settings))
             # A dry run writes nothing, and deletes nothing by a wrong age.
             clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
@@ -472,6 +480,7 @@ class SweepContext(Resources):
                 SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
                 copies=copies,
                 migrations=metadata.migrations,
+                sent=sent,
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,

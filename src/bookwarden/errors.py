@@ -5,7 +5,8 @@
     ├── NotFoundError            the topic, ledger or node that was asked for does not exist
     ├── RefusedError             a safety rule forbids what was asked for
     ├── FormatError              bytes from a store or a topic are not what their format says
-    │   └── MalformedMarkError   a message that is no valid pending deletion
+    │   ├── MalformedMarkError   a message that is no valid pending deletion
+    │   └── PoisonedBatchError   more messages fail than can be at fault
     ├── StoreError               a metadata store did not do what it was asked
     │   ├── StoreUnavailableError    no connection, session lost, timeout: nothing was changed
     │   │   └── StoreMigratingError      the metadata is being moved to another store: try again after it
@@ -68,6 +69,10 @@ class FormatError(BookwardenError):
 
 class MalformedMarkError(FormatError):
     """A message on a deletion topic is no valid pending deletion."""
+
+
+class PoisonedBatchError(FormatError):
+    """More messages of a batch fail, each alone, than can be at fault: the sweep itself is, and nothing is settled."""
 
 
 class MarkingInterrupted(KeyboardInterrupt):

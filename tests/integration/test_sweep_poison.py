@@ -13,6 +13,7 @@ from pyspark.sql import Row, SparkSession
 from bookwarden.clusters.pulsar.producers import ConfirmedProducers
 from bookwarden.context import connection_of
 from bookwarden.devcluster import DevCluster
+from bookwarden.errors import SparkError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
@@ -45,11 +46,23 @@ def ledger_ids(namespace: str) -> Iterator[int]:
     return iter(range(first, first + 1000))
 
 
-def letters(site: DeletionSite, spark: SparkSession) -> list[Row]:
-    source = spark.read.format("pulsar").options(
-        serviceUrl=site.service_url, adminUrl=site.admin_url, topic=site.settings.deletion.dlq_topic
-    )
+def messages(site: DeletionSite, spark: SparkSession, topic: str) -> list[Row]:
+    source = spark.read.format("pulsar").options(serviceUrl=site.service_url, adminUrl=site.admin_url, topic=topic)
     return source.load().collect()
+
+
+def letters(site: DeletionSite, spark: SparkSession) -> list[Row]:
+    return messages(site, spark, site.settings.deletion.dlq_topic)
+
+
+def send_raw(site: DeletionSite, payload: bytes, event_time: int | None = None) -> None:
+    producers = ConfirmedProducers(connection_of(site.settings))
+    try:
+        topic = site.settings.deletion.topic
+        producers.send(topic, payload, schema=None, key="k", properties={}, event_time=event_time)
+        producers.flush()
+    finally:
+        producers.close()
 
 
 def pending(ledger_id: int, holder: ManagedLedgerHolder) -> PendingDeletion:
@@ -65,16 +78,8 @@ def test_times_that_no_clock_tells_have_one_letter_each_and_the_rest_is_settled(
     paths = [population.ledger(ledger, holder) for ledger in (good, early)]
     kept = population.ledger(damaged, holder, ctime_ms=2**62)
     fields = {"topicName": holder.name, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": good}
-    producers = ConfirmedProducers(connection_of(site.settings))
-    try:
-        for number, event_time in (({"markedAt": 2**62}, None), ({"ledgerId": early}, 2**62)):
-            payload = json.dumps({**fields, **number}).encode()
-            producers.send(
-                site.settings.deletion.topic, payload, schema=None, key="k", properties={}, event_time=event_time
-            )
-        producers.flush()
-    finally:
-        producers.close()
+    send_raw(site, json.dumps({**fields, "markedAt": 2**62}).encode())
+    send_raw(site, json.dumps({**fields, "ledgerId": early}).encode(), event_time=2**62)
     site.mark(replace(pending(good, holder), marked_at=2**62), pending(damaged, holder), pending(good, holder))
     site.sweep_once(spark)
     assert site.counts() == {"malformed": 2, "deleted": 2, "gave up": 1}
@@ -87,3 +92,30 @@ def test_times_that_no_clock_tells_have_one_letter_each_and_the_rest_is_settled(
     assert site.backlog() == 0
     site.sweep_once(spark)
     assert site.backlog_of_dlq() == 3
+
+
+def test_a_batch_that_fails_behind_its_sends_sends_nothing_twice(
+    site: DeletionSite, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    site.overrides = {"deletion.two_phase_deletion_reconsume_later_in_seconds": "600"}
+    holder, population, ledger = (
+        ManagedLedgerHolder(f"{site.namespace}/persistent/orders"),
+        Population(store),
+        next(ledger_ids),
+    )
+    population.ledger(ledger, holder)
+    population.names(holder, [ledger])
+    send_raw(site, b"no mark")
+    site.mark(pending(ledger, holder))
+    # Where the outcome table should be a folder, its file cannot be written: the last thing of a batch.
+    table = Path(site.settings.sweep.outcomes)
+    table.write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(SparkError, match="outcomes"):
+            site.sweep_once(spark)
+    table.unlink()
+    site.sweep_once(spark)
+    assert site.counts() == {"malformed": 1, "retry": 1}
+    assert len(letters(site, spark)) == 1
+    assert len(messages(site, spark, site.settings.deletion.retry_topic)) == 1
+    assert site.backlog() == 1

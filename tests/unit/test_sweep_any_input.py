@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def sweep(message: Message, metadata: bytes | None, *, listed: bool = False) -> 
     buffer = RowBuffer(TOPIC, 0, 10)
     buffer.add(message, (1, 2), -1, 1)
     marks = list(received_marks(buffer.take(), lambda _topic, payload, _version: CODEC.decode(payload)))
-    (batch,) = [outcome_batch(rows, 7) for rows in phase_two.process(marks, "run/7")]
+    (batch,) = phase_two.carry_out(marks, "run/7", partial(outcome_batch, batch=7))
     (row,) = batch.to_pylist()
     return row, sent
 

@@ -52,12 +52,16 @@ class S3Objects:
 
     def names(self) -> list[str]:
         """Name the journal's objects, oldest first."""
+        return [name for name in self.names_from("") if name.endswith(_SUFFIX)]
+
+    def names_from(self, beginning: str) -> list[str]:
+        """Name all objects whose names begin so, in their order."""
         found: list[str] = []
+        prefix = self._prefix + beginning
         try:
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
             for page in pages:
-                keys = (entry["Key"] for entry in page.get("Contents", ()))
-                found += [key.removeprefix(self._prefix) for key in keys if key.endswith(_SUFFIX)]
+                found += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", ())]
         except (ClientError, BotoCoreError) as error:
             raise self._translate(error, "listed") from error
         return sorted(found)

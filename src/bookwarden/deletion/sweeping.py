@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.copy_deletion import CopyDeletions, NoStores
 from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
+from bookwarden.deletion.isolation import Isolation, describe_error
 from bookwarden.deletion.journal import Journal, JournalEntry
 from bookwarden.deletion.left_behind import LeftBehind
 from bookwarden.deletion.ports import (
@@ -23,6 +24,7 @@ from bookwarden.deletion.ports import (
     OffloadedCopies,
     ReferenceReader,
 )
+from bookwarden.deletion.sent_on import NoSentRecords, Sendings, SentRecords
 from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.holders import Holder, References, UnknownReferences
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
@@ -94,6 +96,7 @@ class Sweep:
         *,
         copies: OffloadedCopies | None = None,
         migrations: MetadataMigrations | None = None,
+        sent: SentRecords | None = None,
         verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
@@ -106,6 +109,8 @@ class Sweep:
         self._policy = policy
         self._limits = limits
         self._migrations = migrations or NoMigrations()
+        self._sendings = Sendings(sent or NoSentRecords())
+        self._isolation = Isolation()
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
@@ -115,19 +120,38 @@ class Sweep:
         self._left_behind = LeftBehind(copies or NoStores(), references, policy)
 
     def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
-        """Carry the marks out, step by step, each holder's together; yield the outcomes of each step.
+        """Carry the marks out as `carry_out` does; yield the outcomes as rows."""
+        return self.carry_out(received, run, list)
 
-        Retry and DLQ messages of a step are confirmed before its rows are yielded. Raises StoreUnavailableError
-        or PulsarError when the stores or the broker stay away: then the batch is not done, and is replayed.
+    def carry_out(
+        self, received: Sequence[ReceivedMark], run: str, tell: Callable[[Sequence[OutcomeRow]], _T]
+    ) -> Iterator[_T]:
+        """Carry the marks out, step by step, each holder's together; yield what `tell` makes of each step's outcomes.
+
+        That is made before retry and DLQ messages of a step are sent, and yielded when they are confirmed. ``run``,
+        as ``<query>/<batch>``, is the same for each try of a batch: what one sent on, a later one does not send again.
+        Raises StoreUnavailableError or PulsarError when the stores or the broker stay away: then the batch is not
+        done, and is replayed. A mark that fails for another reason is cut out (see isolation.py).
         """
+        self._sendings.begin(run)
         groups: dict[Holder | None, list[ReceivedMark]] = {}
         for message in received:
             groups.setdefault(_holder(message), []).append(message)
         for step in _steps(groups, self._limits.ledgers_per_step):
-            yield self._step(step, run)
+            for told in self._isolation.carry_out(
+                step,
+                lambda part: self._step(part, run, tell),
+                lambda one, error: [self._cut_out(one[1], error, tell)],
+            ):
+                yield from told
 
-    def _step(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> list[OutcomeRow]:
-        rows: list[OutcomeRow] = []
+    def _step(
+        self,
+        step: Sequence[tuple[Holder | None, ReceivedMark]],
+        run: str,
+        tell: Callable[[Sequence[OutcomeRow]], _T],
+    ) -> list[_T]:
+        told: list[_T] = []
         left = list(step)
         while left:
             stops = self._migrations.stops
@@ -135,13 +159,30 @@ class Sweep:
             attempt = self._patiently(partial(self._attempt, left, run))
             again = attempt.not_done if self._migrations.stops != stops else frozenset()
             settled = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
-            self._send_on(settled, attempt.now_ms)
-            rows += [_row(message, decision, attempt.readings, attempt.now_ms) for message, decision in settled]
+            told.append(self._settle(settled, attempt.readings, attempt.now_ms, tell))
             # That the metadata was moved in the middle of the step is no fault of a ledger's, and costs it no retry.
             left = [(holder, message) for holder, message in left if _is_of(message, again)]
             if left:
                 logger.info("deleting %d ledgers once more, since the metadata was being moved", len(again))
-        return rows
+        return told
+
+    def _settle(
+        self,
+        decided: Sequence[tuple[ReceivedMark, Decision]],
+        readings: Mapping[int, LedgerReading],
+        now_ms: int,
+        tell: Callable[[Sequence[OutcomeRow]], _T],
+    ) -> _T:
+        decided = self._sendings.without_sent(decided)
+        told = tell([_row(message, decision, readings, now_ms) for message, decision in decided])
+        self._send_on(decided, now_ms)
+        return told
+
+    def _cut_out(self, message: ReceivedMark, error: Exception, tell: Callable[[Sequence[OutcomeRow]], _T]) -> _T:
+        reason = f"the sweep fails at this message alone: {describe_error(error)}"
+        logger.error("message %s of %s: %s", message.message_id, message.topic, reason, exc_info=error)
+        decision = Decision(Action.GIVE_UP, Outcome.POISONOUS, reason)
+        return self._settle([(message, decision)], {}, int(self._clock() * 1000), tell)
 
     def _attempt(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> _Attempt:
         if not self._dry_run:
@@ -169,6 +210,8 @@ class Sweep:
         references: Mapping[Holder, References],
         now_ms: int,
     ) -> Decision:
+        if message.failure is not None:
+            raise message.failure
         if holder is None:
             return Decision(Action.GIVE_UP, Outcome.MALFORMED, message.problem or "no pending deletion")
         mark = _mark(message)
@@ -236,6 +279,7 @@ class Sweep:
                 sent = True
         if sent:
             self._outbox.flush()
+            self._sendings.note(decided)
 
     def _patiently(self, call: Callable[[], _T]) -> _T:
         """Call again while the store does not answer, up to the limit; an outage is no fault of a ledger's.

@@ -18,6 +18,7 @@ class Outcome(enum.Enum):
     DELAYED = "delayed"
     WAITING = "waiting"
     GAVE_UP = "gave up"
+    POISONOUS = "poisonous"
     WOULD_DELETE = "would delete"
 
 

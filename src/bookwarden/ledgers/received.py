@@ -47,7 +47,7 @@ class ReceivedMark:
     """One message of a deletion topic; `mark` is None when `problem` says why it is no pending deletion.
 
     ``message_id`` is ``ledger:entry:partition`` with ``:batch index`` behind it for a batched message, as the Java
-    client writes it; times are in milliseconds since the epoch.
+    client writes it; times are in milliseconds since the epoch. ``failure`` is an error of ours under the decoding.
     """
 
     topic: str
@@ -60,6 +60,7 @@ class ReceivedMark:
     schema_version: bytes | None = None
     mark: PendingDeletion | None = None
     problem: str | None = None
+    failure: Exception | None = None
 
     @property
     def attempts(self) -> int:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -63,8 +64,7 @@ class SweepTask:
         if context is None:
             return
         query, number = _running_batch()
-        for rows in context.sweep.process(received, f"{query}/{number}"):
-            yield outcome_batch(rows, number)
+        yield from context.sweep.carry_out(received, f"{query}/{number}", partial(outcome_batch, batch=number))
 
 
 def _running_batch() -> tuple[str, int]:

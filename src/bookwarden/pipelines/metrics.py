@@ -38,8 +38,9 @@ _DESTINATION = {
     Outcome.WAITING.value: "retry",
     Outcome.GAVE_UP.value: "dlq",
     Outcome.MALFORMED.value: "dlq",
+    Outcome.POISONOUS.value: "dlq",
 }
-_FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value)
+_FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value, Outcome.POISONOUS.value)
 
 
 class _MigrationCollector(Collector):

@@ -7,13 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from bookwarden.deletion.isolation import may_be_of_a_message
+from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import Decode, ReceivedMark, decode_mark
 
 
 def received_marks(batch: pa.RecordBatch, decode: Decode) -> Iterator[ReceivedMark]:
     """Yield a mark for each row; `decode` takes topic, payload and schema version.
 
-    A row that is no pending deletion keeps what is wrong with it in `problem`.
+    A row that is no pending deletion keeps what is wrong with it in `problem`, one that no error of the decoder is
+    meant for the error in `failure`.
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     published = _milliseconds(columns["publish_time"])
@@ -32,7 +35,7 @@ def received_marks(batch: pa.RecordBatch, decode: Decode) -> Iterator[ReceivedMa
     )
     for topic, partition, (ledger, entry, index), key, value, properties, published_at, event_time, version in rows:
         payload = value or b""
-        mark, problem = decode_mark(decode, topic, payload, version)
+        mark, problem, failure = _decoded(decode, topic, payload, version)
         yield ReceivedMark(
             topic=topic,
             message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
@@ -44,7 +47,19 @@ def received_marks(batch: pa.RecordBatch, decode: Decode) -> Iterator[ReceivedMa
             schema_version=version,
             mark=mark,
             problem=problem,
+            failure=failure,
         )
+
+
+def _decoded(
+    decode: Decode, topic: str, payload: bytes, version: bytes | None
+) -> tuple[PendingDeletion | None, str | None, Exception | None]:
+    try:
+        return (*decode_mark(decode, topic, payload, version), None)
+    except Exception as error:
+        if not may_be_of_a_message(error):
+            raise
+        return None, None, error
 
 
 def _message_ids(column: Any) -> Iterator[tuple[int, int, int]]:
