@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
 from bookwarden.deletion.undo import Undo
 from bookwarden.errors import MalformedMarkError, MissingExtraError, NotFoundError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.ledgers.received import ReceivedMark, believed_properties
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_progress import MigrationTimes
@@ -299,7 +300,9 @@ def waiting_messages_of(settings: Settings) -> Iterator[ReceivedMark]:
     """Read what is in flight now, on both topics, without taking it from the subscription; not decoded."""
     deletion, connection = settings.deletion, connection_of(settings)
     backlog = WaitingMessages(connection, PulsarAdmin(connection), deletion.subscription)
-    return backlog.read((deletion.topic, deletion.retry_topic))
+    for received in backlog.read((deletion.topic, deletion.retry_topic)):
+        believed = believed_properties(received.properties, received.topic, deletion.retry_topic)
+        yield replace(received, properties=believed)
 
 
 class MarkDecoder:
@@ -461,15 +464,18 @@ class SweepContext(Resources):
             registry = SchemaRegistry(self._keep(PulsarAdmin(connection)))
             metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many))
             journal = self._keep(journal_of(settings))
+            # A dry run writes nothing, and deletes nothing by a wrong age.
+            clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
             outbox = self._keep(
                 RetrySender(
-                    connection, deletion.retry_topic, deletion.dlq_topic, deletion.subscription, registry=registry
+                    connection,
+                    *(deletion.retry_topic, deletion.dlq_topic, deletion.subscription),
+                    registry=registry,
+                    clock=clock,
                 )
             )
             sent = self._keep(sent_records_of(settings))
             copies = self._keep(offload_stores_of(settings))
-            # A dry run writes nothing, and deletes nothing by a wrong age.
-            clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
             self.decode = MarkDecoder(registry).decode
             self.sweep = Sweep(
                 metadata.catalog,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pulsar
@@ -76,7 +77,8 @@ def read_one(client: pulsar.Client, topic: str) -> pulsar.Message:
 
 
 def test_a_retry_keeps_the_message_and_counts_as_the_java_client_does(client, outbox, topic):
-    outbox.retry(received(topic), 60.0, "store away")
+    read_at = "1700000000000"
+    outbox.retry(received(topic, properties={"theirs": "kept", "bookwarden.first-read": read_at}), 60.0, "store away")
     outbox.flush()
     message = read_one(client, f"{topic}-RETRY-partition-0")
     assert (message.data(), message.partition_key(), message.event_timestamp()) == (
@@ -84,7 +86,9 @@ def test_a_retry_keeps_the_message_and_counts_as_the_java_client_does(client, ou
         "t/n/persistent/a",
         77,
     )
-    assert message.properties() == {
+    properties = message.properties()
+    assert properties.pop("bookwarden.first-read") == read_at
+    assert properties == {
         "theirs": "kept",
         "RECONSUMETIMES": "1",
         "DELAY_TIME": "60000",
@@ -99,10 +103,12 @@ def test_a_retry_keeps_the_message_and_counts_as_the_java_client_does(client, ou
 
 def test_a_second_retry_counts_on_and_keeps_the_first_origin(client, outbox, topic):
     first = {"RECONSUMETIMES": "4", "REAL_TOPIC": "persistent://x/y/first", "ORIGIN_MESSAGE_ID": "1:1:0"}
+    begun = int(time.time() * 1000)
     outbox.retry(received(f"{topic}-RETRY", properties=first), 1.0, "again")
     outbox.flush()
     found = read_one(client, f"{topic}-RETRY-partition-0").properties()
     assert found["RECONSUMETIMES"] == "5"
+    assert begun <= int(found["bookwarden.first-read"]) <= time.time() * 1000
     assert (found["REAL_TOPIC"], found["ORIGIN_MESSAGE_ID"]) == ("persistent://x/y/first", "1:1:0")
 
 

@@ -115,7 +115,11 @@ def place(
         f"{{driver: S3, endpoint: '{proxy.endpoint}', buckets: [{BUCKET}], "
         f"access_key: {ACCESS_KEY}, secret_key: {SECRET_KEY}}}"
     )
-    overrides = {"offload.stores": f"[{store}]", "offload.attempts": "2"}
+    overrides = {
+        "offload.stores": f"[{store}]",
+        "offload.attempts": "2",
+        "deletion.still_referenced_grace_seconds": "0",
+    }
     cluster = offloading_cluster
     site = DeletionSite(
         cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), tmp_path, overrides
@@ -171,7 +175,7 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     stolen = replace(context, msb=live.offload.uid_msb, lsb=live.offload.uid_lsb)
     place.site.mark(
         replace(copies[0], ledger_id=live.ledger_id, offload_context=stolen),
-        replace(copies[0], ledger_id=live.ledger_id, offload_context=stolen, topic_name=kept.name, marked_at=1),
+        replace(copies[0], ledger_id=live.ledger_id, offload_context=stolen, topic_name=kept.name),
     )
     place.site.sweep_once(spark)
     rows = [row for row in place.site.outcomes() if row["ledger_type"] == "OFFLOAD_LEDGER"]

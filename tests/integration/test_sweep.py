@@ -86,13 +86,14 @@ def send_raw(site: DeletionSite, payload: bytes, **properties: str) -> None:
 def test_each_kind_of_ledger_is_deleted_when_nothing_names_it_and_kept_otherwise(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
+    site.overrides = {"deletion.still_referenced_grace_seconds": "0"}
     doomed, kept = {}, {}
     for holder in holders(site.namespace):
         gone, named = next(ledger_ids), next(ledger_ids)
         doomed[gone] = population.ledger(gone, holder)
         kept[named] = population.ledger(named, holder)
         population.names(holder, [named])
-        site.mark(pending(gone, holder), replace(pending(named, holder), marked_at=1))
+        site.mark(pending(gone, holder), pending(named, holder))
     site.sweep_once(spark)
     assert all(value is None for value in store.get_many(list(doomed.values())))
     assert all(value is not None for value in store.get_many(list(kept.values())))

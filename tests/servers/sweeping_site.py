@@ -14,7 +14,7 @@ from bookwarden.ledgers.holders import Holder
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.ledgers.received import FIRST_READ, ReceivedMark
 
 
 class SweepingSite:
@@ -28,7 +28,9 @@ class SweepingSite:
     def sweep(self, *marks: PendingDeletion) -> list[OutcomeRow]:
         """Sweep the marks in one batch; a row for each."""
         received = [
-            ReceivedMark(self.settings.deletion.topic, f"1:{entry}:0", None, b"", {}, published_at=1, mark=mark)
+            ReceivedMark(
+                self.settings.deletion.topic, f"1:{entry}:0", None, b"", {FIRST_READ: "1"}, published_at=1, mark=mark
+            )
             for entry, mark in enumerate(marks)
         ]
         return [row for rows in self._context.sweep.process(received, "test/0") for row in rows]

@@ -72,3 +72,21 @@ def test_a_topic_that_is_not_named_as_delayed_is_read_at_once(
     with topic.producer(0, batching_enabled=False) as producer:
         producer.send(b"later", deliver_at=int(time.time() * 1000) + 3_600_000)
     assert drain(spark, topic, tmp_path, subscription="job") == [b"later"]
+
+
+def test_no_message_is_waited_for_longer_than_the_longest_delay(
+    spark: SparkSession, topic: TopicUnderTest, tmp_path: Path
+) -> None:
+    with topic.producer(0, batching_enabled=False) as producer:
+        for late in (int(time.time() * 1000) + 365 * 86_400_000, 2**62):
+            producer.send(b"%d" % late, deliver_at=late)
+    topic.send([b"behind"], 0, batching_enabled=False)
+    options = {"subscription": "job", "delayedTopics": topic.name, "maxDelaySeconds": "1"}
+    taken: list[bytes] = []
+
+    def all_taken() -> bool:
+        taken.extend(drain(spark, topic, tmp_path, **options))
+        return len(taken) >= 3
+
+    eventually(all_taken, 120)
+    assert (len(taken), taken[-1]) == (3, b"behind")

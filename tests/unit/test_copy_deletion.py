@@ -151,8 +151,8 @@ def mark(
 ) -> ReceivedMark:
     offload = context if kind is LedgerType.OFFLOAD_LEDGER else None
     pending = PendingDeletion(holder.name, LedgerComponent.MANAGED_LEDGER, kind, ledger_id, offload_context=offload)
-    properties = {"RECONSUMETIMES": str(attempts)} if attempts else {}
     published = int((NOW - age) * 1000)
+    properties = {"bookwarden.first-read": str(published), **({"RECONSUMETIMES": str(attempts)} if attempts else {})}
     return ReceivedMark("topic", f"1:{ledger_id}:0", holder.name, b"", properties, published, mark=pending)
 
 

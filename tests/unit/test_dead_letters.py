@@ -52,8 +52,8 @@ def letter(number: int, reason: str) -> ReceivedMark:
     ("reason", "group"),
     [
         (
-            "after 10 retries: t/ns/persistent/a%2Fb still names the ledger 605 s after it was marked",
-            "after # retries: <name> still names the ledger # s after it was marked",
+            "after 10 retries: t/ns/persistent/a%2Fb still names the ledger 605 s after its mark was first read",
+            "after # retries: <name> still names the ledger # s after its mark was first read",
         ),
         (
             "after 2 retries: ledger metadata: /ledgers/00/0000/L0007: 2 bytes where its length says 127",

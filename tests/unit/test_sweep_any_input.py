@@ -33,7 +33,8 @@ from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.population import ROOT, Population
 
-TOPIC = "persistent://pulsar/system/__ledger_deletion-partition-0"
+RETRY_TOPIC = "persistent://pulsar/system/__ledger_deletion-RETRY"
+TOPIC = f"{RETRY_TOPIC}-partition-0"
 HOLDER = ManagedLedgerHolder("t/ns/persistent/orders")
 LEDGER = 5
 CODEC = PendingDeletionCodec()
@@ -126,7 +127,7 @@ def sweep(message: Message, metadata: bytes | None, *, listed: bool = False) -> 
     phase_two = Sweep(BookKeeperCatalog(store), MetadataReferences([store]), sent, sent, POLICY, limits)
     buffer = RowBuffer(TOPIC, 0, 10)
     buffer.add(message, (1, 2), -1, 1)
-    marks = list(received_marks(buffer.take(), lambda _topic, payload, _version: CODEC.decode(payload)))
+    marks = list(received_marks(buffer.take(), lambda _topic, payload, _version: CODEC.decode(payload), RETRY_TOPIC))
     (batch,) = phase_two.carry_out(marks, "run/7", partial(outcome_batch, batch=7))
     (row,) = batch.to_pylist()
     return row, sent
@@ -172,7 +173,7 @@ METADATAS = st.one_of(
 @example(json.dumps({**FIELDS, "markedAt": 2**62}).encode(), {}, 1, 0, None, False)
 @example(json.dumps(FIELDS).encode(), {}, 1, 0, encode_ledger_metadata(METADATA._replace(ctime_ms=2**62)), False)
 @example(json.dumps(FIELDS).encode(), {}, 2**64 - 1, 2**64 - 1, encode_ledger_metadata(METADATA), True)
-@example(json.dumps(FIELDS).encode(), {"bookwarden.first-published": "9" * 5000}, 1, 0, None, False)
+@example(json.dumps(FIELDS).encode(), {"bookwarden.first-read": "9" * 5000}, 1, 0, None, True)
 @example(
     json.dumps(FIELDS).encode(),
     {"RECONSUMETIMES": "2", "DELAY_TIME": "9" * 400},

@@ -139,10 +139,16 @@ def mark(ledger_id: int, holder: Holder = DATA, *, attempts: int = 0, age: float
     else:
         topic = holder.name
     pending = PendingDeletion(topic, component, LedgerType.LEDGER, ledger_id, cursor_name=cursor)
-    properties = {"RECONSUMETIMES": str(attempts)} if attempts else {}
+    properties = {"bookwarden.first-read": str(int((NOW - age) * 1000))}
+    if attempts:
+        properties["RECONSUMETIMES"] = str(attempts)
     return ReceivedMark(
         "topic", f"1:{ledger_id}:0", str(holder), b"", properties, int((NOW - age) * 1000), mark=pending
     )
+
+
+def verified(received: ReceivedMark, at_ms: int) -> ReceivedMark:
+    return replace(received, properties={**received.properties, "bookwarden.verified-at": str(at_ms)})
 
 
 @pytest.mark.parametrize("holder", [DATA, CURSOR, SCHEMA], ids=["data", "cursor", "schema"])
@@ -322,12 +328,12 @@ def test_with_a_delay_a_ledger_is_sent_on_with_the_time_of_its_first_verificatio
     world = World(policy=replace(POLICY, delete_delay=7200))
     world.population.ledger(1, DATA)
     first = int((NOW - 60) * 1000)
-    again = replace(mark(1), properties={"bookwarden.verified-at": str(first)})
+    again = verified(mark(1), first)
     assert world.outcomes(mark(1), again) == [Outcome.DELAYED, Outcome.DELAYED]
     assert world.recorder.delayed == [(1, 900.0, int(NOW * 1000)), (1, 900.0, first)]
     assert (world.recorder.flushes, world.recorder.journaled, world.recorder.retried) == (1, [], [])
     assert world.store.get("/ledgers/00/0000/L0001") is not None
-    long_ago = replace(mark(1), properties={"bookwarden.verified-at": str(int((NOW - 7200) * 1000))})
+    long_ago = verified(mark(1, age=8000), int((NOW - 7200) * 1000))
     assert world.outcomes(long_ago) == [Outcome.DELETED]
 
 

@@ -156,7 +156,7 @@ def _judge_left_behind(
 
 
 def _still_named(what: str, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
-    text = f"{what} {circumstances.age:.0f} s after it was marked"
+    text = f"{what} {circumstances.age:.0f} s after its mark was first read"
     if circumstances.age < policy.still_referenced_grace:
         return _retry(text)
     return _finish(Outcome.STILL_REFERENCED, text)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bookwarden.errors import MalformedMarkError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 
 # Properties of the Java client's retry and dead-letter messages (RetryMessageUtil).
@@ -20,6 +22,7 @@ FIRST_PUBLISHED = "bookwarden.first-published"
 REASON = "bookwarden.reason"
 OUTCOME = "bookwarden.outcome"
 ATTEMPTS = "bookwarden.attempts"
+FIRST_READ = "bookwarden.first-read"
 VERIFIED_AT = "bookwarden.verified-at"
 # All of the above: what phase two writes on a message that it sends on, and nothing that its first sender wrote.
 OF_PHASE_TWO = frozenset(
@@ -31,6 +34,7 @@ OF_PHASE_TWO = frozenset(
         ORIGIN_MESSAGE_ID,
         ORIGIN_MESSAGE_ID_MISSPELT,
         FIRST_PUBLISHED,
+        FIRST_READ,
         REASON,
         OUTCOME,
         ATTEMPTS,
@@ -69,29 +73,46 @@ class ReceivedMark:
 
     @property
     def verified_at(self) -> int | None:
-        """When a delayed deletion was first found fit to be deleted; None for a time that we did not write."""
-        return self._number(VERIFIED_AT)
+        """When a delayed deletion was first found fit to be deleted; None for a time that we did not write.
+
+        It cannot have been before phase two first read it.
+        """
+        first = self._number(FIRST_READ)
+        first = self._number(FIRST_PUBLISHED) if first is None else first
+        verified = self._number(VERIFIED_AT)
+        return None if first is None or verified is None else max(first, verified)
 
     def age(self, now_ms: int) -> float:
-        """Seconds since it was marked, by the earliest trustworthy time that the message carries."""
-        return (now_ms - self._waiting_since()) / 1000
+        """Seconds since phase two first read it, 0 at its first look.
 
-    def _waiting_since(self) -> int:
-        candidates = [self.published_at]
-        if self.mark is not None and self.mark.marked_at > 0:
-            candidates.append(self.mark.marked_at)
-        first, delay = self._number(FIRST_PUBLISHED), self._number(DELAY_TIME)
-        if first is not None:
-            candidates.append(first)
-        elif delay is not None:
-            # A Java client keeps no first time; each of its retries waited at least this long.
-            candidates.append(self.published_at - self.attempts * delay)
-        return min(candidates)
+        When it was marked or published is told by another's clock; one that is behind would make each mark look as
+        if its holder's update had long been due.
+        """
+        first, delay = self._number(FIRST_READ), self._number(DELAY_TIME)
+        if first is None and self.attempts and delay is not None:
+            # A Java client keeps no first time; each of its retries but the last waited so long until the next.
+            first = self.published_at - (self.attempts - 1) * delay
+        return 0.0 if first is None else max(0, now_ms - first) / 1000
 
     def _number(self, name: str, digits: int = 15) -> int | None:
         """Read a number that phase two writes; None for one that no clock or count comes to."""
         text = self.properties.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
+def believed_properties(properties: Mapping[str, str], topic: str, retry_topic: str) -> dict[str, str]:
+    """Return the properties without those of phase two, unless the message is of its own topic.
+
+    Whoever marks may produce to the deletion topic; with them he could cut short what keeps a ledger for a while.
+    """
+    if _is_of(topic, retry_topic):
+        return dict(properties)
+    return {name: value for name, value in properties.items() if name not in OF_PHASE_TWO}
+
+
+@lru_cache(maxsize=1024)
+def _is_of(partition: str, topic: str) -> bool:
+    return TopicName.parse(partition).base == TopicName.parse(topic).base
 
 
 def decoded(received: ReceivedMark, decode: Decode) -> ReceivedMark:

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
-from bookwarden.context import SweepContext, connection_of, has_one_writer
+from bookwarden.context import SweepContext, connection_of, has_one_writer, policy_of
 from bookwarden.errors import SparkError
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.pipelines.garbage import collect_seldom
@@ -60,7 +60,7 @@ class SweepTask:
         for batch in batches:
             if batch.num_rows:
                 context = context or _context(self.settings, one_of_many=self.one_of_many)
-                received.extend(received_marks(batch, context.decode))
+                received.extend(received_marks(batch, context.decode, self.settings.deletion.retry_topic))
         if context is None:
             return
         query, number = _running_batch()
@@ -165,6 +165,7 @@ class LedgerDeletion:
             **options_of(connection_of(self._settings)),
             "topics": f"{deletion.topic},{deletion.retry_topic}",
             "delayedTopics": deletion.retry_topic,
+            "maxDelaySeconds": str(policy_of(self._settings).longest_wait),
             "subscription": deletion.subscription,
             "acknowledge": str(not sweep.dry_run).lower(),
             "startingOffsets": "subscription",

@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from bookwarden.deletion.isolation import may_be_of_a_message
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.received import Decode, ReceivedMark, decode_mark
+from bookwarden.ledgers.received import Decode, ReceivedMark, believed_properties, decode_mark
 
 
-def received_marks(batch: pa.RecordBatch, decode: Decode) -> Iterator[ReceivedMark]:
+def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
     """Yield a mark for each row; `decode` takes topic, payload and schema version.
+
+    What phase two writes on a message is believed of those of `retry_topic` alone.
 
     A row that is no pending deletion keeps what is wrong with it in `problem`, one that no error of the decoder is
     meant for the error in `failure`.
@@ -41,7 +43,7 @@ def received_marks(batch: pa.RecordBatch, decode: Decode) -> Iterator[ReceivedMa
             message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
             key=key,
             payload=payload,
-            properties=dict(properties or ()),
+            properties=believed_properties(dict(properties or ()), topic, retry_topic),
             published_at=published_at,
             event_time=event_time,
             schema_version=version,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -15,6 +17,7 @@ from bookwarden.ledgers.received import (
     ATTEMPTS,
     DELAY_TIME,
     FIRST_PUBLISHED,
+    FIRST_READ,
     ORIGIN_MESSAGE_ID,
     ORIGIN_MESSAGE_ID_MISSPELT,
     OUTCOME,
@@ -44,7 +47,9 @@ class RetrySender:
         subscription: str,
         *,
         registry: SchemaRegistry | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._retry_topic = retry_topic
         self._dlq_topic = dlq_topic
         self._subscription = subscription
@@ -98,6 +103,8 @@ class RetrySender:
         properties.setdefault(ORIGIN_MESSAGE_ID, received.message_id)
         properties.setdefault(ORIGIN_MESSAGE_ID_MISSPELT, received.message_id)
         properties.setdefault(FIRST_PUBLISHED, str(received.published_at))
+        now_ms = int(self._clock() * 1000)
+        properties.setdefault(FIRST_READ, str(now_ms - int(received.age(now_ms) * 1000)))
         return properties
 
     def _send_later(self, received: ReceivedMark, properties: dict[str, str], delay_s: float, reason: str) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError
 from bookwarden.ledgers.names import TopicName, decode_local_name, encode_local_name
+from bookwarden.ledgers.times import LAST_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -76,7 +77,8 @@ class TopicPositions:
 class EntryHeader:
     """What the metadata of one entry says, without its payload.
 
-    ``deliver_at_ms`` is None for an entry that is due at once; ``chunk_id`` is None for an entry that is no chunk.
+    ``deliver_at_ms`` is None for an entry that is due at once, ``published_ms`` where the broker does not tell
+    it; ``chunk_id`` is None for an entry that is no chunk.
     """
 
     batch_size: int
@@ -85,6 +87,7 @@ class EntryHeader:
     is_aborted: bool
     chunk_id: int | None
     chunks: int
+    published_ms: int | None = None
 
 
 def topic_path(topic: str) -> str:
@@ -131,12 +134,13 @@ def read_entry_header(admin: PulsarAdmin, topic: str, position: Position) -> Ent
     """Read the metadata of one entry; raise NotFoundError if its ledger is no longer the topic's."""
     answer = admin.request("GET", f"{topic_path(topic)}/ledger/{position.ledger_id}/entry/{position.entry_id}")
     headers = answer.headers
-    deliver_at = headers.get("X-Pulsar-deliver-at-time")
+    deliver_at, published = headers.get("X-Pulsar-deliver-at-time"), headers.get("X-Pulsar-publish-time")
     chunk_id = headers.get("X-Pulsar-chunk-id")
     chunks = int(headers.get("X-Pulsar-num-chunks-from-msg", "1"))
     return EntryHeader(
         batch_size=int(headers.get("X-Pulsar-num-batch-message", "1")),
         deliver_at_ms=_milliseconds(deliver_at) if deliver_at else None,
+        published_ms=_milliseconds(published) if published else None,
         is_marker="X-Pulsar-marker-type" in headers,
         is_aborted=headers.get("X-Pulsar-txn-aborted") == "true",
         chunk_id=int(chunk_id) if chunk_id is not None and chunks > 1 else None,
@@ -147,12 +151,15 @@ def read_entry_header(admin: PulsarAdmin, topic: str, position: Position) -> Ent
 def _milliseconds(text: str) -> int:
     # The broker drops trailing zeros of the fraction, and all of it at a full second, which fromisoformat of
     # Python 3.10 does not read.
+    if text.startswith(("+", "-")):
+        # A year of more than four digits, or one before the first: whoever sends chooses the number.
+        return LAST_MS if text.startswith("+") else 0
     whole, _, fraction = text.removesuffix("Z").partition(".")
     try:
         moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
         part = int(fraction[:3].ljust(3, "0")) if fraction else 0
     except ValueError as error:
-        raise FormatError(f"X-Pulsar-deliver-at-time is {text!r}, which is no time in UTC") from error
+        raise FormatError(f"a header of an entry has {text!r}, which is no time in UTC") from error
     return (moment - _EPOCH) // timedelta(milliseconds=1) + part
 
 

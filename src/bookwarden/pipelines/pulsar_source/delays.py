@@ -27,8 +27,16 @@ _PAUSE_S = 0.5
 class DelayWatch:
     """The due ends of all delayed partitions of a query."""
 
-    def __init__(self, admin: PulsarAdmin, max_unreachable_s: float, lookahead: int = _LOOKAHEAD) -> None:
+    def __init__(
+        self,
+        admin: PulsarAdmin,
+        max_unreachable_s: float,
+        lookahead: int = _LOOKAHEAD,
+        *,
+        max_delay_s: float | None = None,
+    ) -> None:
         self._admin = admin
+        self._max_delay_s = max_delay_s
         self._max_unreachable_s = max_unreachable_s
         self._lookahead = lookahead
         self._scans: dict[str, DelayScan] = {}
@@ -45,7 +53,7 @@ class DelayWatch:
         scan = self._scans.get(positions.topic)
         if scan is None:
             self._pool = self._pool or ThreadPoolExecutor(_PEEKS_AT_ONCE, thread_name_prefix="pulsar-peek")
-            scan = self._scans[positions.topic] = DelayScan(positions.topic, self._admin, self._pool)
+            scan = self._scans[positions.topic] = DelayScan(positions.topic, self._admin, self._pool, self._max_delay_s)
         scan.look_ahead(positions, start, advance(positions, start, end, self._lookahead))
         if frozen_at_ms is None:
             return scan.due_end(int(time.time() * 1000))
@@ -54,9 +62,15 @@ class DelayWatch:
 
 
 class DelayScan:
-    """The deliver-at times of the entries ahead of one partition, read in order by a thread."""
+    """The deliver-at times of the entries ahead of one partition, read in order by a thread.
 
-    def __init__(self, topic: str, admin: PulsarAdmin, pool: ThreadPoolExecutor) -> None:
+    With ``max_delay_s`` an entry waits no longer than that behind its publish time, nor behind our first look at it.
+    """
+
+    def __init__(
+        self, topic: str, admin: PulsarAdmin, pool: ThreadPoolExecutor, max_delay_s: float | None = None
+    ) -> None:
+        self._max_delay_ms = None if max_delay_s is None else int(max_delay_s * 1000)
         self._topic = topic
         self._admin = admin
         self._pool = pool
@@ -133,7 +147,14 @@ class DelayScan:
                 self._changed.notify_all()
 
     def _peek(self, position: Position) -> int:
-        return read_entry_header(self._admin, self._topic, position).deliver_at_ms or 0
+        header = read_entry_header(self._admin, self._topic, position)
+        due_ms = header.deliver_at_ms or 0
+        if self._max_delay_ms is None:
+            return due_ms
+        # The sender chooses both times; an entry that is due next year would hold back all behind it.
+        seen_ms = int(time.time() * 1000)
+        begun_ms = seen_ms if header.published_ms is None else min(header.published_ms, seen_ms)
+        return min(due_ms, begun_ms + self._max_delay_ms)
 
 
 def _each(ranges: list[EntryRange]) -> list[Position]:

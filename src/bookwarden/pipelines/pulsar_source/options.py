@@ -44,6 +44,7 @@ _OF_READING = (
     "minPollMs",
     "maxUnreachableSeconds",
     "delayedTopics",
+    "maxDelaySeconds",
     "rowsPerArrowBatch",
 )
 _KNOWN = ("serviceUrl", "adminUrl", *_TEXTS_OF_CONNECTION, *_FLAGS_OF_CONNECTION, *_OF_READING)
@@ -75,6 +76,7 @@ class SourceOptions:
     min_poll_s: float = 0.02
     max_unreachable_s: float = 120.0
     delayed_topics: tuple[str, ...] = ()
+    max_delay_s: float | None = None
     rows_per_arrow_batch: int = 10_000
 
     @property
@@ -122,6 +124,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         discovery_s=_read(options, "partitionDiscoverySeconds", 30.0, _seconds),
         min_poll_s=_read(options, "minPollMs", 20.0, _seconds) / 1000,
         max_unreachable_s=_read(options, "maxUnreachableSeconds", 120.0, _seconds),
+        max_delay_s=_read(options, "maxDelaySeconds", None, _seconds),
         delayed_topics=_names("delayedTopics", options.get("delayedtopics", "")),
         rows_per_arrow_batch=_read(options, "rowsPerArrowBatch", 10_000, _positive),
     )

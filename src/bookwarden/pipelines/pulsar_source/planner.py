@@ -41,7 +41,7 @@ class Planner:
         self._polls = PositionPolls(options, self._admin, self._discovery)
         self._starter = Starter(options, self._admin)
         self._sizes = EntrySizes(self._admin)
-        self._delays = DelayWatch(self._admin, options.max_unreachable_s)
+        self._delays = DelayWatch(self._admin, options.max_unreachable_s, max_delay_s=options.max_delay_s)
         self._acknowledger = (
             Acknowledger(options.connection, options.subscription)
             if options.subscription is not None and options.acknowledge
