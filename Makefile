@@ -1,6 +1,8 @@
 # make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
 # make test    lint, types, import contracts, all tests on the real servers; two files at a time, make test WORKERS=1 one
 # make bench   every benchmark; make bench BENCH=sweep runs one
+# make wheel   sdist and wheel in dist/, the wheel built from the sdist
+# make matrix  the unit tests on each Python from 3.10 to 3.13 that this machine has
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/
@@ -9,10 +11,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Those of make matrix, each with a virtual environment of its own.
+PYTHONS ?= 3.10 3.11 3.12 3.13
 # Most of what tests do is waiting for servers.
 WORKERS ?= 2
 
-.PHONY: demo test lint unit bench archive schema proto clean
+.PHONY: demo test lint unit matrix bench wheel archive schema proto clean
 .NOTPARALLEL:
 
 $(STAMP): setup.cfg pyproject.toml
@@ -41,8 +45,21 @@ lint: $(STAMP)
 unit: $(STAMP)
 	@exec $(BIN)/python -m pytest tests/unit
 
+matrix:
+	@failed=; for version in $(PYTHONS); do \
+		python=$$(command -v python$$version); \
+		"$$python" -c '' 2>/dev/null || python=$$(ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python 2>/dev/null | tail -n 1); \
+		if test -z "$$python"; then echo "== Python $$version: not on this machine"; continue; fi; \
+		echo "== unit tests on $$("$$python" -V)"; \
+		$(MAKE) --no-print-directory unit PYTHON="$$python" VENV=$(VENV)-$$version || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "== unit tests fail on Python$$failed"; exit 1; }
+
 bench: $(STAMP)
 	@exec $(BIN)/python -m benchmarks $(BENCH)
+
+wheel: $(STAMP)
+	@rm -rf dist/bookwarden-[0-9]* src/*.egg-info
+	@$(BIN)/python -m build --outdir dist .
 
 archive: $(STAMP)
 	@exec $(BIN)/python -m bookwarden.pipelines.archive
@@ -57,4 +74,4 @@ proto: $(STAMP)
 		$(patsubst proto/%,bookwarden/wire/pb/%,$(wildcard proto/*.proto))
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info benchmarks/out
+	rm -rf $(VENV) $(PYTHONS:%=$(VENV)-%) build dist src/*.egg-info benchmarks/out

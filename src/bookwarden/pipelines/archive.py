@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 EXTRA = "executor"
 OFFLOAD_EXTRAS = ("s3", "gcs", "azure")
 # What a wheel is built from. Built from a copy, since setuptools packs whatever lies in an old build folder.
-_SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "src", "schemas")
+_SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "src", "schemas")
 # Never imported, and a third of the size: test suites, headers, type stubs, console scripts.
 _LEFT_OUT_FOLDERS = frozenset({"__pycache__", "tests", "include", "bin"})
 _LEFT_OUT_SUFFIXES = frozenset({".pyi", ".pyx", ".pxd", ".h", ".hpp", ".a"})

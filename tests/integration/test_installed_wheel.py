@@ -1,0 +1,258 @@
+"""The wheel, installed into environments of its own: it starts, each command helps, and does what its extras allow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from bookwarden.context import connection_of
+from bookwarden.devcluster import DevCluster
+from bookwarden.devcluster.oxia import OxiaServer
+from bookwarden.errors import MissingExtraError
+from servers.deletion_site import DeletionSite
+from servers.help_pages import EVERY_HELP, assert_every_command_helps
+from servers.lone_zookeeper import LoneZooKeeper
+from servers.metadata_tree import filled_root
+
+# It is mostly pip that takes the time, and that from the net where its cache is empty; Oxia may have to be built.
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+CHECKOUT = Path(__file__).parents[2]
+# Neither sources nor what goes with them.
+LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "tests", "benchmarks", "__pycache__", "*.egg-info")
+# Those of this interpreter's Spark, and what would let an installed program see this checkout.
+FOREIGN = ("PYSPARK_", "PYTHON", "VIRTUAL_ENV", "BOOKWARDEN_")
+
+EVERY_MODULE = """
+import importlib, pkgutil
+import bookwarden
+
+for module in pkgutil.walk_packages(bookwarden.__path__, "bookwarden."):
+    if not module.name.endswith(".__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            print(module.name, error.name)
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment with the wheel in it."""
+
+    folder: Path
+
+    def install(self, requirement: str) -> None:
+        """Let pip of this interpreter install into it."""
+        pip = [sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python"), "install"]
+        done = subprocess.run(
+            [*pip, "-q", "--no-compile", "--disable-pip-version-check", requirement],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def python(self, program: str) -> str:
+        """Run a program, which must end well; give what it prints."""
+        return self._run("python", "-c", program, expect=0).stdout
+
+    def starts(self) -> None:
+        """Check that the program starts, and that each of its commands does."""
+        assert self.bookwarden("--version").startswith("bookwarden, version ")
+        assert self.bookwarden("--help").startswith("Usage: bookwarden ")
+        assert_every_command_helps(json.loads(self.python(EVERY_HELP)))
+
+    def bookwarden(self, *arguments: str, expect: int = 0) -> str:
+        """Run a command as a user does; give what it prints, or where it fails as expected its one line."""
+        done = self._run("bookwarden", *arguments, expect=expect)
+        if expect == 0:
+            return done.stdout
+        assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+        return done.stderr
+
+    def lacks(self, extra: str, *arguments: str) -> str:
+        """Run a command that needs an extra that is not there; give the requirement that it says to install."""
+        line = self.bookwarden(*arguments, expect=MissingExtraError.exit_code)
+        command = shlex.split(line[line.index("pip install") :])
+        assert command == ["pip", "install", f"bookwarden[{extra}]"]
+        return command[-1]
+
+    def _run(self, program: str, *arguments: str, expect: int) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        environment["PYSPARK_SUBMIT_ARGS"] = "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell"
+        command = [str(self.folder / "bin" / program), *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=self.folder, env=environment, timeout=600, check=False
+        )
+        assert done.returncode == expect, (arguments, done.stdout, done.stderr)
+        return done
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make wheel` builds, from a copy, since a build leaves folders behind; the wheel is made from the sdist."""
+    copy, dist = tmp_path_factory.mktemp("copy") / "checkout", tmp_path_factory.mktemp("dist")
+    shutil.copytree(CHECKOUT, copy, ignore=LEFT_OUT)
+    command = [sys.executable, "-m", "build", "--outdir", str(dist), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dist
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+def environment_of(folder: Path, requirement: str) -> Installed:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    made = Installed(folder)
+    made.install(requirement)
+    return made
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """No extra; it grows to [oxia] in the last test that uses it."""
+    return environment_of(tmp_path_factory.mktemp("base") / "venv", str(wheel))
+
+
+@pytest.fixture(scope="module")
+def with_spark(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """The extra of the README's first line; it grows to [all] in the last test that uses it."""
+    folder = tmp_path_factory.mktemp("spark")
+    yield environment_of(folder / "venv", f"{wheel}[spark]")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def site(
+    pulsar_cluster: DevCluster,
+    make_namespace: Callable[[DevCluster], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> DeletionSite:
+    cluster, folder = pulsar_cluster, tmp_path_factory.mktemp("site")
+    return DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), folder)
+
+
+@pytest.fixture
+def options(site: DeletionSite) -> list[str]:
+    deletion, sweep = site.settings.deletion, site.settings.sweep
+    values = {
+        "pulsar.service_url": site.service_url,
+        "pulsar.admin_url": site.admin_url,
+        "metadata_store.urls": f"['{site.store_url}']",
+        "deletion.topic": deletion.topic,
+        "deletion.retry_topic": deletion.retry_topic,
+        "deletion.dlq_topic": deletion.dlq_topic,
+        "sweep.checkpoint": sweep.checkpoint,
+        "sweep.outcomes": sweep.outcomes,
+        "sweep.journal": sweep.journal,
+        "orphans.folder": str(site.folder / "orphans"),
+    }
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+def sources(folder: str, pattern: str = "*") -> set[str]:
+    """The files of a folder of this checkout, by their paths in it."""
+    found = (path for path in (CHECKOUT / folder).rglob(pattern) if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path.relative_to(CHECKOUT)) for path in found}
+
+
+def test_sdist_and_wheel_have_each_file_that_belongs_to_them(built: Path, wheel: Path) -> None:
+    texts = {"CHANGELOG.md", "LICENSE", "NOTICE", "README.md", "SECURITY.md"}
+    beside = sources("conf") | sources("docs") | sources("jobs") | sources("streaming")
+    code = {path for path in sources("src/bookwarden") if ".egg-info" not in path} | sources("schemas")
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert (texts | beside | code | sources("proto") | {"setup.cfg", "pyproject.toml", "Makefile"}) <= names
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+        (metadata,) = (packed.read(name).decode() for name in names if name.endswith("METADATA"))
+    stem = "-".join(wheel.name.split("-")[:2])
+    installed = {name.removeprefix("src/").replace("schemas/", "bookwarden/schemas/", 1) for name in code}
+    assert installed <= names
+    assert {f"{stem}.data/data/share/bookwarden/{name}" for name in texts - {"LICENSE", "NOTICE"} | beside} <= names
+    assert {f"{stem}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= names
+    assert "License-Expression: Apache-2.0\n" in metadata
+    assert "Programming Language :: Python :: 3.13\n" in metadata
+
+
+def test_without_extras_every_command_helps_and_those_that_need_none_work(
+    base: Installed, site: DeletionSite, options: list[str]
+) -> None:
+    base.starts()
+
+    topic = f"persistent://{site.namespace}/orders"
+    client = connection_of(site.settings).client()
+    try:
+        client.create_producer(topic).send(b"order")
+        client.subscribe(topic, "billing", initial_position=pulsar.InitialPosition.Earliest)
+    finally:
+        client.close()
+    base.bookwarden(*options, "init", "--dry-run")
+    base.bookwarden(*options, "init")
+    (would,) = json.loads(base.bookwarden("-o", "json", *options, "mark", "topic", topic, "--dry-run"))
+    ledger_id = would["ledgers"][0]["ledger_id"]
+    for command in (
+        ["ledger", "show", str(ledger_id)],
+        ["ledger", "explain", str(ledger_id)],
+        ["mark", "topic", topic, "--yes"],
+        ["inflight"],
+        ["sweep", "--dry-run"],
+        ["dlq", "list"],
+        ["metadata-migration", "status"],
+    ):
+        base.bookwarden(*options, *command)
+    (site.folder / "journal").mkdir()
+    base.bookwarden(*options, "undo", "--list")
+    base.lacks("spark", *options, "sweep", "--once")
+    base.lacks("spark", *options, "orphans", "list")
+    base.lacks("demo", "demo")
+
+
+def test_with_the_extra_for_oxia_a_store_is_rehearsed_into_one(
+    base: Installed, zookeeper: LoneZooKeeper, tmp_path: Path
+) -> None:
+    server = OxiaServer(tmp_path / "oxia", shards=2)
+    try:
+        server.start()
+        command = ["metadata-migration", "rehearse", "--source", filled_root(zookeeper.hosts), "--target", server.url]
+        base.install(base.lacks("oxia", *command))
+        base.starts()
+        base.bookwarden(*command)
+    finally:
+        server.kill()
+
+
+def test_with_the_extra_for_spark_what_was_marked_is_swept(
+    with_spark: Installed, site: DeletionSite, options: list[str]
+) -> None:
+    with_spark.starts()
+    with_spark.bookwarden(*options, "init")
+    with_spark.bookwarden(*options, "sweep", "--once")
+    with_spark.bookwarden(*options, "orphans", "list")
+    with_spark.lacks("oxia", "--set", "metadata_store.urls=['oxia://127.0.0.1:1/n']", "ledger", "show", "1")
+    with_spark.lacks("demo", "demo")
+
+
+def test_with_all_extras_every_module_can_be_imported(with_spark: Installed, options: list[str]) -> None:
+    with_spark.install("bookwarden[all]")
+    with_spark.starts()
+    assert with_spark.python(EVERY_MODULE) == ""
+    with_spark.bookwarden(*options, "inflight")
