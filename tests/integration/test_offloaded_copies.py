@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
+import yaml
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from bookwarden.cli.main import cli
 from bookwarden.clusters.offload.names import data_name, object_names
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.topic_positions import topic_path
@@ -19,11 +25,14 @@ from bookwarden.context import MetadataContext, PhaseOneContext
 from bookwarden.deletion.copy_deletion import copy_of
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.ledgers.managed_ledger import LedgerInfo
-from bookwarden.ledgers.metadata import AbsentLedger
+from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.pipelines.orphan_folder import plans_of
+from bookwarden.pipelines.orphan_scan import OrphanScan
 from servers.deletion_site import DeletionSite
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
+from servers.orphan_grounds import LEDGERS_FOLDER, Refusals
 from servers.pulsar_topics import TopicUnderTest
 from servers.short_lived import running_until_killed
 from servers.waiting import eventually
@@ -31,6 +40,13 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 BUCKET = "pulsar-offload"
+# What waits in real life, for clocks and a second look, need not wait for what has just been made.
+SCAN_AT_ONCE = {
+    "orphans.min_age_days": "0",
+    "orphans.longest_compaction_hours": "0",
+    "orphans.seen_apart_hours": "0",
+    "orphans.max_share": "1",
+}
 VALUES = [secrets.token_bytes(2000) for _ in range(45)]
 
 
@@ -99,6 +115,34 @@ class Place:
 
         eventually(only_copies, 60)
 
+    def leave_behind(self, *topics: TopicUnderTest) -> None:
+        """Let the broker die when it has written that BookKeeper's ledgers are deleted, and before it deletes them."""
+        with closing(Refusals(self.cluster.store_url)) as refusals:
+            refusals.deletes_in(LEDGERS_FOLDER)
+
+            def said() -> bool:
+                for topic in topics:
+                    topic.admin.post(f"{topic_path(topic.name)}/trim")
+                offloads = [ledger.offload for topic in topics for ledger in self.ledgers(topic)[:-1]]
+                return all(offload is not None and offload.bookkeeper_deleted for offload in offloads)
+
+            eventually(said, 60)
+            self.cluster.broker.kill()
+        self.cluster.broker.start()
+
+    def stored(self, topic: TopicUnderTest) -> set[int]:
+        """Say which of the topic's ledgers BookKeeper has, but for the last."""
+        ids = [ledger.ledger_id for ledger in self.ledgers(topic)[:-1]]
+        return {found.ledger_id for found in self.metadata.catalog.read_many(ids) if isinstance(found, StoredLedger)}
+
+    def run(self, *arguments: str) -> Any:
+        """Run a command and return what it says."""
+        file = Path(self.site.settings.orphans.folder).with_name("bookwarden.yaml")
+        file.write_text(yaml.safe_dump(self.site.settings.model_dump(mode="json", exclude_defaults=True)))
+        result = CliRunner().invoke(cli, ["--config", str(file), "-o", "json", *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
     def objects(self, marks: list[PendingDeletion]) -> set[str]:
         return {name for mark in marks for name in object_names(copy_of(mark))}
 
@@ -119,6 +163,8 @@ def place(
         "offload.stores": f"[{store}]",
         "offload.attempts": "2",
         "deletion.still_referenced_grace_seconds": "0",
+        "orphans.folder": str(tmp_path / "orphans"),
+        **SCAN_AT_ONCE,
     }
     cluster = offloading_cluster
     site = DeletionSite(
@@ -160,7 +206,7 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     copies = [mark for mark in planned if mark.ledger_type is LedgerType.OFFLOAD_LEDGER]
     bookies = {mark.ledger_id for mark in planned if mark.ledger_type is LedgerType.LEDGER}
     with_both = [mark for mark in copies if mark.ledger_id in bookies]
-    assert (len(copies), len(with_both)) == (8, 4)
+    assert (len(copies), len(with_both)) == (8, 8)
     doomed = place.objects(copies)
     left = place.server.keys(BUCKET)
     assert doomed < left
@@ -213,3 +259,49 @@ def test_copies_that_the_broker_deleted_itself_are_already_gone(
     place.site.sweep_once(spark)
     assert set(place.site.counts()) == {"already gone"}
     assert place.site.backlog() == 0
+
+
+def test_what_a_broker_left_behind_after_its_offload_is_reclaimed_once_the_copy_is_proven(
+    place: Place, make_namespace: Callable[[DevCluster], str], spark: SparkSession
+) -> None:
+    namespace = make_namespace(place.cluster)
+    whole, damaged = place.topic(namespace, "whole"), place.topic(namespace, "damaged")
+    whole.admin.put(f"/namespaces/{namespace}/offloadDeletionLagMs", 0)
+    place.leave_behind(whole, damaged)
+    left, kept = place.stored(whole), min(place.stored(damaged))
+    assert (len(left), len(place.stored(damaged))) == (4, 4)
+    offload = place.ledgers(damaged)[0].offload
+    assert offload is not None
+    index = f"{offload.uuid}-ledger-{kept}-index"
+    content = place.server.client.get_object(Bucket=BUCKET, Key=index)["Body"].read()
+    place.server.client.delete_object(Bucket=BUCKET, Key=index)
+
+    scan = OrphanScan(spark, place.site.settings)
+    found = scan.run(scan.begin())
+    assert (found.missing, found.exit_code) == (0, 20)
+    planned = {
+        one.ledger_id: one.cause for some in plans_of(place.site.settings).candidates(found.plan, 100) for one in some
+    }
+    ours = left | place.stored(damaged)
+    assert found.left_behind >= len(ours) == 8
+    assert {planned.get(ledger_id) for ledger_id in ours} == {"offloaded, never deleted"}
+    explained = place.run("ledger", "explain", str(kept))
+    assert (explained["left_behind"], explained["outcome"]) == (True, "retry")
+    assert "no index" in explained["reason"]
+    assert place.run("ledger", "explain", str(min(left)))["outcome"] == "deleted"
+
+    place.run("orphans", "apply", "--plan", found.plan.plan_id, "--execute")
+    place.site.sweep_once(spark)
+    assert (place.stored(whole), place.stored(damaged)) == (set(), {kept})
+    assert set(place.site.outcome_of(kept)) == {"retry"}
+    assert all("no index" in row["reason"] for row in place.site.outcomes() if row["ledger_id"] == kept)
+    assert read_all(whole) == VALUES
+
+    place.server.client.put_object(Bucket=BUCKET, Key=index, Body=content)
+
+    def swept() -> bool:
+        place.site.sweep_once(spark)
+        return not place.stored(damaged)
+
+    eventually(swept, 120)
+    assert read_all(damaged) == VALUES

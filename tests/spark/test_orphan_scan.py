@@ -30,7 +30,7 @@ from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_ids import compare_ids
 from bookwarden.pipelines.scan_lock import alone
-from bookwarden.pipelines.scan_reading import HOLDER_TABLES, OF_LOGS
+from bookwarden.pipelines.scan_reading import HOLDER_TABLES, OF_LOGS, SAID_GONE
 from bookwarden.pipelines.scan_rows import read_table
 from bookwarden.pipelines.scan_stage import Stages
 from bookwarden.pipelines.scan_tables import (
@@ -192,7 +192,7 @@ def fill(
                 names=len(rows),
                 digest="d",
                 others=holders_in(holders, rows[number::2]) if holders else {},
-                notes={OF_LOGS: sum("log" in row.place for row in rows[number::2])} if holders else {},
+                notes=notes_of(rows[number::2]) if holders else {},
             )
             for number in range(2)
         ]
@@ -203,6 +203,10 @@ def fill(
             ("changes", CHANGES, changes or [], None),
         )
     }
+
+
+def notes_of(references: list[ListedReference]) -> dict[str, int]:
+    return {OF_LOGS: sum("log" in row.place for row in references), SAID_GONE: sum(row.gone for row in references)}
 
 
 def holders_in(table: str, references: list[ListedReference]) -> dict[str, pa.Table]:
@@ -283,6 +287,31 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
     }
     assert ForeignOwner("no configured metadata root has the tenant other", 1, 10, (4,)) in found.foreign()
     assert len(found.foreign()) == 3
+
+
+def test_what_all_places_call_deleted_and_is_there_was_left_behind(spark: SparkSession, folder: ScanFolder) -> None:
+    shadow = "t/n/persistent/shadow"
+    compacted = {"kind": LedgerComponent.COMPACTED_LEDGER.name, "holder": f"compacted:{TOPIC}"}
+    ledgers = [data(1), data(2), data(3), data(4), data(5, ctime_ms=NOW_MS), data(6, "t/n/persistent/doubtful")]
+    ledgers += [ledger(7, **compacted, length=5, ctime_ms=DAY_MS), ledger(8, **compacted, ctime_ms=DAY_MS)]
+    gone = [named(ledger_id)._replace(gone=True) for ledger_id in (1, 2, 3, 4, 5, 6, 99)]
+    gone += [named(ledger_id, place=PlaceKind.COMPACTED)._replace(gone=True) for ledger_id in (7, 8)]
+    # One is of a shadow that still reads it in BookKeeper, and one of a log; one is the compacted ledger in use.
+    others = [named(2, shadow, PlaceKind.SHADOW_TOPIC), named(3, place=PlaceKind.LOG_SEGMENT)]
+    others += [named(8, place=PlaceKind.COMPACTED_NOW), named(1, shadow, PlaceKind.SHADOW_TOPIC)._replace(gone=True)]
+    joined = Joined(spark, folder, fill(folder, ledgers, [*gone, *others]))
+    doubt = Doubt("/x", "zk:one", "refused", (ManagedLedgerHolder("t/n/persistent/doubtful"),))
+    found = joined.classify(knowledge(existing=joined.join.existing(), doubts=(doubt,)))
+    assert [(one["ledger_id"], one["cause"], one["length"]) for one in orphans_of(found)] == [
+        (1, "offloaded, never deleted", 10),
+        (4, "offloaded, never deleted", 10),
+        (7, "compacted ledger replaced, never deleted", 5),
+    ]
+    counted = Counter[str]()
+    for cell in found.cells:
+        counted[cell.ledger_class] += cell.ledgers
+    assert counted == {"left behind": 3, "referenced": 5}
+    assert [row["ledger_id"] for row in absent_references(spark, folder).collect()] == []
 
 
 def test_what_would_be_left_without_a_ledger_is_named(spark: SparkSession, folder: ScanFolder) -> None:

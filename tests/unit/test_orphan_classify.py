@@ -23,7 +23,15 @@ from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.classes import Cause, LedgerClass
-from bookwarden.orphans.classify import Knowledge, age_ms, born_ms, classify, classify_named, sign_of_life
+from bookwarden.orphans.classify import (
+    Knowledge,
+    age_ms,
+    born_ms,
+    classify,
+    classify_left,
+    classify_named,
+    sign_of_life,
+)
 from bookwarden.orphans.owners import owner_of
 
 CUTOFF_MS = 1_000_000
@@ -243,6 +251,28 @@ def test_a_ledger_that_is_named_is_referenced_unless_it_is_unreadable_or_of_a_lo
     assert classify_named(row(None), segment).ledger_class is LedgerClass.FOREIGN
     assert classify_named(row(None), [*segment, "cursor"]).ledger_class is LedgerClass.REFERENCED
     assert classify_named(row(), segment).ledger_class is LedgerClass.REFERENCED
+
+
+@pytest.mark.parametrize(
+    ("listed", "known", "expected"),
+    [
+        (row(), {}, (LedgerClass.LEFT_BEHIND, Cause.OFFLOADED)),
+        (row(CompactedHolder(TOPIC)), {}, (LedgerClass.LEFT_BEHIND, Cause.REPLACED)),
+        (row(CURSOR), {}, (LedgerClass.REFERENCED, None)),
+        (row(None), {}, (LedgerClass.REFERENCED, None)),
+        (row(problem="?"), {}, (LedgerClass.UNPARSABLE, None)),
+        (row(created_ms=CUTOFF_MS + 1), {}, (LedgerClass.REFERENCED, None)),
+        (row(), {"doubts": (Doubt("/x", "zk", "refused"),)}, (LedgerClass.REFERENCED, None)),
+        (row(), {"tenants": set(), "namespaces": set()}, (LedgerClass.REFERENCED, None)),
+        (row(), {"alive": frozenset({TOPIC})}, (LedgerClass.REFERENCED, None)),
+    ],
+    ids=["data", "compacted", "cursor", "no holder", "unreadable", "young", "doubt", "foreign", "alive"],
+)
+def test_what_all_places_call_deleted_was_left_behind_only_where_an_orphan_would_be_one(
+    listed: ListedLedger, known: dict[str, Any], expected: tuple[LedgerClass, Cause | None]
+) -> None:
+    found = classify_left(listed, ["managed ledger"], knowledge(**known))
+    assert (found.ledger_class, found.cause) == expected
 
 
 def test_a_topic_that_no_root_knows_and_that_got_a_ledger_lately_may_be_another_clusters() -> None:

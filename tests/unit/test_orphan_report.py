@@ -79,6 +79,15 @@ def test_the_page_says_how_many_orphans_there_are_and_what_they_hold() -> None:
     assert page.has("bookwarden orphans apply --plan plan-7 --execute")
 
 
+def test_what_was_left_behind_is_told_beside_the_orphans() -> None:
+    left = Cell("left behind", "MANAGED_LEDGER", "t/n", Cause.OFFLOADED.value, "<30d", 3, 2048)
+    summary = summary_of(orphans("t/n", 1, 1024), left)
+    assert {(one.key, one.ledgers) for one in summary.by_cause} == {(Cause.TRIM.value, 1), (Cause.OFFLOADED.value, 3)}
+    page = render_page(summary)
+    assert "3 were left behind, with 2.0 KiB." in page
+    assert Cause.OFFLOADED.value in page
+
+
 def test_a_cluster_without_orphans_has_no_bars_and_no_alarm() -> None:
     page = Page(render_page(summary_of(referenced(10, GIB))))
     assert "No ledger is an orphan." in page.texts

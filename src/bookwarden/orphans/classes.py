@@ -10,6 +10,7 @@ class LedgerClass(enum.Enum):
 
     REFERENCED = "referenced"
     ORPHAN = "orphan"
+    LEFT_BEHIND = "left behind"
     TOO_YOUNG = "too young"
     UNKNOWN_REFERENCES = "references unknown"
     UNKNOWN_OWNER = "unknown application or component"
@@ -19,7 +20,7 @@ class LedgerClass(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """How an orphan probably came about, as far as its kind and what is left of its holder tell."""
+    """How a candidate probably came about, as far as its kind and what is left of its holder tell."""
 
     TRIM = "trimmed, never deleted"
     NEVER_LISTED = "created, never listed"
@@ -31,3 +32,9 @@ class Cause(enum.Enum):
     SCHEMA_DELETED = "schema deleted"
     COMPACTION = "compaction failed or replaced"
     DELAYED_DELIVERY = "bucket of delayed messages not recorded"
+    OFFLOADED = "offloaded, never deleted"
+    REPLACED = "compacted ledger replaced, never deleted"
+
+
+PLANNED = frozenset({LedgerClass.ORPHAN.value, LedgerClass.LEFT_BEHIND.value})
+"""The values of the classes whose ledgers are candidates of the plan."""

@@ -1,7 +1,8 @@
 """Put a ledger that no place names into its class: a pure function of its row and of what the scan knows.
 
 Doubt never makes an orphan: an orphan is Pulsar's, of a known kind and tenant, was created before the cutoff by both
-of its times, and every place that could name it was read.
+of its times, and every place that could name it was read. So it is with a ledger that was left behind: of that all
+places that name it say that its broker deleted it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bookwarden.ledgers.holders import (
     SchemaHolder,
 )
 from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, PlaceKind
 from bookwarden.orphans.causes import cause_of
 from bookwarden.orphans.classes import Cause, LedgerClass
@@ -32,7 +34,7 @@ _OF_LOGS = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.valu
 
 
 class Classified(NamedTuple):
-    """The class of a ledger; ``cause`` is that of an orphan, ``detail`` says more to people."""
+    """The class of a ledger; ``cause`` is that of a candidate, ``detail`` says more to people."""
 
     ledger_class: LedgerClass
     cause: Cause | None = None
@@ -40,6 +42,11 @@ class Classified(NamedTuple):
 
 
 _ORPHANS = {cause: Classified(LedgerClass.ORPHAN, cause) for cause in Cause}
+# Other kinds of ledgers are in no place that says so.
+_LEFT = {
+    LedgerComponent.MANAGED_LEDGER.name: Cause.OFFLOADED,
+    LedgerComponent.COMPACTED_LEDGER.name: Cause.REPLACED,
+}
 _TOO_YOUNG = Classified(LedgerClass.TOO_YOUNG)
 _OF_NO_AGE = Classified(LedgerClass.TOO_YOUNG, detail="neither its metadata nor its node tells when it was created")
 
@@ -108,6 +115,23 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
     if owner is None:
         detail = f"its custom metadata names {row.holder!r}, which is no holder of the kind {row.kind}"
         return Classified(LedgerClass.UNKNOWN_OWNER, detail=detail)
+    return _kept(row, owner, knowledge) or _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
+
+
+def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowledge) -> Classified:
+    """Put a ledger into its one class of which every place that names it says that its broker deleted it."""
+    named = classify_named(row, places)
+    if named.ledger_class is not LedgerClass.REFERENCED or row.kind is None or row.holder is None:
+        return named
+    owner = owner_of(row.kind, row.holder)
+    cause = _LEFT.get(row.kind)
+    if owner is None or cause is None or _kept(row, owner, knowledge) is not None:
+        return named
+    return Classified(LedgerClass.LEFT_BEHIND, cause)
+
+
+def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified | None:
+    """Give the class of a ledger that is not old enough, or not certainly ours and of nobody; None for a candidate."""
     foreign = why_foreign(owner, knowledge)
     if foreign is not None:
         return Classified(LedgerClass.FOREIGN, detail=foreign)
@@ -119,7 +143,7 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
         return _TOO_YOUNG if born > 0 else _OF_NO_AGE
     if owner.topic in knowledge.alive:
         return Classified(LedgerClass.TOO_YOUNG, detail=is_alive("topic", owner.topic))
-    return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
+    return None
 
 
 def why_foreign(owner: Owner, knowledge: Knowledge) -> str | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pydantic import ConfigDict
 
 from bookwarden.ledgers.references import Doubt
-from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.classes import PLANNED, LedgerClass
 from bookwarden.orphans.documents import decode_document, encode_document
 
 FORMAT = 1
@@ -41,7 +41,7 @@ SHOWN_DOUBTS = 200
 
 
 class Cell(NamedTuple):
-    """How many ledgers, with how many bytes, have all of these in common; ``cause`` is "" for what is no orphan.
+    """How many ledgers, with how many bytes, have all of these in common; ``cause`` is "" for what is not planned.
 
     ``ledger_class`` and ``cause`` are values of LedgerClass and Cause, ``kind`` the name of a LedgerComponent or
     OTHER_KIND, ``namespace`` may be NO_NAMESPACE, ``age`` is one of AGE_BUCKETS.
@@ -119,9 +119,9 @@ class GrowthPoint:
 class Summary:
     """What a scan found.
 
-    ``by_class`` has an empty key. ``by_kind``, ``by_namespace`` and ``by_age`` have all classes, ``by_cause`` orphans
-    only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of missing
-    ledgers, foreign owners and doubts the first are named, and all are counted. ``objects`` counts objects and
+    ``by_class`` has an empty key. ``by_kind``, ``by_namespace`` and ``by_age`` have all classes, ``by_cause`` those of
+    candidates only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of
+    missing ledgers, foreign owners and doubts the first are named, and all are counted. ``objects`` counts objects and
     partial uploads in stores of offloaded copies: class, store, number and bytes. ``growth`` is by time and ends with
     this plan. ``fuzzy`` says why the snapshot that was read may not be the state of one moment, None if it is.
     """
@@ -247,7 +247,7 @@ class _Counting:
             self._add(self.kinds, cell, cell.kind)
             self._add(self.namespaces, cell, cell.namespace)
             self._add(self.ages, cell, cell.age)
-            if cell.ledger_class == LedgerClass.ORPHAN.value:
+            if cell.ledger_class in PLANNED:
                 self._add(self.causes, cell, cell.cause)
 
     @staticmethod

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.pending_deletion import LedgerComponent
-from bookwarden.orphans.classes import LedgerClass
-from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_named
+from bookwarden.orphans.classes import PLANNED, LedgerClass
+from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_left, classify_named
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Emptied
 from bookwarden.orphans.summary import NO_NAMESPACE, OTHER_KIND, SHOWN_IDS, SHOWN_OWNERS, Cell, ForeignOwner, age_bucket
@@ -32,6 +32,7 @@ CLASSES_STAGE = "classes"
 _CELLS_TABLE = "other_cells"
 _COUNTED_OWNERS = 10_000
 _FIRST = "first_orphan"
+_PLANNED = pc.field("ledger_class").isin(sorted(PLANNED))
 _HEADINGS = ["ledger_class", "kind", "namespace", "cause", "age"]
 
 
@@ -54,13 +55,13 @@ class ClassifyPiece:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         others = folder.read(JOIN_STAGE, piece)
-        *fields, only_logs = (column.to_pylist() for column in others.columns)
-        found = list(map(self._describe, map(ListedLedger, *fields), only_logs))
+        *fields, only_logs, only_gone = (column.to_pylist() for column in others.columns)
+        found = list(map(self._describe, map(ListedLedger, *fields), only_logs, only_gone))
         described = Columns(Description).table(found)
         rows = others.select(LEDGERS.arrow.names)
         for name in described.column_names:
             rows = rows.append_column(name, described.column(name))
-        orphans = rows.filter(pc.field("ledger_class") == LedgerClass.ORPHAN.value).column("ledger_id")
+        orphans = rows.filter(_PLANNED).column("ledger_id")
         folder.write(
             CLASSES_STAGE,
             number,
@@ -71,9 +72,11 @@ class ClassifyPiece:
             notes={_FIRST: pc.min(orphans).as_py()} if len(orphans) else {},
         )
 
-    def _describe(self, row: ListedLedger, only_logs: bool | None) -> Description:
+    def _describe(self, row: ListedLedger, only_logs: bool | None, only_gone: bool) -> Description:
         if only_logs is None:
             found = classify(row, self.knowledge.value)
+        elif only_gone:
+            found = classify_left(row, TOPIC_PLACES, self.knowledge.value)
         else:
             found = classify_named(row, LOG_PLACES if only_logs else TOPIC_PLACES)
         owner = owner_of(row.kind, row.holder) if row.kind is not None and row.holder is not None else None
@@ -119,13 +122,13 @@ class Classification:
         return read_table(self._spark, self._folder, CLASSES_STAGE, CLASSIFIED)
 
     def orphans(self) -> Iterator[pa.Table]:
-        """Give the orphans by growing ledger id, in tables with the columns of ORPHANS."""
+        """Give orphans and what was left behind by growing ledger id, in tables with the columns of ORPHANS."""
         firsts = sorted((seal.notes[_FIRST], seal.number) for seal in self._seals if _FIRST in seal.notes)
         return merged(self._orphans_of(number) for _, number in firsts)
 
     def _orphans_of(self, number: int) -> pa.Table:
         rows = self._folder.read(CLASSES_STAGE, number, [*ORPHANS.arrow.names, "ledger_class"])
-        orphans = rows.filter(pc.field("ledger_class") == LedgerClass.ORPHAN.value)
+        orphans = rows.filter(_PLANNED)
         return orphans.select(ORPHANS.arrow.names).cast(ORPHANS.arrow)
 
     def foreign(self) -> list[ForeignOwner]:

@@ -56,11 +56,13 @@ class JoinPiece:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         ledgers = self._as_they_are_now(folder.read(LEDGERS_STAGE, piece))
-        named, only_logs = NamedIds(folder).flags(ledgers.column("ledger_id").to_numpy())
+        named, only_logs, only_gone = NamedIds(folder).flags(ledgers.column("ledger_id").to_numpy())
         plain = pc.and_(
-            pa.array(named), pc.and_(ledgers.column("problem").is_null(), ledgers.column("kind").is_valid())
+            pa.array(named & ~only_gone),
+            pc.and_(ledgers.column("problem").is_null(), ledgers.column("kind").is_valid()),
         )
-        others = ledgers.append_column("only_logs", pa.array(only_logs, mask=~named)).filter(pc.invert(plain))
+        told = ledgers.append_column("only_logs", pa.array(only_logs, mask=~named))
+        others = told.append_column("only_gone", pa.array(only_gone)).filter(pc.invert(plain))
         folder.write(
             JOIN_STAGE,
             number,

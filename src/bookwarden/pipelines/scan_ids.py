@@ -2,7 +2,7 @@
 
 They are sorted arrays in the driver, eight bytes an id. What Spark's tasks need of them lies in the scan's folder:
 
-    named.parquet     ledger_id, only_logs: every id that a place names, sorted, in groups of 65,536 rows
+    named.parquet     ledger_id, only_logs, only_gone: every id that a place names, sorted, in groups of 65,536 rows
     absent.parquet    ledger_id: those of them that were not listed
 """
 
@@ -28,6 +28,7 @@ from bookwarden.pipelines.scan_reading import (
     LOG_PLACES,
     OF_LOGS,
     REFERENCES_STAGE,
+    SAID_GONE,
 )
 
 Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -41,7 +42,7 @@ _ABSENT_FILE = f"{ABSENT_TABLE}/piece-00000.parquet"
 _GROUP_ROWS = 65_536
 _READERS = 4
 _NONE: Ids = np.empty(0, np.int64)
-_NO_NAMES: tuple[Ids, Flags] = _NONE, np.empty(0, np.bool_)
+_NO_FLAGS: Flags = np.empty(0, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ class ScanIds:
 def compare_ids(folder: ScanFolder, seals: dict[str, list[Seal]]) -> ScanIds:
     """Read the ids of all finished stages, and write down those that are named and those that are absent."""
     listed = np.sort(np.concatenate([_NONE, *_gathered(folder, seals, LEDGERS_STAGE, _listed_ids)]))
-    named, only_logs = _named(folder, seals)
+    named, only_logs, only_gone = _named(folder, seals)
     absent = named[~is_among(named, listed)]
-    named_table = pa.table({"ledger_id": named, "only_logs": only_logs})
+    named_table = pa.table({"ledger_id": named, "only_logs": only_logs, "only_gone": only_gone})
     folder.folder.write(_NAMED_FILE, partial(_write_sorted, named_table))
     folder.folder.write(_ABSENT_FILE, partial(_write_sorted, pa.table({"ledger_id": absent})))
     vanished = _distinct(np.concatenate([_NONE, *_gathered(folder, seals, CHANGES_STAGE, _vanished_ids)]))
@@ -83,13 +84,15 @@ class NamedIds:
     def __init__(self, folder: ScanFolder) -> None:
         self._folder = folder
 
-    def flags(self, ids: Ids) -> tuple[Flags, Flags]:
-        """Say of each id whether places name it, and whether these are logs alone."""
-        known, only_logs = self._between(int(ids.min()), int(ids.max())) if len(ids) else _NO_NAMES
-        return is_among(ids, known), is_among(ids, known[only_logs])
+    def flags(self, ids: Ids) -> tuple[Flags, Flags, Flags]:
+        """Say of each id whether places name it, whether these are logs alone, and whether all call it deleted."""
+        known, only_logs, only_gone = (
+            self._between(int(ids.min()), int(ids.max())) if len(ids) else (_NONE, _NO_FLAGS, _NO_FLAGS)
+        )
+        return is_among(ids, known), is_among(ids, known[only_logs]), is_among(ids, known[only_gone])
 
-    def _between(self, first_id: int, last_id: int) -> tuple[Ids, Flags]:
-        """Give the named ids from the first to the last, and perhaps others; and which ones logs alone name."""
+    def _between(self, first_id: int, last_id: int) -> tuple[Ids, Flags, Flags]:
+        """Give the named ids from the first to the last, and perhaps others; and what is to be known of each."""
         with self._folder.folder.open(_NAMED_FILE) as source:
             file = pq.ParquetFile(source)
             groups = [
@@ -98,9 +101,10 @@ class NamedIds:
                 if _may_have(file.metadata.row_group(number).column(0).statistics, first_id, last_id)
             ]
             if not groups:
-                return _NO_NAMES
+                return _NONE, _NO_FLAGS, _NO_FLAGS
             found = file.read_row_groups(groups)
-        return found.column("ledger_id").to_numpy(), found.column("only_logs").to_numpy()
+        ids, only_logs, only_gone = (found.column(name).to_numpy() for name in ("ledger_id", "only_logs", "only_gone"))
+        return ids, only_logs, only_gone
 
 
 def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> bool:
@@ -110,14 +114,15 @@ def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> 
     return bool(statistics.min <= last_id and statistics.max >= first_id)
 
 
-def _named(folder: ScanFolder, seals: dict[str, list[Seal]]) -> tuple[Ids, Flags]:
-    """Give the ids that places name, and which of them logs alone name."""
+def _named(folder: ScanFolder, seals: dict[str, list[Seal]]) -> tuple[Ids, Flags, Flags]:
+    """Give the ids that places name, which of them logs alone name, and which ones all places call deleted."""
     rows = [_gathered(folder, seals, stage, _ids_by_place) for stage in (REFERENCES_STAGE, LATE_STAGE)]
-    parts = [(_NONE, _NONE), *chain(*rows)]
-    others, of_logs = (_distinct(np.concatenate(ids)) for ids in zip(*parts, strict=True))
+    parts = [(_NONE, _NONE, _NONE), *chain(*rows)]
+    others, of_logs, gone = (_distinct(np.concatenate(ids)) for ids in zip(*parts, strict=True))
+    gone = gone[~is_among(gone, others) & ~is_among(gone, of_logs)]
     of_logs = of_logs[~is_among(of_logs, others)]
-    named = np.sort(np.concatenate([others, of_logs]))
-    return named, is_among(named, of_logs)
+    named = np.sort(np.concatenate([others, of_logs, gone]))
+    return named, is_among(named, of_logs), is_among(named, gone)
 
 
 def _gathered(
@@ -137,13 +142,16 @@ def _vanished_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
     return _as_ids(folder.read(stage, seal.number, ["ledger_id", "gone"]).filter(pc.field("gone")))
 
 
-def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids]:
-    """Give the ids that places outside and inside logs name."""
-    if not seal.notes[OF_LOGS]:
-        return _as_ids(folder.read(stage, seal.number, ["ledger_id"]).drop_null()), _NONE
-    rows = folder.read(stage, seal.number, ["ledger_id", "place"]).filter(pc.field("ledger_id").is_valid())
+def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids, Ids]:
+    """Give the ids that places outside and inside logs name, and those that places name and call deleted."""
+    # A scan of an earlier release has no note of what is called deleted.
+    if not seal.notes[OF_LOGS] and not seal.notes.get(SAID_GONE, 1):
+        return _as_ids(folder.read(stage, seal.number, ["ledger_id"]).drop_null()), _NONE, _NONE
+    rows = folder.read(stage, seal.number, ["ledger_id", "place", "gone"]).filter(pc.field("ledger_id").is_valid())
     of_logs = pc.is_in(rows.column("place"), value_set=pa.array(LOG_PLACES))
-    return _as_ids(rows.filter(pc.invert(of_logs))), _as_ids(rows.filter(of_logs))
+    gone = rows.column("gone")
+    others = pc.invert(pc.or_(of_logs, gone))
+    return _as_ids(rows.filter(others)), _as_ids(rows.filter(of_logs)), _as_ids(rows.filter(gone))
 
 
 def _distinct(ids: Ids) -> Ids:

@@ -85,6 +85,11 @@ class ScanResult:
         return self.summary.total(LedgerClass.ORPHAN)[0]
 
     @property
+    def left_behind(self) -> int:
+        """How many ledgers their brokers deleted by what the metadata says, and are still there."""
+        return self.summary.total(LedgerClass.LEFT_BEHIND)[0]
+
+    @property
     def missing(self) -> int:
         """How many ledgers are named and gone."""
         return self.summary.missing_total
@@ -94,7 +99,7 @@ class ScanResult:
         """The exit code that a schedule is told; lost data counts for more than orphans."""
         if self.missing:
             return MISSING_FOUND
-        return ORPHANS_FOUND if self.orphans or self.plan.copy_candidates else 0
+        return ORPHANS_FOUND if self.orphans or self.left_behind or self.plan.copy_candidates else 0
 
 
 class Planning:
@@ -190,7 +195,7 @@ class Planning:
             inputs={stage: digest_of_seals(seals) for stage, seals in self._seals.items()},
             settings=self._settings.orphans.model_dump(mode="json"),
         )
-        total = summary.total(LedgerClass.ORPHAN)[0]
+        total = sum(summary.total(one)[0] for one in (LedgerClass.ORPHAN, LedgerClass.LEFT_BEHIND))
         earlier = iter(()) if before is None else plans.candidate_tables(before)
         written = _Steps(self._progress, _PLAN_STAGE, total)
         with reported(written.tell):

@@ -48,6 +48,7 @@ NEWEST = "newest_ahead_ms"
 NAMED = "named"
 BARE_TOPICS = "bare_topics"
 OF_LOGS = "of_logs"
+SAID_GONE = "said_gone"
 LOG_PLACES = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 
@@ -161,6 +162,7 @@ def _write_references(
             NAMED: rows.num_rows - rows.column("ledger_id").null_count,
             BARE_TOPICS: _number_of(pc.and_(_of_places(rows, TOPIC_PLACES), rows.column("ledger_id").is_null())),
             OF_LOGS: _number_of(_of_places(rows, LOG_PLACES)),
+            SAID_GONE: _number_of(rows.column("gone")),
         },
     )
 

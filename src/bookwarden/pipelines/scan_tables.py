@@ -61,10 +61,15 @@ class UnnamedOwner(NamedTuple):
     lately: bool
 
 
-class NamedByLogs(NamedTuple):
-    """Whether all places that name a ledger are logs of DistributedLog; None where no place names it."""
+class NamedBy(NamedTuple):
+    """What is to be known of the places that name a ledger.
+
+    ``only_logs``: all of them are logs of DistributedLog; None where no place names it. ``only_gone``: all of them say
+    that its broker deleted it.
+    """
 
     only_logs: bool | None
+    only_gone: bool
 
 
 class Description(NamedTuple):
@@ -136,7 +141,7 @@ ODD_NAMES = Columns(OddName)
 DOUBTS = Columns(StoredDoubt)
 HOLDERS = Columns(HolderName)
 ABSENT = Columns(AbsentLedger)
-OTHERS = Columns(ListedLedger, NamedByLogs)
+OTHERS = Columns(ListedLedger, NamedBy)
 OWNERS = Columns(UnnamedOwner)
 CLASSIFIED = Columns(ListedLedger, Description)
 CELLS = Columns(Cell)

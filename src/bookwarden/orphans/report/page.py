@@ -28,6 +28,7 @@ _KINDS: Final = {
 _MEANING: Final = {
     LedgerClass.REFERENCED: "something in the metadata names it",
     LedgerClass.ORPHAN: "nothing names it: a candidate of the plan",
+    LedgerClass.LEFT_BEHIND: "by the metadata its broker deleted it, and it is still there: a candidate of the plan",
     LedgerClass.TOO_YOUNG: "nothing names it yet, and it may be one that is just being made",
     LedgerClass.UNKNOWN_REFERENCES: "something that could name it could not be read: kept",
     LedgerClass.UNKNOWN_OWNER: "its custom metadata names no application or component that is known: kept",
@@ -97,10 +98,12 @@ def _template() -> Template:
 
 def _headline(summary: Summary) -> str:
     orphans, size = summary.total(LedgerClass.ORPHAN)
-    if orphans == 0:
-        return "No ledger is an orphan."
     ledgers = "1 ledger is an orphan and holds" if orphans == 1 else f"{orphans:,} ledgers are orphans and hold"
-    return f"{ledgers} {size_text(size)}."
+    told = f"{ledgers} {size_text(size)}." if orphans else "No ledger is an orphan."
+    left, size = summary.total(LedgerClass.LEFT_BEHIND)
+    if left:
+        told += f" {left:,} {'was' if left == 1 else 'were'} left behind, with {size_text(size)}."
+    return told
 
 
 def _class_line(summary: Summary, one: LedgerClass) -> ClassLine:
