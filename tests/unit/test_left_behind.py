@@ -137,8 +137,10 @@ class World:
 
     def outcome(self, *, attempts: int = 0, age: float = 3600) -> Outcome:
         pending = PendingDeletion(HOLDER.name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 1)
-        properties = {"RECONSUMETIMES": str(attempts)} if attempts else {}
         published = int((NOW - age) * 1000)
+        properties = {"bookwarden.first-read": str(published)}
+        if attempts:
+            properties["RECONSUMETIMES"] = str(attempts)
         received = ReceivedMark("topic", "1:1:0", HOLDER.name, b"", properties, published, mark=pending)
         ((row,),) = self.sweep_object.process([received], "run/0")
         return row.outcome
