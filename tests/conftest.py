@@ -200,6 +200,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.streaming.stopTimeout", "60s")
+            .config("spark.executor.heartbeatInterval", "1s")
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )

@@ -6,7 +6,9 @@ forgery reaches the store in the same way, and is asked for on ZooKeeper alone.
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +166,27 @@ def test_with_a_delay_a_ledger_is_verified_twice_and_a_reference_in_between_keep
     assert set(site.outcome_of(doomed)[:-1]) == {"delayed"}
     assert (site.outcome_of(doomed)[-1], site.outcome_of(regained)[-1]) == ("deleted", "still referenced")
     assert {row["attempts"] for row in site.outcomes()} == {0}
+
+
+def test_a_batch_that_a_low_limit_makes_longer_than_a_stall_is_not_taken_for_one(
+    site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    stall = 20
+    # Half of the limit is the one task's, which reads and deletes 200 nodes each.
+    site.overrides = {
+        "metadata_store.max_requests_per_second": "24",
+        "deletion.shadow_refresh_seconds": "0",
+        "sweep.stall_seconds": str(stall),
+    }
+    holder, doomed = holders(site.namespace)[0], list(itertools.islice(ledger_ids, 200))
+    paths = [population.ledger(ledger, holder) for ledger in doomed]
+    site.mark(*(pending(ledger, holder) for ledger in doomed))
+    begun = time.monotonic()
+    site.sweep_once(spark, stall=stall)
+    assert time.monotonic() - begun > stall, "the batch was too short to be taken for stalled"
+    assert not any(store.get_many(paths))
+    assert site.counts() == {"deleted": 200}
+    assert site.backlog() == 0
 
 
 OF_ANOTHER_TOPIC = {

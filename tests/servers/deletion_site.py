@@ -18,6 +18,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.pipelines.ledger_deletion import LedgerDeletion, outcomes_location
 from bookwarden.pipelines.outcome_table import read_outcomes
 from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.pipelines.task_beats import figures_of
 from bookwarden.wire.avro import PendingDeletionCodec
 
 PARTITIONS = 4
@@ -71,13 +72,14 @@ class DeletionSite:
         ) as sender:
             assert sender.send_all(marks) == [None] * len(marks)
 
-    def sweep_once(self, spark: SparkSession) -> None:
-        """Drain what is due."""
+    def sweep_once(self, spark: SparkSession, *, stall: float = 300.0) -> None:
+        """Drain what is due; a query that shows no progress for so many seconds is an error."""
         pulse = Pulse()
         attach(spark, pulse)
         query = LedgerDeletion(spark, self.settings, pulse)
         try:
-            Supervisor(lambda: query.start(once=True), pulse, Patience(max_failures=1), once=True).run()
+            patience, progress = Patience(stall=stall, max_failures=1), figures_of(spark)
+            Supervisor(lambda: query.start(once=True), pulse, patience, once=True, progress=progress).run()
         finally:
             spark.streams.removeListener(pulse)
 

@@ -92,6 +92,28 @@ def test_a_query_without_a_sign_of_life_is_stopped_and_restarted() -> None:
     assert [query.stopped.is_set() for query in started] == [True, True]
 
 
+def test_a_batch_that_gets_on_is_not_taken_for_stalled_and_one_that_gets_on_no_more_is() -> None:
+    figures = [str(number) for number in range(5)]
+    seen: list[str] = []
+
+    def look() -> str:
+        seen.append(figures[min(len(seen), len(figures) - 1)])
+        return seen[-1]
+
+    patience = Patience(stall=1.0, max_failures=1, stop_timeout=5)
+    with pytest.raises(SparkError, match="no sign of life"):
+        Supervisor(ScriptedQuery, Pulse(), patience, progress=look).run()
+    assert set(seen) == set(figures)
+
+
+def test_figures_that_cannot_be_had_are_no_sign_of_life() -> None:
+    def look() -> str:
+        raise RuntimeError("an execution that is not kept any more")
+
+    with pytest.raises(SparkError, match="no sign of life"):
+        Supervisor(ScriptedQuery, Pulse(), Patience(stall=0.5, max_failures=1, stop_timeout=5), progress=look).run()
+
+
 def test_a_stop_waits_for_the_running_batch_and_its_commit() -> None:
     pulse, query = Pulse(), ScriptedQuery()
     supervisor = Supervisor(lambda: query, pulse, QUICK)

@@ -21,6 +21,7 @@ from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia_channels import Channels, OxiaServer, ServerLost, meaning_of
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.pacing import Rate
+from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class OxiaCluster:
         if held > 0:
             self._closing.wait(held)
             deadline.extend(held)
+        SIGNS_OF_LIFE.give()
 
     def lost(self, error: grpc.RpcError, shard: Shard) -> ServerLost:
         """Tell why a call was lost; raise what is no matter of asking again."""

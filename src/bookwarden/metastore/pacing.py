@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from bookwarden.errors import ConfigError
+from bookwarden.signs_of_life import SIGNS_OF_LIFE
 
 _LOG = logging.getLogger(__name__)
 
@@ -151,6 +152,7 @@ class Pace:
                 if pause <= 0:
                     number = next(self._numbers)
                     self._under_way.add(number)
+                    SIGNS_OF_LIFE.give()
                     return Turn(number, now, held)
             self._sleep(pause)
             held += pause

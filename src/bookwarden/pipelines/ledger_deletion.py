@@ -28,10 +28,13 @@ from bookwarden.errors import SparkError
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
-from bookwarden.pipelines.outcome_table import SPARK_SCHEMA, OutcomeTable, outcome_batch
+from bookwarden.pipelines.orphaned_worker import end_with_daemon
+from bookwarden.pipelines.outcome_table import SPARK_SCHEMA, OutcomeTable, beat_batch, outcome_batch
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
 from bookwarden.pipelines.received_rows import received_marks
 from bookwarden.pipelines.supervisor import Pulse
+from bookwarden.pipelines.task_beats import padding, with_beats, without_beats
+from bookwarden.signs_of_life import SIGNS_OF_LIFE
 
 logger = logging.getLogger(__name__)
 # What Spark tells every job of a streaming query, and the tasks of the job.
@@ -55,6 +58,7 @@ class SweepTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out all marks of the share, and yield their outcome rows."""
         collect_seldom()
+        end_with_daemon()
         context: SweepContext | None = None
         received: list[ReceivedMark] = []
         for batch in batches:
@@ -64,7 +68,9 @@ class SweepTask:
         if context is None:
             return
         query, number = _running_batch()
-        yield from context.sweep.carry_out(received, f"{query}/{number}", partial(outcome_batch, batch=number))
+        steps = context.sweep.carry_out(received, f"{query}/{number}", partial(outcome_batch, batch=number))
+        stall, beat = self.settings.sweep.stall_seconds, beat_batch(padding())
+        yield from with_beats(steps, lambda: SIGNS_OF_LIFE.count, beat, stall=stall)
 
 
 def _running_batch() -> tuple[str, int]:
@@ -185,7 +191,7 @@ class LedgerDeletion:
             started = time.monotonic()
             query = self._spark.sparkContext.getLocalProperty(_QUERY_ID) or "query"
             # This runs the job, and must stay the only thing that does: each run of it is a sweep.
-            outcomes = batch.toArrow()
+            outcomes = without_beats(batch, "outcome").toArrow()
             self._table.write(outcomes, query, number)
             self._account(outcomes, time.monotonic() - started)
             finished = True

@@ -86,6 +86,16 @@ def _time(milliseconds: int | None, *, nullable: bool) -> int | None:
     return None if nullable else min(max(milliseconds, 0), LAST_MS)
 
 
+def beat_batch(padding: str) -> pa.RecordBatch:
+    """Make a row that is no outcome and says only that its task gets on; the padding is its reason."""
+    row: dict[str, Any] = {}
+    for column in ARROW_SCHEMA:
+        if not column.nullable:
+            row[column.name] = "" if pa.types.is_string(column.type) else 0
+    row["reason"] = padding
+    return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _File:
     query: str

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from bookwarden import errors
 from bookwarden.errors import BookwardenError, SparkError, StoreError, StoreUnavailableError
 from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class PieceTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the pieces one after another; the first that cannot be read, or written, ends the share."""
         collect_seldom()
+        end_with_daemon()
         folder = ScanFolder(self.location)
         for batch in batches:
             for number, piece in chain.from_iterable(self.shares[share] for share in batch.column(0).to_pylist()):

@@ -26,6 +26,7 @@ from bookwarden.pipelines.causes import told_cause
 logger = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.25
 _ACKNOWLEDGE_SECONDS = 1.0
+_PROGRESS_SECONDS = 5.0
 
 
 class BatchRefusedError(SparkError):
@@ -186,7 +187,8 @@ class Supervisor:
 
     ``on_failures`` is told of the number of failures in a row at each restart, and of 0 when the query gets on again.
     While the metadata is being moved a query is not taken for stalled, and one that ends is started again without
-    counting it as a failure; ``is_outdated`` says that it has to be started anew, as another one.
+    counting it as a failure; ``is_outdated`` says that it has to be started anew, as another one. ``progress`` is a
+    text that changes while a batch gets on, however long it takes.
     """
 
     def __init__(
@@ -199,6 +201,7 @@ class Supervisor:
         on_failures: Callable[[int], None] = lambda _: None,
         migrations: Migrations | None = None,
         is_outdated: Callable[[], bool] = lambda: False,
+        progress: Callable[[], str] = lambda: "",
     ) -> None:
         self._start = start
         self._once = once
@@ -207,6 +210,8 @@ class Supervisor:
         self._on_failures = on_failures
         self._migrations = migrations
         self._is_outdated = is_outdated
+        self._progress = progress
+        self._seen = ""
         self._stops = 0
         self._advances = 0
         self._stopping = threading.Event()
@@ -269,6 +274,7 @@ class Supervisor:
                 return "the query has another number of tasks than may write where the metadata is now", None
             if self._migrations is not None and self._migrations.blocked:
                 self._pulse.beat()
+            self._look_into_the_batch()
             silence = self._pulse.silence
             if silence > self._patience.stall:
                 self._end(query)
@@ -278,6 +284,16 @@ class Supervisor:
             logger.warning("the running batch did not end in %.0f s; it is replayed", self._patience.stop_timeout)
         self._end(query)
         return None, None
+
+    def _look_into_the_batch(self) -> None:
+        if self._pulse.silence > min(_PROGRESS_SECONDS, self._patience.stall / 2):
+            try:
+                before, self._seen = self._seen, self._progress()
+            except Exception as error:  # noqa: BLE001 - py4j's; whether Spark is gone is seen by the query itself
+                logger.info("what Spark is at cannot be seen: %s", told_cause(error))
+                return
+            if self._seen != before:
+                self._pulse.beat()
 
     def _note_advance(self) -> None:
         if self._streak and self._pulse.advances > self._advances:

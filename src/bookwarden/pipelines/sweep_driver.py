@@ -26,6 +26,7 @@ from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.own_jvm import OwnJvm, own_jvm
 from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
 from bookwarden.pipelines.sweep_lock import SweepLock
+from bookwarden.pipelines.task_beats import figures_of
 
 logger = logging.getLogger(__name__)
 _INFLIGHT_SECONDS = 15.0
@@ -154,6 +155,7 @@ def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContex
         on_failures=metrics.count_failures,
         migrations=metadata.migrations,
         is_outdated=lambda: query.is_outdated,
+        progress=figures_of(spark),
     )
     try:
         with (

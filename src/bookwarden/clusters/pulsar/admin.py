@@ -20,6 +20,7 @@ from bookwarden.errors import (
     PulsarError,
     PulsarUnavailableError,
 )
+from bookwarden.signs_of_life import SIGNS_OF_LIFE
 
 Params = Mapping[str, str | int | bool]
 
@@ -121,9 +122,11 @@ class PulsarAdmin:
         while True:
             attempts -= 1
             try:
-                return self._pool.request(
+                answer = self._pool.request(
                     method, url, body=data, headers=headers, retries=False, redirect=False, timeout=timeout_s
                 )
+                SIGNS_OF_LIFE.give()
+                return answer
             except urllib3.exceptions.ProtocolError as error:
                 if attempts == 0:
                     raise _unreachable(url, error) from error

@@ -22,6 +22,7 @@ from bookwarden.clusters.pulsar.topic_positions import Position, read_entry_head
 from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarAccessError, PulsarUnavailableError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
 from bookwarden.pipelines.pulsar_source.progress import Progress, Verdict, is_chunked, rows_of_entry
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
@@ -75,6 +76,7 @@ def read_entries(share: TaskShare, rules: ReadRules) -> Iterator[pa.RecordBatch]
     Raises DataGoneError, PulsarAccessError or, after `max_unreachable_s` without progress, PulsarUnavailableError.
     """
     collect_seldom()
+    end_with_daemon()
     for part in share.parts:
         yield from _EntryReader(part, share.connection, rules).record_batches()
 
