@@ -181,8 +181,11 @@ def test_ledgers_that_are_not_pulsars_or_do_not_exist_are_not_marked(
     Population(store).tagged_ledger(leaked + 1, {"application": b"other"})
     store.close()
     line.fails(5, "application=other", "mark", "ledger", str(leaked), str(leaked + 1), "--yes")
-    line.fails(4, str(leaked + 2), "mark", "ledger", str(leaked), str(leaked + 2), "--yes")
     assert line.json("inflight")["total"] == 0
+    line.fails(4, f"no ledger {leaked + 2}; the others", "mark", "ledger", str(leaked), str(leaked + 2), "--yes")
+    line.fails(4, "nothing was marked", "mark", "ledger", str(leaked + 2), "--yes")
+    (outcome,) = line.json("sweep", "--dry-run")["outcomes"]
+    assert outcome["ledger_id"] == leaked
     assert "kept" in line.json("ledger", "explain", str(leaked + 1))["verdict"]
     assert line.json("ledger", "explain", str(leaked + 2))["present"] is False
 

@@ -15,9 +15,9 @@ from bookwarden.cli.preflight import require_marking
 from bookwarden.cli.questions import confirm, yes_option
 from bookwarden.context import PhaseOneContext
 from bookwarden.deletion.mark import MarkedLedger, MarkReport
-from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.deletion.named_ledgers import absent_ledgers, marks_of_ids
 from bookwarden.deletion.phase_one import OperationResult
-from bookwarden.errors import BookwardenError, MarkingInterrupted, RefusedError
+from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 
 _KINDS = {LedgerType.LEDGER: "ledger", LedgerType.OFFLOAD_LEDGER: "offloaded copy"}
@@ -163,23 +163,37 @@ def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) 
 def mark_ledger(invocation: Invocation, ledger_ids: tuple[int, ...], dry_run: bool, yes: bool) -> None:
     """Mark ledgers by their ids, and remove nothing.
 
-    Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names.
+    Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names. Those that
+    have gone meanwhile are told, and the others marked.
     """
     confirmed = _Confirmed()
     with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:
         if not context.marker.enabled:
             raise RefusedError("nothing is marked while deletion.topic_two_phase_deletion_enabled is false")
         marks = marks_of_ids(context.metadata.catalog, ledger_ids)
+        gone = sorted(set(ledger_ids) - {mark.ledger_id for mark in marks})
         if dry_run:
-            invocation.write(_ledgers_document(_rows(marks, ()), "Dry run: nothing was marked."))
+            invocation.write(_ledgers_document(_rows(marks, ()) + _gone(gone), "Dry run: nothing was marked."))
+            _end_with(gone)
             return
         require_marking(invocation.settings)
         confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
         with confirmed.told_at_interruption():
             report = context.marker.mark(marks)
-    invocation.write(_ledgers_document(_rows((), report.ledgers), "The sweep deletes what nobody refers to."))
+    rows = _rows((), report.ledgers) + _gone(gone)
+    invocation.write(_ledgers_document(rows, "The sweep deletes what nobody refers to."))
     if report.failed:
         raise BookwardenError(f"{len(report.failed)} of {counted(len(marks), 'mark')} failed; run the command again")
+    _end_with(gone)
+
+
+def _gone(ledger_ids: Iterable[int]) -> list[MarkRow]:
+    return [MarkRow(ledger_id, "", "ledger", "gone", "BookKeeper has no metadata of it") for ledger_id in ledger_ids]
+
+
+def _end_with(gone: Sequence[int]) -> None:
+    if gone:
+        raise NotFoundError(f"{absent_ledgers(gone)}; the others are as the output says")
 
 
 class _Confirmed:

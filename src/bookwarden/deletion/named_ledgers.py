@@ -8,7 +8,7 @@ from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
 from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
-from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
+from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 
@@ -16,13 +16,21 @@ _REASON = "marked by id"
 
 
 def marks_of_ids(catalog: LedgerCatalog, ledger_ids: Sequence[int]) -> list[PendingDeletion]:
-    """Make the mark of each ledger; if one cannot be marked, none is.
+    """Make the mark of each ledger that BookKeeper has; if one of these cannot be marked, none is.
 
-    Raises NotFoundError for a ledger that BookKeeper does not have, FormatError for one whose metadata cannot be
-    read, RefusedError for one that is not Pulsar's or of no kind that the sweep knows.
+    Raises NotFoundError if it has none of them, FormatError for one whose metadata cannot be read, RefusedError for one
+    that is not Pulsar's or of no kind that the sweep knows.
     """
-    distinct = list(dict.fromkeys(ledger_ids))
-    return [_mark(reading) for reading in catalog.read_many(distinct)]
+    readings = catalog.read_many(list(dict.fromkeys(ledger_ids)))
+    there = [reading for reading in readings if not isinstance(reading, AbsentLedger)]
+    if not there:
+        raise NotFoundError(f"{absent_ledgers([reading.ledger_id for reading in readings])}: nothing was marked")
+    return [_mark(reading) for reading in there]
+
+
+def absent_ledgers(ledger_ids: Sequence[int]) -> str:
+    """Say that BookKeeper has not these ledgers."""
+    return f"BookKeeper has no ledger {', '.join(str(ledger_id) for ledger_id in ledger_ids)}"
 
 
 def mark_of_holder(ledger_id: int, holder: Holder, reason: str) -> PendingDeletion:
@@ -52,9 +60,7 @@ def _fields(holder: Holder) -> tuple[LedgerComponent, str, str | None, str | Non
     return LedgerComponent.SCHEMA_STORAGE, str(TopicName.of_schema(holder.schema_id)), None, holder.schema_id
 
 
-def _mark(reading: LedgerReading) -> PendingDeletion:
-    if isinstance(reading, AbsentLedger):
-        raise NotFoundError(f"BookKeeper has no ledger {reading.ledger_id}: nothing was marked")
+def _mark(reading: StoredLedger | UnreadableLedger) -> PendingDeletion:
     if isinstance(reading, UnreadableLedger):
         raise FormatError(f"ledger {reading.ledger_id} cannot be read ({reading.reason}): nothing was marked")
     custom = reading.metadata.custom
