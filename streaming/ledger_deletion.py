@@ -25,11 +25,11 @@ def main() -> int:
     try:
         settings = load_settings(given.config, dict(item.partition("=")[::2] for item in given.set))
         with running_session(settings) as spark:
-            run_sweep(spark, settings, once=given.once)
+            end = run_sweep(spark, settings, once=given.once)
     except BookwardenError as error:
         logging.error("%s", error)
         return error.exit_code
-    return 0
+    return BookwardenError.exit_code if given.once and not end.drained else 0
 
 
 if __name__ == "__main__":

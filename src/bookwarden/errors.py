@@ -27,6 +27,7 @@
     │   ├── EntryAbsentError         every bookie that should have the entry says that it has not
     │   └── DigestMismatchError      an entry is not, byte for byte, what was written
     ├── SparkError               a query failed more often than allowed, or cannot start
+    │   └── StoppedFailingError      a stop was asked for while its batches failed: messages are left
     ├── ServerError              a server of the development cluster did not start, or did not stop
     └── MissingExtraError        a library is not installed that an extra of the package brings
 
@@ -181,6 +182,12 @@ class SparkError(BookwardenError):
     """A Spark query failed more often than allowed, or cannot be started here."""
 
     exit_code = 11
+
+
+class StoppedFailingError(SparkError):
+    """A query was asked to stop while its batches failed, so that what was due is not done."""
+
+    exit_code = 15
 
 
 class ServerError(BookwardenError):

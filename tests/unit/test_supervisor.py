@@ -26,6 +26,9 @@ class ScriptedQuery:
     def isActive(self) -> bool:
         return self._error is None and not self.stopped.is_set()
 
+    def fail(self, error: Exception) -> None:
+        self._error = error
+
     def stop(self) -> None:
         self.stopped.set()
         if self._at_stop:
@@ -43,13 +46,64 @@ def test_a_query_that_fails_too_often_ends_the_process_with_the_cause() -> None:
     started: list[ScriptedQuery] = []
 
     def start() -> ScriptedQuery:
-        started.append(ScriptedQuery(DataGoneError("partition 3 was trimmed")))
+        started.append(ScriptedQuery(StoreUnavailableError("nobody answers")))
         return started[-1]
 
-    with pytest.raises(SparkError, match="partition 3 was trimmed") as caught:
+    with pytest.raises(SparkError, match="nobody answers") as caught:
         Supervisor(start, Pulse(), QUICK).run()
     assert len(started) == 3
-    assert isinstance(caught.value.__cause__, DataGoneError)
+    assert isinstance(caught.value.__cause__, StoreUnavailableError)
+
+
+OF_SPARK = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR]
+  File "source.py", line 80, in latestOffset
+bookwarden.errors.DataGoneError: partition 3 was trimmed
+ SQLSTATE: 38000"""
+
+
+@pytest.mark.parametrize("error", [DataGoneError("partition 3 was trimmed"), RuntimeError(OF_SPARK)])
+def test_messages_that_are_gone_end_the_process_at_once(error: Exception) -> None:
+    started: list[ScriptedQuery] = []
+
+    def start() -> ScriptedQuery:
+        started.append(ScriptedQuery(error))
+        return started[-1]
+
+    with pytest.raises(DataGoneError, match=r"^partition 3 was trimmed$"):
+        Supervisor(start, Pulse(), QUICK).run()
+    assert len(started) == 1
+
+
+def test_a_stop_between_failures_tells_the_last_one_and_a_stop_after_a_recovery_none() -> None:
+    def run(then: ScriptedQuery, advance: bool) -> str | None:
+        queries, pulse = [ScriptedQuery(RuntimeError("no space")), then], Pulse()
+        supervisor = Supervisor(lambda: queries.pop(0), pulse, QUICK)
+        thread = threading.Thread(target=supervisor.run)
+        thread.start()
+        eventually(lambda: not queries, 10)
+        if advance:
+            progress(pulse, 0)
+        supervisor.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert not supervisor.through
+        return supervisor.failing
+
+    assert run(ScriptedQuery(), advance=False) == "the query ended: no space"
+    assert run(ScriptedQuery(), advance=True) is None
+
+
+def test_a_batch_that_fails_after_the_stop_was_asked_for_is_told() -> None:
+    pulse, query = Pulse(), ScriptedQuery()
+    supervisor = Supervisor(lambda: query, pulse, QUICK)
+    pulse.enter(0)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    supervisor.stop()
+    query.fail(RuntimeError("no space"))
+    pulse.leave(0, finished=False)
+    thread.join(10)
+    assert supervisor.failing == "the query ended: no space"
 
 
 def test_a_query_that_does_not_start_counts_as_a_failure() -> None:

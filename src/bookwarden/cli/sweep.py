@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,8 +15,12 @@ from bookwarden.cli.output import Column, Document, Note, Table, counted
 from bookwarden.cli.preflight import require_spark, require_sweeping
 from bookwarden.config import Settings
 from bookwarden.context import SweepContext, waiting_messages_of
+from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
+
+if TYPE_CHECKING:
+    from bookwarden.pipelines.sweep_driver import SweepEnd
 
 _CHUNK = 10_000
 _EPILOG = """\b
@@ -44,13 +49,15 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
         return
     # From here on it may run for months: each batch is told of.
     invocation.set_up_logging(logging.INFO)
-    counts = _sweep(settings, once)
-    summary = _summary(counts) or "nothing was due"
-    text = f"Everything that was due is done: {summary}." if once else f"Stopped: {summary}."
-    invocation.write(Document({"drained": once, "counts": dict(counts)}, (Note(text),)))
+    end = _sweep(settings, once)
+    summary = _summary(end.counts) or "nothing was due"
+    text = f"Everything that was due is done: {summary}." if end.drained else f"Stopped: {summary}."
+    invocation.write(Document({"drained": end.drained, "counts": dict(end.counts)}, (Note(text),)))
+    if once and not end.drained:
+        raise BookwardenError("stopped before everything that was due was done: start the sweep again")
 
 
-def _sweep(settings: Settings, once: bool) -> Counter[str]:
+def _sweep(settings: Settings, once: bool) -> SweepEnd:
     from bookwarden.pipelines.sweep_driver import run_sweep, running_session
 
     with running_session(settings, local=True) as spark:

@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
-from bookwarden.errors import SparkError, StoreError
+from bookwarden.errors import DataGoneError, SparkError, StoreError
 from bookwarden.pipelines.causes import told_cause
 
 logger = logging.getLogger(__name__)
@@ -158,6 +158,12 @@ class Pulse(StreamingQueryListener):
             self._closed = True
 
     @property
+    def refused(self) -> bool:
+        """Whether a batch was kept from beginning, which ends the query."""
+        with self._changed:
+            return self._refused
+
+    @property
     def silence(self) -> float:
         """Seconds since the last sign of life."""
         with self._changed:
@@ -217,6 +223,18 @@ class Supervisor:
         self._stopping = threading.Event()
         self._failures: deque[float] = deque()
         self._streak = 0
+        self._last_failure = ""
+        self._through = False
+
+    @property
+    def through(self) -> bool:
+        """Whether a query of `once` ended by itself."""
+        return self._through
+
+    @property
+    def failing(self) -> str | None:
+        """Say what went wrong last; None if the query got on since, or nothing did."""
+        return self._last_failure if self._streak else None
 
     def stop(self) -> None:
         """Ask for a gentle stop; safe to call from a signal handler or another thread."""
@@ -226,7 +244,7 @@ class Supervisor:
         """Return after a gentle stop, or when a query of `once` is through.
 
         Raises SparkError when the query failed more often than allowed, when it does not stop, and when Spark itself
-        is gone: then only a new process helps.
+        is gone: then only a new process helps. Raises DataGoneError at once, for no restart brings messages back.
         """
         self._was_moved()
         while not self._stopping.is_set():
@@ -247,8 +265,11 @@ class Supervisor:
         if self._was_moved():
             logger.warning("%s; starting it again, which counts as no failure: the metadata is moved", reason)
             self._stopping.wait(self._patience.backoff)
-        else:
-            self._failed(reason, cause)
+            return
+        gone = _data_gone(cause)
+        if gone is not None:
+            raise DataGoneError(gone) from cause
+        self._failed(reason, cause)
 
     def _was_moved(self) -> bool:
         """Say whether the metadata was being moved at any time since the last such question, or is now."""
@@ -267,6 +288,7 @@ class Supervisor:
             if not _is_active(query):
                 cause = query.exception()
                 if cause is None and self._once:
+                    self._through = True
                     return None, None
                 return f"the query ended: {told_cause(cause) if cause else 'without an error'}", cause
             if self._is_outdated():
@@ -282,8 +304,16 @@ class Supervisor:
         self._pulse.close()
         if not self._pulse.wait_until_settled(self._patience.stop_timeout):
             logger.warning("the running batch did not end in %.0f s; it is replayed", self._patience.stop_timeout)
+        self._note_advance()
+        self._note_failure_at_stop(query)
         self._end(query)
         return None, None
+
+    def _note_failure_at_stop(self, query: Query) -> None:
+        cause = None if _is_active(query) else query.exception()
+        if cause is not None and not self._pulse.refused:
+            self._last_failure = f"the query ended: {told_cause(cause)}"
+            self._streak += 1
 
     def _look_into_the_batch(self) -> None:
         if self._pulse.silence > min(_PROGRESS_SECONDS, self._patience.stall / 2):
@@ -310,6 +340,7 @@ class Supervisor:
                 f"{reason}; {len(self._failures)} failures within {self._patience.failure_window:.0f} s are too many"
             ) from cause
         delay = min(self._patience.backoff * 2**self._streak, self._patience.max_backoff)
+        self._last_failure = reason
         self._streak += 1
         logger.error("%s; failure %d, restarting in %.1f s", reason, len(self._failures), delay)
         self._on_failures(self._streak)
@@ -345,6 +376,14 @@ def _stop(query: Query, stopped: threading.Event) -> None:
         logger.warning("while stopping: %s", told_cause(error))
     else:
         stopped.set()
+
+
+def _data_gone(error: BaseException | None) -> str | None:
+    """Say which messages are gone, where that ended a query: Spark hands on no more than the text of our error."""
+    if error is None or isinstance(error, DataGoneError):
+        return None if error is None else str(error)
+    kind, _, text = told_cause(error).partition(": ")
+    return text if kind == DataGoneError.__name__ else None
 
 
 def attach(spark: SparkSession, pulse: Pulse) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -17,8 +18,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, backlog_of
-from bookwarden.errors import PulsarError, SparkError
+from bookwarden.context import MetadataContext, backlog_of, in_flight_of
+from bookwarden.errors import NotFoundError, PulsarError, SparkError, StoppedFailingError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.ledger_deletion import LedgerDeletion
@@ -121,17 +122,26 @@ def _unless_gone(act: Callable[[], object]) -> None:
         logger.info("Spark is gone: %s", error)
 
 
-def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) -> Counter[str]:
+@dataclass(frozen=True)
+class SweepEnd:
+    """How many pending deletions had each outcome, and whether everything that was due at the start is done."""
+
+    counts: Counter[str]
+    drained: bool
+
+
+def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) -> SweepEnd:
     """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
 
-    Returns how many pending deletions had each outcome. Raises SparkError when the query failed more often than
-    the settings allow, and RefusedError while another sweep of the subscription runs.
+    Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
+    while it failed, DataGoneError when messages were trimmed or skipped, and RefusedError while another sweep of the
+    subscription runs.
     """
     with MetadataContext(settings) as metadata:
         return _run_sweep(spark, settings, metadata, once=once)
 
 
-def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, once: bool) -> Counter[str]:
+def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, once: bool) -> SweepEnd:
     sweep = settings.sweep
     pulse = Pulse()
     attach(spark, pulse)
@@ -166,7 +176,18 @@ def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContex
             supervisor.run()
     finally:
         _unless_gone(lambda: spark.streams.removeListener(pulse))
-    return query.totals
+    if supervisor.failing is not None:
+        raise StoppedFailingError(
+            f"stopped while batches failed, {_in_flight(settings)}; the last failure: {supervisor.failing}"
+        )
+    return SweepEnd(query.totals, supervisor.through)
+
+
+def _in_flight(settings: Settings) -> str:
+    try:
+        return f"with {in_flight_of(settings).messages:,} pending deletions in flight"
+    except (PulsarError, NotFoundError) as error:
+        return f"and what is in flight cannot be seen ({error})"
 
 
 @contextmanager

@@ -1,0 +1,109 @@
+"""How a sweep ends that cannot go on: stopped while its batches fail, and when messages were taken from it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.context import connection_of, in_flight_of
+from bookwarden.devcluster import DevCluster
+from bookwarden.errors import DataGoneError, StoppedFailingError
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from bookwarden.pipelines import supervisor
+from bookwarden.pipelines.sweep_driver import run_sweep
+from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.population import Population
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def site(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
+    cluster = pulsar_cluster
+    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    made.create_topics()
+    return made
+
+
+@pytest.fixture
+def store(pulsar_cluster: DevCluster) -> Iterator[MetadataStore]:
+    opened = open_store(pulsar_cluster.store_url)
+    yield opened
+    opened.close()
+
+
+def leaked(site: DeletionSite, store: MetadataStore, number: int) -> list[str]:
+    """Make and mark ledgers that nobody names; return their paths."""
+    holder = ManagedLedgerHolder(f"{site.namespace}/persistent/gone")
+    first = 3_000_000_000 + int.from_bytes(os.urandom(3), "big") * 10
+    paths = [Population(store).ledger(ledger, holder) for ledger in range(first, first + number)]
+    site.mark(
+        *(
+            PendingDeletion(holder.name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger)
+            for ledger in range(first, first + number)
+        )
+    )
+    return paths
+
+
+class StopAtFailure(logging.Handler):
+    """Asks this process to stop as soon as the supervisor tells of a failure."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "failure 1" in record.getMessage():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_stop_while_batches_fail_tells_what_failed_and_what_is_in_flight(
+    site: DeletionSite, store: MetadataStore, spark: SparkSession, tmp_path: Path
+) -> None:
+    paths = leaked(site, store, 2)
+    # No journal can be written below a file, and without it nothing is deleted.
+    (tmp_path / "file").write_text("")
+    site.overrides = {"sweep.journal": str(tmp_path / "file" / "journal"), "sweep.max_unreachable_seconds": "1"}
+    handler, logger = StopAtFailure(), logging.getLogger(supervisor.__name__)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(StoppedFailingError, match=r"2 pending deletions in flight; .*journal") as told:
+            run_sweep(spark, site.settings, once=True)
+    finally:
+        logger.removeHandler(handler)
+    assert told.value.exit_code == 15
+    assert in_flight_of(site.settings).messages == 2
+    assert all(store.get_many(paths))
+
+
+def test_marks_that_somebody_skipped_end_the_sweep_at_once(
+    site: DeletionSite, store: MetadataStore, spark: SparkSession
+) -> None:
+    leaked(site, store, 1)
+    assert run_sweep(spark, site.settings, once=True).drained
+    leaked(site, store, 1)
+    admin, subscription = PulsarAdmin(connection_of(site.settings), timeout_s=60), site.settings.deletion.subscription
+    for partition in range(PARTITIONS):
+        admin.post(f"/persistent/{site.namespace}/deletion-partition-{partition}/subscription/{subscription}/skip_all")
+    failures: list[str] = []
+
+    class Failures(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            failures.append(record.getMessage())
+
+    handler, logger = Failures(logging.ERROR), logging.getLogger(supervisor.__name__)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(DataGoneError, match="Start with a new checkpoint") as told:
+            run_sweep(spark, site.settings, once=True)
+    finally:
+        logger.removeHandler(handler)
+    assert told.value.exit_code == 10
+    assert not failures, "the query was started again"
