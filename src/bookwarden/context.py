@@ -414,7 +414,7 @@ class PhaseOneContext(Resources):
             migrations = self.metadata.migrations
             self.removal = Removal(self.marker, store, topics, migrations=migrations)
             self.broker_trim = BrokerTrim(self.marker, store, topics, migrations=migrations)
-            self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store))
+            self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store), self.metadata.catalog)
 
 
 class UndoContext(Resources):

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.config import Settings, load_settings
@@ -272,7 +273,7 @@ def test_a_trim_in_the_store_waits_for_the_end_or_fails_at_once(
     migration.prepare()
 
     def trim(store: MigratingStore, sender: Sender) -> StoreTrim:  # type: ignore[type-arg]  # what it reads is its own
-        return StoreTrim(Marker(sender), ManagedLedgers(store), Nobody())
+        return StoreTrim(Marker(sender), ManagedLedgers(store), Nobody(), BookKeeperCatalog(store))
 
     failed = trim(open_store(migration_write_wait_seconds=0.0), hurried).trim(TOPIC)
     assert [one.ledger_id for one in hurried.sent] == [1, 2]

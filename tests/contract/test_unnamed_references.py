@@ -65,9 +65,15 @@ class Brokers:
 class Entries:
     """The last entry of the compaction cursor's ledger 90."""
 
-    def __init__(self, compacted: int | None = None, error: Exception | None = None) -> None:
+    def __init__(
+        self, compacted: int | None = None, error: Exception | None = None, open_ledgers: Sequence[int] = ()
+    ) -> None:
         self._compacted = compacted
         self._error = error
+        self.open = open_ledgers
+
+    def may_be_written(self, ledger_id: int) -> bool:
+        return ledger_id in self.open
 
     def last_entry(self, ledger_id: int) -> bytes:
         assert ledger_id == 90
@@ -230,6 +236,18 @@ def test_a_bucket_is_free_when_nobody_has_the_topic_loaded() -> None:
     found = buckets(metadata_root(my_sub=cursor(buckets=[12])), owned=False)
     assert found.names(12)
     assert deletable(found, 13, created_ms=2**60)
+
+
+def test_a_bucket_of_a_topic_whose_owner_lost_its_session_may_be_in_use_from_memory() -> None:
+    root = metadata_root(my_sub=cursor(buckets=[12]))
+    # Whoever has the topic loaded has its last ledger open.
+    found = live(BUCKETS, MetadataReferences([root], Brokers(), Entries(open_ledgers=[2])))
+    assert found.names(12)
+    assert not deletable(found, 13, created_ms=1)
+    assert found.unnamed_use is not None
+    assert "let a broker load and unload" in found.unnamed_use.reason
+    assert not found.unnamed_use.lasting
+    assert deletable(live(BUCKETS, MetadataReferences([root], Brokers(), Entries(open_ledgers=[1]))), 13, 2**60)
 
 
 def test_a_bucket_made_since_the_topics_owner_started_may_be_in_use_from_memory() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pulsar
 import pytest
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
@@ -56,6 +57,10 @@ class Site:
     @property
     def managed_ledgers(self) -> ManagedLedgers:
         return ManagedLedgers(self.store)
+
+    @property
+    def catalog(self) -> BookKeeperCatalog:
+        return BookKeeperCatalog(self.store)
 
     @property
     def deletion_topic(self) -> str:
@@ -206,7 +211,7 @@ def test_trim_in_the_store_is_refused_while_the_bundle_is_owned(site):
     topic = site.rolled_topic("a", 3, subscription=None)
     before = site.ledgers(topic)
     with pytest.raises(RefusedError, match="loaded by pulsar://"):
-        StoreTrim(site.marker, site.managed_ledgers, BundleOwnership(site.store)).trim(topic)
+        StoreTrim(site.marker, site.managed_ledgers, BundleOwnership(site.store), site.catalog).trim(topic)
     assert site.ledgers(topic) == before
 
 
@@ -223,7 +228,7 @@ def test_a_topic_trimmed_in_the_store_is_served_as_before_with_what_remains(site
             return None
 
     # The broker owns the bundle, but the topic was unloaded above and nobody uses it.
-    result = StoreTrim(site.marker, site.managed_ledgers, Nobody()).trim(topic)
+    result = StoreTrim(site.marker, site.managed_ledgers, Nobody(), site.catalog).trim(topic)
     assert result.done, result.problem
     assert site.ledgers(topic) == before[-1:]
     assert list(result.removed) == before[:-1]

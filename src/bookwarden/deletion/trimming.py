@@ -13,6 +13,7 @@ from bookwarden.deletion.inventory import marks_of_ledgers
 from bookwarden.deletion.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one import Mode, Operation, OperationResult, ask_broker, refuse_shadow
 from bookwarden.deletion.ports import (
+    LedgerCatalog,
     ManagedLedgerStore,
     MetadataMigrations,
     NoMigrations,
@@ -30,6 +31,7 @@ from bookwarden.errors import (
     StoreUnavailableError,
 )
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
+from bookwarden.ledgers.metadata import LedgerState, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
 _REASON = "trimmed"
@@ -76,12 +78,19 @@ class BrokerTrim(Generic[ReadT]):
 
 
 class StoreTrim(Generic[ReadT]):
-    """Trims in the metadata store, in one versioned update per topic, while no broker owns it."""
+    """Trims in the metadata store, in one versioned update per topic, while no broker owns it.
 
-    def __init__(self, marker: Marker, store: ManagedLedgerStore[ReadT], ownership: TopicOwnership) -> None:
+    An owner's node ends with its session, and its broker may serve on without one. So the last ledger has to be closed
+    too: whoever has a topic loaded has it open, and whoever unloads it closes it.
+    """
+
+    def __init__(
+        self, marker: Marker, store: ManagedLedgerStore[ReadT], ownership: TopicOwnership, catalog: LedgerCatalog
+    ) -> None:
         self._marker = marker
         self._store = store
         self._ownership = ownership
+        self._catalog = catalog
 
     def trim(
         self,
@@ -94,8 +103,9 @@ class StoreTrim(Generic[ReadT]):
     ) -> OperationResult:
         """Trim the given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
 
-        Raises RefusedError while a broker owns the topic, for the last ledger, and, unless ``force``, for a ledger
-        that a subscription still needs or may need; NotFoundError for a topic or ledger that is not there. A
+        Raises RefusedError while a broker owns the topic or may have it loaded, for the last ledger, for one without
+        entries or a time of closing, and, unless ``force``, for one that a subscription still needs or may need;
+        left to choose, it passes over these. NotFoundError for a topic or ledger that is not there. A
         partitioned topic is trimmed partition by partition. After the sends a failure is told by the result.
         """
         name = TopicName.parse(topic)
@@ -108,6 +118,7 @@ class StoreTrim(Generic[ReadT]):
         if read is None:
             raise NotFoundError(f"{name} has no managed ledger; of a partitioned topic name one -partition-N")
         refuse_shadow(name, read.info)
+        self._refuse_open(name, read.info)
         cursors = self._store.cursors(name.managed_ledger)
         chosen = _choose(name, read.info, cursors, ledger_ids, before_ms, force=force)
         marks = tuple(marks_of_ledgers(name, chosen, _REASON))
@@ -143,11 +154,24 @@ class StoreTrim(Generic[ReadT]):
                 "trim through the broker, or stop it first"
             )
 
+    def _refuse_open(self, name: TopicName, info: ManagedLedgerInfo) -> None:
+        if not info.ledgers:
+            return
+        (reading,) = self._catalog.read_many([info.ledgers[-1].ledger_id])
+        if isinstance(reading, UnreadableLedger) or (
+            isinstance(reading, StoredLedger) and reading.metadata.state is not LedgerState.CLOSED
+        ):
+            raise RefusedError(
+                f"{name} may be loaded although nobody owns it: its last ledger {reading.ledger_id} is not closed, and "
+                "an update from outside would fence it; let a broker load and unload the topic, then try again"
+            )
+
     def _remove(self, name: TopicName, read: ReadT, ids: Collection[int]) -> str:
         """Update the node; return why the ledgers are still listed, or nothing."""
         try:
             # The sends took time in which a broker may have come; one that comes later finds a new version.
             self._refuse_owned(name)
+            self._refuse_open(name, read.info)
             try:
                 self._store.remove_ledgers(read, ids)
             except LostRaceError:
@@ -204,6 +228,14 @@ def _choose(
     force: bool,
 ) -> list[LedgerInfo]:
     asked = _asked(name, info, ledger_ids)
+    # As the node of a ledger that is written to looks: after ids began anew it need not be the last by id.
+    unfinished = [ledger.ledger_id for ledger in asked if ledger.entries <= 0 or ledger.timestamp_ms <= 0]
+    if unfinished and ledger_ids is not None:
+        raise RefusedError(
+            f"ledger {unfinished[0]} of {name} has no entries or no time of closing on the list: it may be the one "
+            "that is written to; leave it to the broker"
+        )
+    asked = [ledger for ledger in asked if ledger.ledger_id not in unfinished]
     if before_ms is not None:
         asked = [ledger for ledger in asked if 0 < ledger.timestamp_ms < before_ms]
     if force:

@@ -9,7 +9,7 @@ from bookwarden.clusters.bookkeeper.bookies import Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.reader import LedgerReader, open_ledger
 from bookwarden.errors import EntryAbsentError, FormatError, NotFoundError
-from bookwarden.ledgers.metadata import AbsentLedger, UnreadableLedger
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, StoredLedger, UnreadableLedger
 
 
 class LastEntries:
@@ -19,6 +19,13 @@ class LastEntries:
         self._catalog = catalog
         self._bookies = bookies
         self._lock = threading.Lock()
+
+    def may_be_written(self, ledger_id: int) -> bool:
+        """Say whether the ledger's metadata leaves open that somebody writes to it: it is not closed, or unreadable."""
+        (reading,) = self._catalog.read_many([ledger_id])
+        if isinstance(reading, StoredLedger):
+            return reading.metadata.state is not LedgerState.CLOSED
+        return isinstance(reading, UnreadableLedger)
 
     def last_entry(self, ledger_id: int) -> bytes | None:
         """Return the last entry of a ledger; None if it has none.

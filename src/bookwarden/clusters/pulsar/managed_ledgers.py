@@ -107,6 +107,10 @@ class ManagedLedgers:
         Raises LostRaceError if it changed since, OutcomeUnknownError if the connection broke under the update.
         """
         value = remove_ledgers(managed_ledger.raw, ids)
+        # The versions of a topic that was deleted and made anew begin anew too.
+        now = self._store.get(managed_ledger.path)
+        if now is None or now.created_ms != managed_ledger.created_ms:
+            raise LostRaceError(f"{managed_ledger.path} is no longer the node that was read: read it again")
         self._store.put(managed_ledger.path, value, managed_ledger.version)
 
     def delete(self, nodes: Sequence[VersionedManagedLedger | VersionedCursor | VersionedSchema]) -> None:

@@ -140,7 +140,8 @@ class MetadataReferences:
         if isinstance(holder, CompactedHolder):
             return self._unnamed_uses.of_compacted(holder, named, _cursors(*found))
         if isinstance(holder, BucketHolder):
-            return self._unnamed_uses.of_buckets(holder, named, _cursors(*found))
+            listed = {number: node.ledger_ids for number, node in enumerate(found[1]) if node is not None}
+            return self._unnamed_uses.of_buckets(holder, named, _cursors(*found), listed)
         return LiveReferences(named, exists)
 
 

@@ -35,7 +35,10 @@ class AsksBrokers(Protocol):
 
 
 class ReadsLastEntries(Protocol):
-    """Reads ledgers from the bookies without changing them."""
+    """Reads ledgers and their metadata without changing them."""
+
+    def may_be_written(self, ledger_id: int) -> bool:
+        """Say whether somebody may write to the ledger: it is not closed."""
 
     def last_entry(self, ledger_id: int) -> bytes | None:
         """Return the last entry of a ledger, open ones too; None if it has none.
@@ -92,20 +95,41 @@ class UnnamedUses:
         return LiveReferences(named | in_use, True, UnnamedUse(reason, before_ledger=effective))
 
     def of_buckets(
-        self, holder: BucketHolder, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]
+        self,
+        holder: BucketHolder,
+        named: frozenset[int],
+        cursors: Mapping[int, CursorInfo | None],
+        lists: Mapping[int, frozenset[int]],
     ) -> LiveReferences:
-        """Tell which unnamed buckets a broker may have in memory; the arguments are as for compacted ledgers."""
+        """Tell which unnamed buckets a broker may have in memory.
+
+        ``lists`` are the ledgers of the topic by the number of each root that has it; the rest is as for compacted
+        ledgers.
+        """
         exists = any(cursor is not None for cursor in cursors.values())
         topic = str(TopicName.of_managed_ledger(holder.managed_ledger))
         loaded_since = []
         for root, cursor in cursors.items():
             since = self._ownership[root].loaded_since(topic)
+            if since is None and self._is_open(lists[root]):
+                reason = (
+                    f"nobody owns the topic, yet its last ledger {max(lists[root])} is open: a broker that lost its "
+                    "session may have it loaded (or it died: let a broker load and unload the topic)"
+                )
+                return _doubtful(named, reason)
             if since is not None and (cursor is not None or self._knows_subscription(root, topic, holder.cursor)):
                 loaded_since.append(since)
         if not loaded_since:
             return LiveReferences(named, exists)
         reason = "the topic's owner has run since before it was made, and may use it from memory until it unloads it"
         return LiveReferences(named, exists, UnnamedUse(reason, before_ms=min(loaded_since) - CLOCK_SKEW_MS))
+
+    def _is_open(self, ledger_ids: frozenset[int]) -> bool:
+        """Whether the list's last ledger is open, as of every topic that a broker has loaded.
+
+        Who closes a topic closes it; an owner's node goes with its session, and the broker may serve on without one.
+        """
+        return bool(ledger_ids) and self._entries is not None and self._entries.may_be_written(max(ledger_ids))
 
     def _recorded(self, cursor: CursorInfo | None) -> frozenset[int]:
         """The compacted ledger as the bookies have it, where the cursor's ledger can be read."""
