@@ -8,13 +8,17 @@ import threading
 
 
 class LossyProxy:
-    """Passes bytes between clients and one server on this machine; `lose_answers` drops what comes back."""
+    """Passes bytes between clients and one server on this machine; `lose_answers` drops what comes back.
 
-    def __init__(self, server_port: int) -> None:
-        self._server_port = server_port
+    ``server_port`` may be set before the first client comes.
+    """
+
+    def __init__(self, server_port: int = 0) -> None:
+        self.server_port = server_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._losing = threading.Event()
+        self._cut = threading.Event()
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -22,6 +26,15 @@ class LossyProxy:
     def lose_answers(self) -> None:
         """Drop the server's answers from now on."""
         self._losing.set()
+
+    def cut_off(self) -> None:
+        """Close all connections, and let nobody through any more."""
+        self._cut.set()
+        self.break_connections()
+
+    def let_through(self) -> None:
+        """End `cut_off`."""
+        self._cut.clear()
 
     def break_connections(self) -> None:
         """Close all connections, and pass both directions on later ones."""
@@ -41,7 +54,10 @@ class LossyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._server_port))
+            if self._cut.is_set():
+                _shut(client)
+                continue
+            server = socket.create_connection(("127.0.0.1", self.server_port))
             with self._lock:
                 self._sockets += [client, server]
             threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()

@@ -1,0 +1,90 @@
+"""A broker that lost its session with the metadata store, and with it what says that it owns topics, serves on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.ownership import BundleOwnership
+from bookwarden.config import load_settings
+from bookwarden.context import PhaseOneContext
+from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.names import TopicName
+from conftest import ENTRIES_PER_LEDGER
+from servers.lossy_proxy import LossyProxy
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+
+@pytest.fixture
+def proxy() -> Iterator[LossyProxy]:
+    with closing(LossyProxy()) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, proxy: LossyProxy) -> Iterator[DevCluster]:
+    """A Pulsar whose broker reaches the metadata store through the proxy."""
+    through = f"zk:127.0.0.1:{proxy.port}"
+    options = ClusterOptions(
+        max_entries_per_ledger=ENTRIES_PER_LEDGER,
+        session_seconds=6,
+        broker_settings={
+            "metadataStoreUrl": through,
+            "configurationMetadataStoreUrl": through,
+            "bookkeeperMetadataServiceUri": f"metadata-store:{through}",
+        },
+    )
+    made = DevCluster(tmp_path, options)
+    proxy.server_port = made.ports.zookeeper
+    try:
+        made.up()
+        yield made
+    finally:
+        made.kill()
+
+
+def test_a_topic_that_nobody_owns_any_more_may_be_served_still(
+    cluster: DevCluster, proxy: LossyProxy, make_namespace: Callable[[DevCluster], str]
+) -> None:
+    namespace = make_namespace(cluster)
+    topic = TopicName.parse(f"persistent://{namespace}/orders")
+    settings = load_settings(
+        overrides={
+            "pulsar.service_url": cluster.service_url,
+            "pulsar.admin_url": cluster.admin_url,
+            "metadata_store.urls": f"['{cluster.store_url}']",
+            "deletion.topic": f"persistent://{namespace}/deletion",
+            "deletion.retry_topic": f"persistent://{namespace}/deletion-RETRY",
+            "deletion.dlq_topic": f"persistent://{namespace}/deletion-DLQ",
+        }
+    )
+    with closing(cluster.connection().client()) as client, PhaseOneContext(settings) as phase_one:
+        store = phase_one.metadata.store
+        consumer = client.subscribe(str(topic), "s")
+        producer = client.create_producer(str(topic))
+        for number in range(3 * ENTRIES_PER_LEDGER + 1):
+            producer.send(str(number).encode())
+        listed = ManagedLedgers(store).read(topic.managed_ledger)
+        assert listed is not None
+        ownership = BundleOwnership(store)
+        assert ownership.owner(str(topic)) is not None
+        proxy.cut_off()
+        eventually(lambda: ownership.owner(str(topic)) is None, timeout=120)
+        # It serves on: the ledger that it has open is on the bookie.
+        producer.send(b"nobody owns it")
+        with pytest.raises(RefusedError, match=r"last ledger \d+ is not closed"):
+            phase_one.store_trim.trim(str(topic))
+        now = ManagedLedgers(store).read(topic.managed_ledger)
+        assert now == listed
+        proxy.let_through()
+        eventually(lambda: ownership.owner(str(topic)) is not None, timeout=120)
+        producer.send(b"owned again")
+        read = [consumer.receive(20_000).data() for _ in range(3 * ENTRIES_PER_LEDGER + 3)]
+        assert read[-2:] == [b"nobody owns it", b"owned again"]
