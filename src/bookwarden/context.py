@@ -27,13 +27,14 @@ from bookwarden.clusters.pulsar.brokers import Brokers
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.mark_decoder import MarkDecoder
 from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.clusters.pulsar.retries import RetrySender
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
+from bookwarden.clusters.pulsar.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.clusters.pulsar.waiting_messages import WaitingMessages
 from bookwarden.config import OffloadStoreSettings, Settings
@@ -54,8 +55,7 @@ from bookwarden.deletion.sent_on import FileSentRecords, ObjectSentRecords
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
 from bookwarden.deletion.undo import Undo
-from bookwarden.errors import MalformedMarkError, MissingExtraError, NotFoundError
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.errors import MissingExtraError
 from bookwarden.ledgers.received import ReceivedMark, believed_properties
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.migrating import MigratingStore
@@ -67,7 +67,7 @@ from bookwarden.metastore.urls import open_store, path_before, scheme_of, split_
 from bookwarden.metastore.write_conditions import ConditionalStore
 from bookwarden.metastore.write_protected import WriteProtectedStore
 from bookwarden.resources import Resources
-from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema, registry_schema
+from bookwarden.wire.avro import PendingDeletionCodec, registry_schema
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
 if TYPE_CHECKING:
@@ -293,7 +293,11 @@ def dead_letters_of(settings: Settings) -> DeadLetters:
 
 def decoder_of(settings: Settings) -> MarkDecoder:
     """Make the decoder of messages on the deletion topics."""
-    return MarkDecoder(SchemaRegistry(PulsarAdmin(connection_of(settings))))
+    return _decoder(settings, SchemaRegistry(PulsarAdmin(connection_of(settings))))
+
+
+def _decoder(settings: Settings, registry: SchemaRegistry) -> MarkDecoder:
+    return MarkDecoder(registry, settings.deletion.topic, settings.deletion.retry_topic)
 
 
 def waiting_messages_of(settings: Settings) -> Iterator[ReceivedMark]:
@@ -303,32 +307,6 @@ def waiting_messages_of(settings: Settings) -> Iterator[ReceivedMark]:
     for received in backlog.read((deletion.topic, deletion.retry_topic)):
         believed = believed_properties(received.properties, received.topic, deletion.retry_topic)
         yield replace(received, properties=believed)
-
-
-class MarkDecoder:
-    """Decodes messages of the deletion topics by the schema that their writer registered."""
-
-    def __init__(self, registry: SchemaRegistry) -> None:
-        self._registry = registry
-        self._codec = PendingDeletionCodec()
-        self._parsed: dict[WriterSchema, ParsedSchema] = {}
-
-    def decode(self, topic: str, payload: bytes, schema_version: bytes | None) -> PendingDeletion:
-        """Return the pending deletion; MalformedMarkError when the message is none."""
-        return self._codec.decode(payload, self._writer_schema(topic, schema_version))
-
-    def _writer_schema(self, topic: str, version: bytes | None) -> ParsedSchema | None:
-        if not version:
-            return None
-        try:
-            schema = self._registry.written_with(topic, version)
-        except NotFoundError as error:
-            raise MalformedMarkError(f"schema version {version.hex()} is not in the registry of {topic}") from error
-        if schema.kind != "AVRO":
-            return None
-        if schema not in self._parsed:
-            self._parsed[schema] = parse_writer_schema(schema.definition)
-        return self._parsed[schema]
 
 
 class MetadataContext(Resources):
@@ -476,7 +454,7 @@ class SweepContext(Resources):
             )
             sent = self._keep(sent_records_of(settings))
             copies = self._keep(offload_stores_of(settings))
-            self.decode = MarkDecoder(registry).decode
+            self.decode = _decoder(settings, registry).decode
             self.sweep = Sweep(
                 metadata.catalog,
                 metadata.references,

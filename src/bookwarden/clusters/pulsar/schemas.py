@@ -12,7 +12,7 @@ import _pulsar
 from pulsar.schema import BytesSchema, Schema
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.errors import PulsarError
+from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.names import TopicName, encode_local_name
 
 # The kinds that a client can announce with a definition of ours; others travel as plain bytes.
@@ -57,6 +57,18 @@ class SchemaRegistry:
         """Return the topic's newest schema; NotFoundError if it has none."""
         return self._read(_path(TopicName.parse(topic)))
 
+    def versions(self, topic: str) -> list[WriterSchema]:
+        """Return the schemas of all versions of the topic, oldest first; none if it has none."""
+        path = f"{_path(TopicName.parse(topic))}s"
+        try:
+            answer = self._admin.get_json(path)
+        except NotFoundError:
+            return []
+        found = answer.get("getSchemaResponses") if isinstance(answer, dict) else None
+        if not isinstance(found, list):
+            raise PulsarError(f"GET {path}: the answer is no list of schemas")
+        return [_schema(path, one) for one in found]
+
     def register(self, topic: str, schema: WriterSchema) -> None:
         """Add the schema as a new version unless the topic has it already; PulsarConflictError if incompatible."""
         body = {"type": schema.kind, "schema": schema.definition, "properties": {}}
@@ -68,10 +80,13 @@ class SchemaRegistry:
         self._admin.delete(_path(TopicName.parse(topic)), params={"force": True})
 
     def _read(self, path: str) -> WriterSchema:
-        answer = self._admin.get_json(path)
-        if not isinstance(answer, dict) or "type" not in answer:
-            raise PulsarError(f"GET {path}: the answer is not a schema")
-        return WriterSchema(str(answer["type"]), str(answer.get("data") or ""))
+        return _schema(path, self._admin.get_json(path))
+
+
+def _schema(path: str, answer: object) -> WriterSchema:
+    if not isinstance(answer, dict) or "type" not in answer:
+        raise PulsarError(f"GET {path}: the answer is not a schema")
+    return WriterSchema(str(answer["type"]), str(answer.get("data") or ""))
 
 
 class _EncodedSchema(Schema):  # type: ignore[misc]  # pulsar-client ships no types
