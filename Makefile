@@ -4,6 +4,7 @@
 # make wheel   sdist and wheel in dist/, the wheel built from the sdist
 # make matrix  the unit tests on each Python from 3.10 to 3.13 that this machine has
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
+# make soak    what takes hours: the simulation, a million steps
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
@@ -16,7 +17,7 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 # Most of what tests do is waiting for servers.
 WORKERS ?= 2
 
-.PHONY: demo test lint unit matrix bench wheel archive schema proto clean
+.PHONY: demo test lint unit matrix bench soak wheel archive schema proto clean
 .NOTPARALLEL:
 
 $(STAMP): setup.cfg pyproject.toml
@@ -60,6 +61,9 @@ bench: $(STAMP)
 wheel: $(STAMP)
 	@rm -rf dist/bookwarden-[0-9]* src/*.egg-info
 	@$(BIN)/python -m build --outdir dist .
+
+soak: $(STAMP)
+	@exec $(BIN)/python -m tests.simulation --steps $(or $(STEPS),1000000) $(if $(FROM),--from $(FROM))
 
 archive: $(STAMP)
 	@exec $(BIN)/python -m bookwarden.pipelines.archive

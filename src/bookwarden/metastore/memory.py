@@ -21,9 +21,10 @@ class _Watch:
 
 
 class MemoryStore(MetadataStore):
-    """Nodes in a dictionary; every change counts as committed and visible at once."""
+    """Nodes in a dictionary; every change counts as committed and visible at once, and is dated by ``clock``."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, Versioned] = {"/": Versioned(b"", 0, 0)}
         self._children: dict[str, set[str]] = {"/": set()}
@@ -62,7 +63,7 @@ class MemoryStore(MetadataStore):
                 raise LostRaceError(f"{path} was deleted since it was read: read it again")
             if node.version != version:
                 raise LostRaceError(f"{path} has version {node.version}, not {version}: read it again")
-            self._nodes[path] = node._replace(value=value, version=version + 1, modified_ms=_now_ms())
+            self._nodes[path] = node._replace(value=value, version=version + 1, modified_ms=self._now_ms())
         self._notify([path])
         return version + 1
 
@@ -150,7 +151,7 @@ class MemoryStore(MetadataStore):
         parent = parent_of(path)
         if parent not in self._nodes:
             raise NotFoundError(f"{path} cannot be created: the metadata store has no node {parent}")
-        now = _now_ms()
+        now = self._now_ms()
         self._nodes[path] = Versioned(value, 0, now, now, ephemeral=ephemeral)
         self._children[path] = set()
         self._children[parent].add(path.rpartition("/")[2])
@@ -172,15 +173,14 @@ class MemoryStore(MetadataStore):
         del self._children[path]
         self._children[parent_of(path)].discard(path.rpartition("/")[2])
 
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
     def _notify(self, paths: Sequence[str]) -> None:
         with self._lock:
             calls = [watch for watch in self._watches if watch.path in paths]
         for watch in calls:
             watch.changed(watch.path)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 _SHARED: dict[str, MemoryStore] = {}

@@ -1,0 +1,128 @@
+"""What the product asks of the world beside its metadata: brokers, bookies and the object store, from the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bookwarden.clusters.pulsar.brokers import TopicCompaction
+from bookwarden.errors import BookieUnavailableError, NotFoundError, PulsarUnavailableError
+from bookwarden.ledgers.holdings import Holding, Presence
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
+from bookwarden.ledgers.metadata import LedgerMetadata
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.offloaded_copies import (
+    AbsentCopy,
+    CopyDeletion,
+    CopyFate,
+    CopyReading,
+    OffloadedCopy,
+    PresentCopy,
+    UnreadableCopy,
+)
+
+from .faults import CALM, Faults
+from .model import Topic, World
+
+
+class Brokers:
+    """The brokers of the first cluster."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.faults = Faults(0, CALM)
+
+    def compaction(self, topic: str) -> TopicCompaction:
+        """Say what the owner knows of the topic's compaction."""
+        found = self._topic(topic)
+        named = frozenset(ledger_id for ledger_id in (found.compacted,) if ledger_id is not None)
+        return TopicCompaction(found.compacting is not None, COMPACTION_CURSOR in found.cursors, named)
+
+    def subscriptions(self, topic: str) -> frozenset[str]:
+        """Name the subscriptions."""
+        return frozenset(self._topic(topic).cursors)
+
+    def _topic(self, topic: str) -> Topic:
+        self.faults.step()
+        if self.faults.fails():
+            raise PulsarUnavailableError("no broker answers")
+        found = self._world.clusters[0].topics.get(str(TopicName.parse(topic)))
+        if found is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        return found
+
+
+class Entries:
+    """The last entries of cursors' ledgers, as bookies have them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.faults = Faults(0, CALM)
+
+    def last_entry(self, ledger_id: int) -> bytes | None:
+        """Read it."""
+        self.faults.step()
+        if self.faults.fails():
+            raise BookieUnavailableError("no bookie answers")
+        if ledger_id not in self._world.bookies:
+            raise NotFoundError(f"there is no ledger {ledger_id}")
+        return self._world.entries.get(ledger_id)
+
+
+class Probe:
+    """Bookies, asked what they hold."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self._world = world
+        self._faults = faults
+
+    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
+        """Say of each entry whether the bookie has it."""
+        return [{"b:3181": self._of(ledger_id)} for ledger_id, _, _ in entries]
+
+    def _of(self, ledger_id: int) -> Holding:
+        self._faults.step()
+        if self._faults.fails():
+            return Holding(Presence.UNKNOWN, "no answer")
+        return Holding(Presence.HELD if ledger_id in self._world.bookies else Presence.NOT_HELD)
+
+
+class ObjectStore:
+    """The store of offloaded copies."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.faults = Faults(0, CALM)
+
+    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at each copy."""
+        return [self._read(copy) for copy in copies]
+
+    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
+        """Delete each copy with its index."""
+        return [self._delete(copy) for copy in copies]
+
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        """Look at data and index of each copy."""
+        return [self._examine(copy, self._read(copy)) for copy in copies]
+
+    def _examine(self, copy: OffloadedCopy, reading: CopyReading) -> CopyReading:
+        found = self._world.copies.get(copy.uuid)
+        if found is None or not isinstance(reading, PresentCopy):
+            return reading
+        return PresentCopy(reading.owner, found.length, 50 if found.index else None)
+
+    def _read(self, copy: OffloadedCopy) -> CopyReading:
+        self.faults.step()
+        if self.faults.fails():
+            return UnreadableCopy("no answer")
+        found = self._world.copies.get(copy.uuid)
+        return PresentCopy(found.managed_ledger) if found is not None and found.data else AbsentCopy()
+
+    def _delete(self, copy: OffloadedCopy) -> CopyDeletion:
+        self.faults.step()
+        if self.faults.fails():
+            if self.faults.happens(0.5):
+                self._world.copies.pop(copy.uuid, None)
+            return CopyDeletion(CopyFate.FAILED, "no answer")
+        found = self._world.copies.pop(copy.uuid, None)
+        return CopyDeletion(CopyFate.DELETED if found is not None else CopyFate.ABSENT)

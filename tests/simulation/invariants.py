@@ -1,0 +1,55 @@
+"""What must hold after every step, and when all is quiet at the end."""
+
+from __future__ import annotations
+
+from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.orphans.applying import ApplyResult
+from bookwarden.orphans.classes import LedgerClass
+
+from .channel import Topics
+from .model import Ledger, World
+from .scanning import Scan
+from .violation import Violation
+
+
+def nothing_needed_is_gone(world: World) -> None:
+    """Raise Violation for a ledger, or an offloaded copy, that somebody needs and that is not there."""
+    for ledger_id, reason in world.needed():
+        ledger = world.ledgers.get(ledger_id)
+        if ledger is None or not world.nodes.has(ledger.path):
+            raise Violation("lost", f"ledger {ledger_id} is gone, and {reason}")
+    for uuid, reason in world.needed_copies():
+        if uuid not in world.copies:
+            raise Violation("lost", f"offloaded copy {uuid} is gone, and {reason}")
+
+
+def leaks(world: World) -> list[Ledger]:
+    """Give the ledgers that BookKeeper has and nobody needs; what an operator once put back is no leak."""
+    needed = {ledger_id for ledger_id, _ in world.needed()}
+    return [one for one in world.ledgers.values() if one.ledger_id not in needed and one.ledger_id not in world.undone]
+
+
+def every_leak_is_told(world: World, topics: Topics, scan: Scan | None, applied: ApplyResult | None) -> None:
+    """Raise Violation for a leak of which nobody has heard, once all was looked at in peace.
+
+    ``scan`` is None where it was refused, and ``applied`` where its plan was: whoever is refused is told why.
+    """
+    if scan is None:
+        return
+    marked = {_id(message.received()) for message in (*topics.letters, *topics.waiting)}
+    for ledger in leaks(world):
+        found = scan.classes.get(ledger.ledger_id)
+        if found is None or found.ledger_class is LedgerClass.REFERENCED:
+            kind = "not listed" if found is None else found.ledger_class.value
+            raise Violation(
+                "leak", f"ledger {ledger.ledger_id} of {ledger.holder} is leaked, and the scan says: {kind}"
+            )
+        if found.ledger_class is not LedgerClass.ORPHAN or ledger.ledger_id in marked or applied is None:
+            continue
+        told = {one.ledger_id for one in (*applied.held_back, *applied.dropped)}
+        if ledger.ledger_id not in told:
+            raise Violation("leak", f"ledger {ledger.ledger_id} of {ledger.holder} is planned each time and stays")
+
+
+def _id(received: ReceivedMark) -> int | None:
+    return received.mark.ledger_id if received.mark is not None else None

@@ -1,0 +1,208 @@
+"""The sweep as processes that come and go: batches that are replayed until they are done, then acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from pyarrow import ArrowException
+
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.pulsar.references import MetadataReferences
+from bookwarden.deletion.decide import DeletionPolicy
+from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.errors import BookwardenError
+from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
+from bookwarden.ledgers.pending_deletion import LedgerType
+from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID
+from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.pipelines.outcome_table import outcome_batch
+
+from . import nodes
+from .adapters import Brokers, Entries, ObjectStore
+from .channel import DLQ, RETRY, Message, Producers, Topics, outbox
+from .faults import Faults, Killed, Session, Troubles
+from .journal import MemoryJournal
+from .model import World
+from .violation import Violation
+
+_FINAL = frozenset(
+    {Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.STILL_REFERENCED, Outcome.MISMATCH, Outcome.WOULD_DELETE}
+)
+_GONE = (Outcome.DELETED, Outcome.ALREADY_GONE)
+_MOST_AT_ONCE = 40
+
+
+@dataclass
+class Deployment:
+    """How the product is set up in one life of the simulation."""
+
+    policy: DeletionPolicy
+    brokers: bool = True
+    honest_clocks: bool = True
+
+
+@dataclass
+class Sweeper:
+    """The sweep of one cluster."""
+
+    world: World
+    topics: Topics
+    journal: MemoryJournal
+    deployment: Deployment
+    rows: list[OutcomeRow] = field(default_factory=list)
+    told: dict[int, str] = field(default_factory=dict)
+    first_read: dict[int, float] = field(default_factory=dict)
+    skew_s: float = 0.0
+    failures: int = 0
+    last_failure: str = ""
+    _batch: list[Message] = field(default_factory=list)
+    _number: int = 0
+    _process: _Process | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits."""
+        return not self._batch and not self.topics.waiting
+
+    def run(self, seed: int, troubles: Troubles, interleave: Callable[[Random], None] | None = None) -> None:
+        """Carry one batch out: what was received before and is not done comes first."""
+        rng = Random(seed)
+        if not self._batch:
+            self._receive(rng)
+        if not self._batch:
+            return
+        if self._process is None or rng.random() < 0.2:
+            self._process = _Process(self, patient=rng.random() < 0.3)
+        self._process.begin(Faults(seed, troubles, interleave))
+        there = frozenset(self.world.ledgers)
+        try:
+            rows = self._process.carry_out(self._batch, f"query/{self._number}", self._number)
+        except Killed:
+            self._process = None
+            return
+        except (BookwardenError, ArrowException) as error:
+            self.failures += 1
+            self.last_failure = f"{type(error).__name__}: {error}"
+            return
+        self.failures = 0
+        self._settle(rows, there)
+
+    def _receive(self, rng: Random) -> None:
+        due = self.topics.due()
+        if rng.random() < 0.3:
+            rng.shuffle(due)
+        self._batch = due[: rng.randrange(1, _MOST_AT_ONCE)]
+        self.topics.sent_on.clear()
+        self._number += 1
+        for message in self._batch:
+            mark = message.received().mark
+            if mark is not None:
+                self.first_read.setdefault(mark.ledger_id, self.world.clock.now)
+
+    def _settle(self, rows: Sequence[OutcomeRow], before: frozenset[int]) -> None:
+        """Acknowledge the batch; each of its messages must have come to something."""
+        by_message = {row.message: row for row in rows}
+        for message in self._batch:
+            row = by_message.get(message.message_id)
+            if row is None:
+                raise Violation("unsettled", f"message {message.message_id} is acknowledged and has no outcome")
+            self._check(message, row, before)
+            if row.ledger_id is not None:
+                self.told[row.ledger_id] = f"{row.outcome.value}: {row.reason}"
+        self.rows += rows
+        self.topics.acknowledge(self._batch)
+        self._batch = []
+
+    def _check(self, message: Message, row: OutcomeRow, before: frozenset[int]) -> None:
+        if row.bookie_cluster and row.outcome in _FINAL:
+            raise Violation("foreign", f"a mark of {row.bookie_cluster} was settled here: {row.outcome.value}")
+        origin = message.properties.get(ORIGIN_MESSAGE_ID, message.message_id)
+        if row.outcome in (Outcome.GAVE_UP, Outcome.MALFORMED, Outcome.POISONOUS):
+            if (DLQ, origin) not in self.topics.sent_on:
+                raise Violation("unsettled", f"message {message.message_id} was given up and is not in the DLQ")
+        elif row.outcome not in _FINAL:
+            if (RETRY, origin) not in self.topics.sent_on:
+                raise Violation("unsettled", f"message {message.message_id} is to be retried and was not sent on")
+        elif row.outcome is Outcome.STILL_REFERENCED:
+            age = self.world.clock.now - message.sent_s
+            hasty = row.attempts == 0 and age < self.deployment.policy.still_referenced_grace
+            if hasty and message.honest:
+                raise Violation(
+                    "hasty", f"the mark of ledger {row.ledger_id} was dropped {age:.0f} s after it was sent"
+                )
+        elif row.outcome in _GONE and row.ledger_type == LedgerType.LEDGER.value:
+            there = row.ledger_id in before and self.world.nodes.has(nodes.path_of_ledger(row.ledger_id))
+            if there:
+                raise Violation("untrue", f"ledger {row.ledger_id} is there, and {row.outcome.value!r} was told")
+
+    def before_delete(self, pairs: Sequence[tuple[str, int]]) -> None:
+        """Hold a delete against the journal and the delay."""
+        by_path = {ledger.path: ledger.ledger_id for ledger in self.world.ledgers.values()}
+        for path, version in pairs:
+            ledger_id = by_path.get(path)
+            if ledger_id is None:
+                continue
+            if (ledger_id, version) not in self.journal.written:
+                raise Violation("journal", f"ledger {ledger_id} is deleted and was not journaled")
+            waited = self.world.clock.now - self.first_read.get(ledger_id, self.world.clock.now)
+            if self.deployment.honest_clocks and waited < self.deployment.policy.delete_delay:
+                raise Violation("delay", f"ledger {ledger_id} is deleted {waited:.0f} s after it was first looked at")
+
+
+class _Process:
+    """One process of the sweep, with its sessions and what it remembers."""
+
+    def __init__(self, sweeper: Sweeper, *, patient: bool) -> None:
+        world = sweeper.world
+        self._sweeper = sweeper
+        calm = Faults(0, Troubles())
+        self._bookkeeper = Session(world.nodes, calm, on_delete=sweeper.before_delete)
+        self._roots = [Session(world.nodes, calm, cluster.root) for cluster in world.clusters if cluster.configured]
+        self._brokers, self._entries, self._store = Brokers(world), Entries(world), ObjectStore(world)
+        clock = StoreClock(self._bookkeeper, steady=world.clock, local=lambda: world.clock.now + sweeper.skew_s)
+        self._outbox = outbox(sweeper.topics, calm, 0, clock)
+        self._sweep = Sweep(
+            BookKeeperCatalog(self._bookkeeper),
+            MetadataReferences(
+                self._roots,
+                self._brokers if sweeper.deployment.brokers else None,
+                self._entries,
+                # Anew each time: what a process remembers is by a clock that does not stand still.
+                shadow_refresh=1e-9,
+                seen_from_ledgers=[cluster.root for cluster in world.clusters if cluster.configured],
+            ),
+            sweeper.journal,
+            self._outbox,
+            sweeper.deployment.policy,
+            SweepLimits(7, 1e12 if patient else 0.0),
+            copies=self._store,
+            sent=sweeper.journal,
+            pause=world.advance,
+            clock=clock,
+        )
+
+    def begin(self, faults: Faults) -> None:
+        """Let these faults befall what is done next."""
+        for port in (self._bookkeeper, *self._roots, self._brokers, self._entries, self._store):
+            port.faults = faults
+        self._sweeper.journal.faults = faults
+        producers: Any = Producers(self._sweeper.topics, faults, 0)
+        self._outbox._producers = producers
+        if faults.troubles.lags:
+            for session in (self._bookkeeper, *self._roots):
+                session.fall_behind()
+
+    def carry_out(self, batch: Sequence[Message], run: str, number: int) -> list[OutcomeRow]:
+        """Do as a task of the query does."""
+        found: list[OutcomeRow] = []
+
+        def tell(rows: Sequence[OutcomeRow]) -> None:
+            outcome_batch(rows, number)
+            found.extend(rows)
+
+        for _ in self._sweep.carry_out([message.received() for message in batch], run, tell):
+            continue
+        return found
