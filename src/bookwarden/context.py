@@ -463,6 +463,7 @@ class SweepContext(Resources):
                 policy_of(settings),
                 SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
                 copies=copies,
+                entries=metadata.last_entries,
                 migrations=metadata.migrations,
                 sent=sent,
                 verify_owner=settings.offload.verify_owner,

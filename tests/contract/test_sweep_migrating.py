@@ -126,14 +126,14 @@ class UnderWay:
     def __init__(self, migration: Migration, task: Callable[..., Task], pool: ThreadPoolExecutor) -> None:
         holders = [ManagedLedgerHolder(f"t/n/persistent/{name}") for name in ("one", "two")]
         population = Population(migration.source)
-        self.kept = population.ledger(0, holders[0])
-        population.names(holders[0], [0])
+        self.kept = population.ledger(LEDGERS + 1, holders[0])
+        population.names(holders[0], [LEDGERS + 1])
         numbers = range(1, LEDGERS + 1)
         with ThreadPoolExecutor(8) as makers:
             made = makers.map(lambda number: population.ledger(number, holders[number % 2]), numbers)
             self.paths = list(made)
         marks = [mark(number, holders[number % 2]) for number in numbers]
-        self.marks = [[mark(0, holders[0]), *marks[1::2]], marks[0::2]]
+        self.marks = [[mark(LEDGERS + 1, holders[0]), *marks[1::2]], marks[0::2]]
         self.tasks = [task(one_of_many=True) for _ in self.marks]
         self.work: list[Future[list[Outcome]]] = [
             pool.submit(each.run, share) for each, share in zip(self.tasks, self.marks, strict=True)

@@ -355,7 +355,7 @@ def test_names_of_the_first_version_and_empty_nodes_are_read_from_the_real_store
 ) -> None:
     tenant, name = namespace.split("/")
     old = ManagedLedgerHolder(f"{tenant}/dev/{name}/persistent/old")
-    kept, gone = UNUSED + 20_000_001, UNUSED + 20_000_002
+    gone, kept = UNUSED + 20_000_001, UNUSED + 20_000_002
     population = Population(site.metadata.store)
     population.names(old, [kept])
     site.metadata.store.create(f"/managed-ledgers/{namespace}/persistent/empty", b"", make_parents=True)

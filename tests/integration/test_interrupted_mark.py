@@ -34,6 +34,7 @@ marks = [
 # A test that runs in the background of a shell has its children ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 bookwarden.cli.mark.marks_of_ids = lambda *_: marks
+bookwarden.cli.mark.refuse_holes = lambda *_: None
 main()
 """
 

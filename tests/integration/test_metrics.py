@@ -110,7 +110,8 @@ def test_the_endpoint_serves_the_list_of_the_proposal_and_sigterm_ends_the_sweep
         population = Population(store)
         for mark in marks[:2]:
             population.ledger(mark.ledger_id, holder)
-        node = population.names(holder, [])
+        population.ledger(first + 10, holder)
+        node = population.names(holder, [first + 10])
         site.mark(*marks[:2])
         eventually(lambda: scrape(site)[sample("ledgers_deleted_total", ledger_type="LEDGER")] == 2, 120)
         found = store.get(node)

@@ -66,10 +66,14 @@ def fill_with_what_is_named(site: ScannedSite) -> None:
 
 def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, site: ScannedSite) -> None:
     fill_with_what_is_named(site)
-    orphans = ManagedLedgerHolder(ORDERS), CursorHolder(ORDERS, "gone"), SchemaHolder("t/n/gone")
+    long = site.topic("t/n/persistent/long", [2**40 + 1])
+    orphans = long, CursorHolder(ORDERS, "gone"), SchemaHolder("t/n/gone")
     for ledger_id, holder in zip((2**40, 102, 103), orphans, strict=True):
         site.population.ledger(ledger_id, holder)
     site.ledgers(ManagedLedgerHolder("stranger/n/persistent/x"), [200])
+    # What no trim can have left: with entries, and above all that its topic lists; and of one that lists none.
+    site.ledgers(ManagedLedgerHolder(ORDERS), [700])
+    site.ledgers(site.topic("t/n/persistent/bare", []), [701])
     site.topic("t/n/persistent/lost", [300], existing=False)
     site.store.create("/ledgers/00/0000/strange", b"")
     # One namespace that we may not read, of which a ledger is not named as far as we see.
@@ -104,7 +108,9 @@ def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, si
     assert {one.ledger_ids for one in summary.foreign} == {(200,)}
     assert summary.total(LedgerClass.UNKNOWN_REFERENCES)[0] == 1
     assert summary.total(LedgerClass.UNPARSABLE)[0] == 1
-    assert summary.total(LedgerClass.REFERENCED)[0] == 7
+    assert [(one.ledger_id, one.topic) for one in summary.inside_lists] == [(700, ORDERS), (701, "t/n/persistent/bare")]
+    assert summary.total(LedgerClass.INSIDE_LIST) == (2, 2_000)
+    assert summary.total(LedgerClass.REFERENCED)[0] == 8
     assert {"/managed-ledgers/t/closed", "/ledgers/00/0000/strange"} <= {doubt.path for doubt in summary.doubts}
     assert (result.orphans, result.missing, result.exit_code) == (3, 1, 21)
     assert (result.plan.cluster.instance_id, result.plan.cluster.roots) == ("0f1e-2d3c", (site.url,))

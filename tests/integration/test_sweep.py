@@ -130,7 +130,9 @@ def test_a_mark_that_comes_before_the_metadata_update_is_retried_until_the_refer
     assert store.get(path) is not None
     assert site.outcome_of(ledger) == ["retry"]
     assert site.backlog() == 1
-    population.names(holder, [])
+    newer = next(ledger_ids)
+    population.ledger(newer, holder)
+    population.names(holder, [newer])
 
     def swept() -> bool:
         site.sweep_once(spark)

@@ -52,7 +52,8 @@ class Load:
         """Make the ledgers, and the topics that name those that are kept."""
         population = Population(self.store)
         holders = [ManagedLedgerHolder(f"{self.site.namespace}/persistent/topic-{n}") for n in range(TOPICS)]
-        self.kept = frozenset(self.ids[::ONE_KEPT_OF])
+        # Trims take the oldest, so what a topic keeps are its newest.
+        self.kept = frozenset(self.ids[-len(self.ids[::ONE_KEPT_OF]) :])
         self.holders = {ledger: holders[ledger % TOPICS] for ledger in self.ids}
         with ThreadPoolExecutor(8) as pool:
             made = pool.map(lambda one: population.ledger(*one), self.holders.items())

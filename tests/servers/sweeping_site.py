@@ -61,7 +61,8 @@ class SweepingSite:
         """Explain the ledger as the command does, everywhere."""
         now_ms = int(time.time() * 1000)
         metadata = self.metadata
-        found = explain_ledger(ledger_id, metadata.catalog, metadata.references, policy_of(self.settings), now_ms)
+        policy, entries = policy_of(self.settings), metadata.last_entries
+        found = explain_ledger(ledger_id, metadata.catalog, metadata.references, policy, now_ms, entries=entries)
         return find_everywhere(found, metadata.reference_scan)
 
     def new_ledgers(self, ledger_ids: Sequence[int]) -> list[StoredLedger]:

@@ -21,7 +21,7 @@ from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, HoldersBelow, PlaceKind
 from bookwarden.orphans.classify import Knowledge
 from bookwarden.orphans.plan import Emptied
-from bookwarden.orphans.summary import ForeignOwner
+from bookwarden.orphans.summary import ForeignOwner, InsideList
 from bookwarden.pipelines import scan_lock
 from bookwarden.pipelines.candidate_tables import ORPHANS
 from bookwarden.pipelines.folders import Folder
@@ -30,7 +30,7 @@ from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_ids import compare_ids
 from bookwarden.pipelines.scan_lock import alone
-from bookwarden.pipelines.scan_reading import HOLDER_TABLES, OF_LOGS, SAID_GONE
+from bookwarden.pipelines.scan_reading import HOLDER_TABLES, OF_LOGS, SAID_GONE, holders_in
 from bookwarden.pipelines.scan_rows import read_table
 from bookwarden.pipelines.scan_stage import Stages
 from bookwarden.pipelines.scan_tables import (
@@ -179,6 +179,8 @@ def fill(
     references: list[ListedReference],
     changes: list[ChangedLedger] | None = None,
     late: list[ListedReference] | None = None,
+    *,
+    with_lists: bool = False,
 ) -> dict[str, list[Seal]]:
     """Write tables of two pieces each, as a scan would; give their seals."""
     for table in (*HOLDER_TABLES, "ledgers", "references", "late_references", "changes"):
@@ -191,7 +193,7 @@ def fill(
                 columns.table(rows[number::2]),
                 names=len(rows),
                 digest="d",
-                others=holders_in(holders, rows[number::2]) if holders else {},
+                others=known(holders, rows[number::2], with_lists) if holders else {},
                 notes=notes_of(rows[number::2]) if holders else {},
             )
             for number in range(2)
@@ -209,7 +211,9 @@ def notes_of(references: list[ListedReference]) -> dict[str, int]:
     return {OF_LOGS: sum("log" in row.place for row in references), SAID_GONE: sum(row.gone for row in references)}
 
 
-def holders_in(table: str, references: list[ListedReference]) -> dict[str, pa.Table]:
+def known(table: str, references: list[ListedReference], with_lists: bool) -> dict[str, pa.Table]:
+    if with_lists:
+        return {table: holders_in(REFERENCES.table(references))}
     return {table: HOLDERS.table([HolderName(row.holder) for row in references])}
 
 
@@ -312,6 +316,42 @@ def test_what_all_places_call_deleted_and_is_there_was_left_behind(spark: SparkS
         counted[cell.ledger_class] += cell.ledgers
     assert counted == {"left behind": 3, "referenced": 5}
     assert [row["ledger_id"] for row in absent_references(spark, folder).collect()] == []
+
+
+def test_ledgers_that_their_topics_lists_lost_are_a_class_of_their_own(spark: SparkSession, folder: ScanFolder) -> None:
+    nothing, dead, twice = (f"t/n/persistent/{name}" for name in ("nothing", "dead", "twice"))
+    references = [named(12), named(14), named(None, nothing), named(40, twice)]
+    late = [
+        named(30, twice)._replace(root="zk:two"),
+        named(None, TOPIC, PlaceKind.CURSOR)._replace(holder=f"{TOPIC}/c"),
+    ]
+    ledgers = [
+        *(data(ledger_id) for ledger_id in range(11, 16)),
+        data(16)._replace(length=0),
+        data(17)._replace(length=0, state="OPEN"),
+        data(20, nothing),
+        data(21, dead),
+        *(data(ledger_id, twice) for ledger_id in (29, 30, 35, 40)),
+    ]
+    joined = Joined(spark, folder, fill(folder, ledgers, references, late=late, with_lists=True))
+    known = knowledge(existing=joined.join.existing(), first_listed=joined.join.first_listed())
+    assert known.first_listed == {TOPIC: 12, nothing: -1, twice: 30}
+    found = joined.classify(known)
+    assert [(one["ledger_id"], one["cause"]) for one in orphans_of(found)] == [
+        (11, "trimmed, never deleted"),
+        (16, "created, never listed"),
+        (17, "created, never listed"),
+        (21, "topic deleted"),
+        (29, "trimmed, never deleted"),
+    ]
+    assert found.inside_lists() == [
+        InsideList(13, 10, TOPIC, "its topic lists older ledgers, from 12 on"),
+        InsideList(15, 10, TOPIC, "its topic lists older ledgers, from 12 on"),
+        InsideList(20, 10, nothing, "its topic lists no ledger at all"),
+        InsideList(35, 10, twice, "its topic lists older ledgers, from 30 on"),
+    ]
+    # They are not what the topic would be left without.
+    assert found.emptied_topics() == []
 
 
 def test_what_would_be_left_without_a_ledger_is_named(spark: SparkSession, folder: ScanFolder) -> None:

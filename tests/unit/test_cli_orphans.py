@@ -21,7 +21,7 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, MissingLedger, summarize
+from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, InsideList, MissingLedger, summarize
 from bookwarden.pipelines import scan_driver
 from bookwarden.pipelines.candidate_tables import CANDIDATES
 from bookwarden.pipelines.orphan_folder import plan_folder, plans_of, scan_folder
@@ -37,6 +37,7 @@ CELLS = [
     Cell("referenced", "MANAGED_LEDGER", "t/n", "", "<7d", 90, 900),
     Cell("orphan", "MANAGED_LEDGER", "t/n", "topic deleted", "older", 1, 2_048),
 ]
+INSIDE = Cell("inside the list", "MANAGED_LEDGER", "t/n", "", "older", 3, 6_144)
 
 Run = Callable[..., Result]
 
@@ -84,6 +85,16 @@ def made(
         manifest, rows, {SUMMARY: summary.encode()}, copies
     )
     return ScanResult(plan, summary)
+
+
+def test_what_lists_lost_is_shown_with_its_topics_and_bytes(folder: Path, run: Run) -> None:
+    lost = InsideList(4712, 2048, "t/n/persistent/a", "its topic lists older ledgers, from 12 on")
+    made(folder, "p1", [*CELLS, INSIDE], inside_lists=[lost])
+    shown = run("orphans", "plan", "show").output
+    for text in ("inside the list: 3, 6.0 KiB", "4712", "from 12 on", "3 ledgers with 6.0 KiB lost by the list"):
+        assert text in " ".join(shown.split()), text
+    found = json.loads(run("orphans", "plan", "show", "p1", "--output", "json").output)
+    assert found["summary"]["inside_lists"][0]["ledger_id"] == 4712
 
 
 def test_the_newest_plan_is_shown_with_classes_causes_and_candidates(folder: Path, run: Run) -> None:
@@ -173,6 +184,8 @@ def test_without_a_plan_the_next_step_is_told(run: Run) -> None:
         (CELLS, {}, 20),
         (CELLS, {"missing": [MissingLedger(1, ("x",))]}, 21),
         (CELLS[:1], {"missing": [MissingLedger(1, ("x",))]}, 21),
+        ([*CELLS, INSIDE], {}, 21),
+        ([CELLS[0], INSIDE], {}, 21),
     ],
 )
 def test_a_scan_tells_a_schedule_what_it_found(

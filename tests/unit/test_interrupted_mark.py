@@ -88,6 +88,7 @@ def test_an_interrupted_mark_command_ends_with_its_code_and_says_what_is_safe(
 ) -> None:
     interrupt(interrupted_inside_the_client())
     monkeypatch.setattr(bookwarden.cli.mark, "marks_of_ids", lambda *_: MARKS)
+    monkeypatch.setattr(bookwarden.cli.mark, "refuse_holes", lambda *_: None)
     monkeypatch.setattr(bookwarden.cli.mark, "require_marking", lambda _: None)
     store = ("--set", "metadata_store.urls=['memory:interrupted']")
     result = CliRunner().invoke(cli, [*store, "mark", "ledger", "1", "--yes"])
@@ -109,6 +110,7 @@ def test_an_interruption_inside_the_client_ends_any_command_as_one(
 
     monkeypatch.setattr(bookwarden.cli.mark, "require_marking", fail)
     monkeypatch.setattr(bookwarden.cli.mark, "marks_of_ids", lambda *_: MARKS)
+    monkeypatch.setattr(bookwarden.cli.mark, "refuse_holes", lambda *_: None)
     store = ("--set", "metadata_store.urls=['memory:interrupted']")
     result = CliRunner().invoke(cli, [*store, "mark", "ledger", "1", "--yes"])
     assert result.exit_code == exit_code

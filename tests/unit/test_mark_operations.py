@@ -159,13 +159,13 @@ def test_consumed_are_those_behind_the_slowest_subscription_but_never_the_last(p
     assert [ledger.ledger_id for ledger in found] == expected
 
 
-def test_store_trim_removes_exactly_the_confirmed():
+def test_store_trim_removes_the_confirmed_in_front_of_the_first_that_is_not():
     place = Place(managed_ledger([1, 2, 3, 4]))
     place.cursor("s", (4, 3))
     place.sender.refused = [2]
     result = place.trim().trim(TOPIC)
-    assert place.listed() == [2, 4]
-    assert result.removed == (1, 3)
+    assert place.listed() == [2, 3, 4]
+    assert result.removed == (1,)
     assert not result.done
     assert "ledger 2" in result.problem
 
@@ -249,7 +249,7 @@ def test_a_ledger_that_looks_as_if_it_were_written_to_is_not_removed_though_it_i
     info.ledgerInfo[1].ClearField(missing)
     place = Place(info)
     with pytest.raises(RefusedError, match=r"ledger 60 .* no entries or no time"):
-        place.trim().trim(TOPIC, [60], force=True)
+        place.trim().trim(TOPIC, [50, 60], force=True)
     assert place.trim().trim(TOPIC).removed == (50,)
     assert place.listed() == [60, 900]
 
@@ -298,17 +298,26 @@ def test_a_ledger_of_which_the_list_says_something_unknown_stays():
     place.store.put(NODE, b"\x0a\x07\x08\x01\x7a\x03new" + node.value, node.version)
     with pytest.raises(RefusedError, match="something of ledger 1 that"):
         place.trim().trim(TOPIC, [1], force=True)
-    assert place.trim().trim(TOPIC).removed == (2, 3)
-    assert place.listed() == [1, 4]
+    # And so do those behind it, which would lie inside the list.
+    assert place.trim().trim(TOPIC).removed == ()
+    assert place.listed() == [1, 2, 3, 4]
 
 
 def test_a_ledger_that_a_subscription_needs_leaves_only_by_force():
     place = Place(managed_ledger([1, 2, 3]))
     place.cursor("s", (2, 4))
     with pytest.raises(RefusedError, match=r"ledger 2 .* has not acknowledged"):
-        place.trim().trim(TOPIC, [2])
-    assert place.trim().trim(TOPIC, [2], force=True).removed == (2,)
-    assert place.listed() == [1, 3]
+        place.trim().trim(TOPIC, [1, 2])
+    assert place.trim().trim(TOPIC, [1, 2], force=True).removed == (1, 2)
+    assert place.listed() == [3]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_ledgers_leave_the_list_from_its_front_alone(force):
+    place = Place(managed_ledger([1, 2, 3]))
+    with pytest.raises(RefusedError, match=r"ledger 1 of .* is older than some of those, and stays"):
+        place.trim().trim(TOPIC, [2], force=force)
+    assert (place.sender.sent, place.listed()) == ([], [1, 2, 3])
 
 
 def test_a_cursor_that_was_not_closed_cleanly_tells_nothing():

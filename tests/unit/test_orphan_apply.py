@@ -24,7 +24,7 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.ledgers.pending_deletion import LedgerComponent, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerComponent, PendingDeletion, Waiver
 from bookwarden.orphans import applying
 from bookwarden.orphans.apply import Apply, difference
 from bookwarden.orphans.applying import ApplyResult
@@ -305,6 +305,8 @@ def test_a_plan_is_refused_before_it_is_asked_what_is_due() -> None:
 def test_what_may_be_emptied_is_given_by_name() -> None:
     world = World([candidate(0)], emptied=(Emptied("topic", "t/n/persistent/a", 1),))
     assert world.apply().run("p", execute=True, allow_emptied=["persistent://t/n/a"]).marked == 1
+    # So that the sweep, which has the same guard, deletes it.
+    assert [mark.waives for mark in world.sent] == [{Waiver.EMPTIED}]
 
 
 def test_marks_that_are_turned_off_are_no_confirmation() -> None:

@@ -99,6 +99,29 @@ def test_the_first_class_that_fits_is_the_one(listed: ListedLedger, expected: Le
     assert (found.cause is not None) == (expected is LedgerClass.ORPHAN)
 
 
+@pytest.mark.parametrize(
+    ("first", "listed", "expected"),
+    [
+        ({TOPIC: 4710}, row(), LedgerClass.INSIDE_LIST),
+        ({TOPIC: 4712}, row(), LedgerClass.ORPHAN),
+        ({TOPIC: -1}, row(), LedgerClass.INSIDE_LIST),
+        ({TOPIC + "x": -1}, row(), LedgerClass.ORPHAN),
+        ({TOPIC: 4710}, row(length=0), LedgerClass.ORPHAN),
+        ({TOPIC: 4710}, row(length=0, state="OPEN"), LedgerClass.ORPHAN),
+        ({TOPIC: -1}, row(length=0, state="IN_RECOVERY"), LedgerClass.ORPHAN),
+        ({TOPIC: 4710}, row(CursorHolder(TOPIC, "c")), LedgerClass.ORPHAN),
+        ({TOPIC: 4710}, row(CompactedHolder(TOPIC)), LedgerClass.ORPHAN),
+        ({TOPIC: 4710}, row(created_ms=CUTOFF_MS + 1), LedgerClass.TOO_YOUNG),
+    ],
+)
+def test_a_ledger_with_entries_that_no_trim_can_have_taken_is_no_orphan(
+    first: dict[str, int], listed: ListedLedger, expected: LedgerClass
+) -> None:
+    found = classify(listed, knowledge(first_listed=first))
+    assert found.ledger_class is expected
+    assert (found.cause is not None) == (expected is LedgerClass.ORPHAN)
+
+
 def test_a_namespace_that_is_referenced_is_ours_although_its_tenant_has_no_policies() -> None:
     heartbeat = ManagedLedgerHolder("sla-monitor/c/broker:8080/persistent/x")
     assert classify(row(heartbeat), knowledge()).ledger_class is LedgerClass.FOREIGN

@@ -97,7 +97,7 @@ def test_a_manifest_that_was_cut_off_or_padded_is_refused(cut: int) -> None:
 
 def sealed(fields: dict[str, Any]) -> bytes:
     """Render fields as a manifest whose checksum fits."""
-    fields = {**fields, "document": "plan of an orphan scan", "format": fields.get("format", 1)}
+    fields = {**fields, "document": "plan of an orphan scan", "format": fields.get("format", 2)}
     return documents._render({**fields, "checksum": documents._checksum(fields)})
 
 
@@ -115,7 +115,7 @@ def test_the_manifests_made_by_hand_below_are_whole_but_for_the_change() -> None
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 2}, "has format 2, and this bookwarden knows format 1"),
+        ({"format": 1}, "has format 1, and this bookwarden knows format 2"),
         ({"of_tomorrow": 1}, "of_tomorrow"),
         ({"cutoff_ms": None}, "cutoff_ms"),
         ({"cutoff_ms": "500"}, "cutoff_ms"),

@@ -12,7 +12,16 @@ from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.report import render_page
 from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
 from bookwarden.orphans.report.page import size_text
-from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, GrowthPoint, MissingLedger, Summary, summarize
+from bookwarden.orphans.summary import (
+    Cell,
+    Findings,
+    ForeignOwner,
+    GrowthPoint,
+    InsideList,
+    MissingLedger,
+    Summary,
+    summarize,
+)
 
 NOW = 1_795_000_000_000
 GIB = 2**30
@@ -108,11 +117,23 @@ def test_missing_ledgers_come_first_with_who_names_them() -> None:
     assert "a; b; c; and 2 more" in page.texts
 
 
+def test_what_lists_lost_is_told_with_bytes_and_topics() -> None:
+    cell = Cell(LedgerClass.INSIDE_LIST.value, "MANAGED_LEDGER", "t/n", "", "<1y", 1_200, 3 * GIB)
+    lost = InsideList(4711, 2048, "t/n/persistent/a", "its topic lists older ledgers, from 12 on")
+    page = Page(render_page(summary_of(referenced(1, 1), cell, found=Findings(inside_lists=[lost]))))
+    assert "Inside the list: acknowledged messages are out of reach" in page.texts
+    assert page.has("1,200 with 3.0 GiB")
+    assert page.has("The first 1 are:")
+    assert {"4711", "2.0 KiB", "t/n/persistent/a", "its topic lists older ledgers, from 12 on"} <= set(page.texts)
+    assert not Page(render_page(summary_of(referenced(1, 1)))).has("Inside the list")
+
+
 def test_text_of_the_cluster_is_never_markup() -> None:
     evil = '"><script>alert(1)</script>'
     found = Findings(
         missing=[MissingLedger(1, (evil,))],
         foreign=[ForeignOwner(evil, 1, 1, (5,))],
+        inside_lists=[InsideList(1, 1, evil, evil)],
         doubts=[Doubt(evil, evil, evil)],
     )
     text = render_page(summary_of(orphans(evil, 1, 1), found=found))

@@ -12,6 +12,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.journal import JournalEntry
+from bookwarden.deletion.ports import LastEntryReader
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.errors import PulsarUnavailableError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
@@ -106,18 +107,22 @@ class World:
         max_unreachable: float = 0.0,
         dry_run: bool = False,
         policy: DeletionPolicy = POLICY,
+        entries: LastEntryReader | None = None,
     ) -> None:
         self.store = Faulty()
         self.population = Population(self.store)
         self.recorder = Recorder()
         self.pauses: list[float] = []
+        self.catalog = BookKeeperCatalog(self.store)
+        self.references = MetadataReferences([self.store])
         self.sweep_object = Sweep(
-            BookKeeperCatalog(self.store),
-            MetadataReferences([self.store]),
+            self.catalog,
+            self.references,
             self.recorder,
             self.recorder,
             policy,
             SweepLimits(step, max_unreachable),
+            entries=entries,
             dry_run=dry_run,
             pause=self.pauses.append,
             clock=lambda: NOW,
@@ -171,7 +176,8 @@ def test_a_mark_that_comes_before_the_update_is_retried_and_then_deleted() -> No
     world.population.names(DATA, [1])
     assert world.outcomes(mark(1, age=5)) == [Outcome.RETRY]
     assert world.recorder.retried[0][0] == 1
-    world.population.names(DATA, [])
+    world.population.ledger(2, DATA)
+    world.population.names(DATA, [2])
     assert world.outcomes(mark(1, attempts=1, age=605)) == [Outcome.DELETED]
 
 

@@ -57,6 +57,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
             policy_of(settings),
             now_ms,
             copies=lambda: metadata.offload_stores,
+            entries=metadata.last_entries,
         )
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)

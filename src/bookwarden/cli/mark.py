@@ -15,7 +15,7 @@ from bookwarden.cli.preflight import require_marking
 from bookwarden.cli.questions import confirm, yes_option
 from bookwarden.context import PhaseOneContext
 from bookwarden.deletion.mark import MarkedLedger, MarkReport
-from bookwarden.deletion.named_ledgers import absent_ledgers, marks_of_ids
+from bookwarden.deletion.named_ledgers import absent_ledgers, marks_of_ids, refuse_holes, waive_the_list
 from bookwarden.deletion.phase_one import OperationResult
 from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
@@ -157,10 +157,17 @@ def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) 
 
 @mark.command("ledger")
 @click.argument("ledger_ids", metavar="ID...", nargs=-1, required=True, type=LEDGER_ID)
+@click.option(
+    "--inside-list",
+    is_flag=True,
+    help="Also what its topic's list lost: acknowledged messages, gone for good (docs/orphans.md).",
+)
 @_dry_run
 @yes_option
 @pass_invocation
-def mark_ledger(invocation: Invocation, ledger_ids: tuple[int, ...], dry_run: bool, yes: bool) -> None:
+def mark_ledger(
+    invocation: Invocation, ledger_ids: tuple[int, ...], inside_list: bool, dry_run: bool, yes: bool
+) -> None:
     """Mark ledgers by their ids, and remove nothing.
 
     Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names. Those that
@@ -172,6 +179,10 @@ def mark_ledger(invocation: Invocation, ledger_ids: tuple[int, ...], dry_run: bo
             raise RefusedError("nothing is marked while deletion.topic_two_phase_deletion_enabled is false")
         marks = marks_of_ids(context.metadata.catalog, ledger_ids)
         gone = sorted(set(ledger_ids) - {mark.ledger_id for mark in marks})
+        if inside_list:
+            marks = waive_the_list(marks)
+        else:
+            refuse_holes(marks, context.metadata.catalog, context.metadata.references)
         if dry_run:
             invocation.write(_ledgers_document(_rows(marks, ()) + _gone(gone), "Dry run: nothing was marked."))
             _end_with(gone)

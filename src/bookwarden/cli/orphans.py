@@ -77,8 +77,8 @@ def scan(
     """Find the ledgers that nobody refers to, and plan what to do.
 
     Changes nothing. Ends with 0 where nothing is wrong, with 20 where there are orphans or ledgers that were left
-    behind, and with 21 where ledgers are missing, which means that data is lost. Ctrl-C pauses it, and --resume goes
-    on.
+    behind, and with 21 where data is lost: ledgers are missing, or their topics' lists lost them. Ctrl-C pauses it, and
+    --resume goes on.
     """
     _choose_output(invocation, output)
     if snapshot is not None and resume is not None:

@@ -35,7 +35,7 @@ def describe_plan(
         _counts("orphans by age", "age", _orphans(summary.by_age)),
         _objects(summary),
     ]
-    parts += _missing(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan)
+    parts += _missing(summary) + _inside_lists(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan)
     parts += _candidates(candidates) + _copies(copies)
     parts.append(Note(_verdict(plan, summary)))
     progress, copy_progress = applied or (None, None)
@@ -198,6 +198,21 @@ def _missing(summary: Summary) -> list[Part]:
     return [Table(columns, rows, title=f"missing: {summary.missing_total:,}")]
 
 
+def _inside_lists(summary: Summary) -> list[Part]:
+    rows = tuple(
+        (str(one.ledger_id), size_text(one.logical_bytes), one.topic, one.reason)
+        for one in summary.inside_lists[:_SHOWN_MISSING]
+    )
+    columns = (
+        Column("ledger", right=True),
+        Column(BYTES_LABEL, right=True),
+        Column("topic", whole=False),
+        Column("why it is no trim's", whole=False),
+    )
+    ledgers, size = summary.total(LedgerClass.INSIDE_LIST)
+    return [Table(columns, rows, title=f"inside the list: {ledgers:,}, {size_text(size)}")]
+
+
 def _doubts(summary: Summary) -> list[Part]:
     columns = (Column("not read", whole=False), Column("metadata root"), Column("reason", whole=False))
     rows = tuple((doubt.path, doubt.root, doubt.reason) for doubt in summary.doubts[:_SHOWN_MISSING])
@@ -284,6 +299,12 @@ def _verdict(plan: PlanManifest, summary: Summary) -> str:
     if summary.missing_total:
         text = (
             f"{counted(summary.missing_total, 'ledger')} named and not there: data is lost, see docs/orphans.md. {text}"
+        )
+    inside, size = summary.total(LedgerClass.INSIDE_LIST)
+    if inside:
+        text = (
+            f"{counted(inside, 'ledger')} with {size_text(size)} lost by the list of a topic: acknowledged messages "
+            f"are out of reach, see docs/orphans.md. {text}"
         )
     if plan.copy_candidates:
         copy_bytes = sum(store.candidate_bytes for store in plan.copies)

@@ -22,7 +22,7 @@ from rich.text import Text
 _GAP = "  "
 _STYLES = {
     **dict.fromkeys(("created", "deleted", "marked", "removed", "ready", "sent", "dropped", "closed", "yes"), "green"),
-    **dict.fromkeys(("failed", "stopped", "gave up", "malformed", "mismatch", "unreadable"), "red"),
+    **dict.fromkeys(("failed", "stopped", "gave up", "malformed", "mismatch", "inside the list", "unreadable"), "red"),
     **dict.fromkeys(("retry", "delayed", "waiting", "starting", "still referenced", "unknown"), "yellow"),
     **dict.fromkeys(("would create", "would delete", "would mark", "would send", "would drop"), "cyan"),
 }

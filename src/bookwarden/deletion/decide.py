@@ -8,10 +8,11 @@ from uuid import UUID
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.holders import LiveReferences, References, UnknownReferences
+from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.left_behind import why_not_offloaded
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion, Waiver
 from bookwarden.ledgers.times import LAST_MS
 
 
@@ -19,6 +20,7 @@ class Action(enum.Enum):
     """What is to be done next about a pending deletion."""
 
     DELETE = "delete"
+    PROVE_EMPTY = "prove that it has no entry, and delete it"
     DELETE_COPY = "delete the offloaded copy"
     PROVE_COPY = "prove whose the offloaded copy is, and delete it"
     PROVE_LEFT = "prove that the offloaded copy is whole, and delete BookKeeper's ledger"
@@ -72,13 +74,15 @@ class DeletionPolicy:
 class Circumstances:
     """How often and since when a pending deletion has been waiting; ``age`` is in seconds.
 
-    ``verified_ms`` is when it was first found fit to be deleted, None if that was not before.
+    ``verified_ms`` is when it was first found fit to be deleted, None if that was not before. ``waives`` are those of
+    the mark's message.
     """
 
     attempts: int
     age: float
     now_ms: int
     verified_ms: int | None = None
+    waives: frozenset[Waiver] = frozenset()
 
 
 def decide(
@@ -129,7 +133,7 @@ def _judge(
         return _judge_left_behind(mark, reading, references, circumstances, policy)
     if references.names(mark.ledger_id):
         return _judge_referenced(mark, references, circumstances, policy)
-    return _judge_unreferenced(reading, references, circumstances, policy)
+    return _judge_unreferenced(mark, reading, references, circumstances, policy)
 
 
 def _judge_referenced(
@@ -163,7 +167,11 @@ def _still_named(what: str, circumstances: Circumstances, policy: DeletionPolicy
 
 
 def _judge_unreferenced(
-    reading: StoredLedger, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+    mark: PendingDeletion,
+    reading: StoredLedger,
+    references: LiveReferences,
+    circumstances: Circumstances,
+    policy: DeletionPolicy,
 ) -> Decision:
     if (reading.metadata.ctime_ms or 0) > LAST_MS:
         # No clock tells such a time, so the metadata is damaged: it says nothing of the ledger.
@@ -177,7 +185,37 @@ def _judge_unreferenced(
     if use is not None and not use.rules_out(reading.ledger_id, created_ms):
         text = f"nothing names it, but it may be in use: {use.reason}"
         return _retry(text) if use.lasting else _wait(text)
-    return _delayed(circumstances, policy) or Decision(Action.DELETE, Outcome.DELETED, "")
+    action = Action.DELETE
+    if mark.component is LedgerComponent.MANAGED_LEDGER and Waiver.INSIDE_LIST not in circumstances.waives:
+        standing = standing_of(reading.ledger_id, references.first_listed, has_entries(reading.metadata))
+        kept = _kept(mark, standing, references)
+        if kept is not None:
+            return kept
+        action = Action.PROVE_EMPTY if standing is Standing.UNPROVEN else Action.DELETE
+    return _delayed(circumstances, policy) or Decision(action, Outcome.DELETED, "")
+
+
+def judge_proven(mark: PendingDeletion, references: LiveReferences) -> Decision:
+    """Decide about a ledger that is not closed, and that the bookies say has entries."""
+    kept = _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references)
+    return kept or Decision(Action.DELETE, Outcome.DELETED, "")
+
+
+def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences) -> Decision | None:
+    """Say what keeps an unnamed ledger of a topic, by what the topic's list says; None if nothing does."""
+    if standing is Standing.INSIDE:
+        return Decision(
+            Action.GIVE_UP,
+            Outcome.INSIDE_LIST,
+            f"it has entries, and {mark.holder()} lists older ledgers (from {references.first_listed} on) without it: "
+            "no trim does that, so a write of the topic's node lost it (docs/orphans.md, inside the list)",
+        )
+    if standing is Standing.OF_NO_LIST:
+        return _retry(
+            f"it has entries, and the node of {mark.holder()} is there without naming any ledger: it may have lost its "
+            "list (docs/orphans.md, inside the list)"
+        )
+    return None
 
 
 def _judge_copy(
@@ -205,6 +243,11 @@ def _judge_copy(
         return _retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
     if mark.offload_context.uuid in references.offloaded:
         return _still_named(f"{mark.holder()} still names the offloaded copy", circumstances, policy)
+    if not references.names(mark.ledger_id) and Waiver.INSIDE_LIST not in circumstances.waives:
+        # It may be the only copy there is of a ledger that the list lost.
+        kept = _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references)
+        if kept is not None:
+            return kept
     if mark.ledger_id in references.puzzling:
         return _retry(f"{mark.holder()} says something of the ledger that is unknown to us, perhaps of this copy")
     if isinstance(reading, AbsentLedger):

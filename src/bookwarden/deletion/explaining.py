@@ -9,7 +9,14 @@ from bookwarden.deletion.copy_deletion import NoStores
 from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide
 from bookwarden.deletion.left_behind import LeftBehind
 from bookwarden.deletion.named_ledgers import mark_of_holder
-from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader, ReferenceSearch
+from bookwarden.deletion.ports import (
+    LastEntryReader,
+    LedgerCatalog,
+    OffloadedCopies,
+    ReferenceReader,
+    ReferenceSearch,
+)
+from bookwarden.deletion.topic_lists import TopicLists
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holders import Holder, LiveReferences, References
@@ -22,6 +29,7 @@ _VERDICTS = {
     Outcome.DELAYED: "it would be deleted once it has waited: nothing in its holder's metadata names it",
     Outcome.WAITING: "nothing yet: the mark would wait, without a retry on its count",
     Outcome.STILL_REFERENCED: "it would be kept: its holder, or a shadow topic of it, names it",
+    Outcome.INSIDE_LIST: "it would be kept, and its mark would go to the DLQ: its topic's list lost it",
     Outcome.ALREADY_GONE: "nothing: it is gone already",
     Outcome.MISMATCH: "it would be kept: its custom metadata does not fit its holder",
     Outcome.RETRY: "nothing yet: the mark would be retried",
@@ -64,10 +72,12 @@ def explain_ledger(
     now_ms: int,
     *,
     copies: Callable[[], OffloadedCopies] = NoStores,
+    entries: LastEntryReader | None = None,
 ) -> Explanation:
     """Read what there is to know of a ledger, and decide as the sweep would about a mark that has waited its grace.
 
-    ``copies`` opens the stores in which an offloaded copy is looked at that is said to be the only one.
+    ``copies`` opens the stores in which an offloaded copy is looked at that is said to be the only one; ``entries`` are
+    asked of a ledger that goes only if it is empty.
     """
     (reading,) = catalog.read_many([ledger_id])
     if isinstance(reading, AbsentLedger):
@@ -86,6 +96,7 @@ def explain_ledger(
     found = references.read([holder])[holder]
     circumstances = Circumstances(attempts=0, age=policy.still_referenced_grace, now_ms=now_ms)
     decision = decide(mark, reading, found, circumstances, policy)
+    decision = TopicLists(catalog, entries, policy).settle(mark, decision, reading, found)
     verdict = _VERDICTS[decision.outcome]
     if decision.action is Action.PROVE_LEFT:
         left_behind = LeftBehind(copies(), references, policy)

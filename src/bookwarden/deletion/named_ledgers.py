@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from bookwarden.deletion.ports import LedgerCatalog
+from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    LiveReferences,
+    ManagedLedgerHolder,
+)
+from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion, Waiver
 
 _REASON = "marked by id"
+_LIST = {
+    Standing.INSIDE: "and lists older ledgers without it, which no trim does",
+    Standing.OF_NO_LIST: "and lists no ledger at all, which no trim does",
+}
 
 
 def marks_of_ids(catalog: LedgerCatalog, ledger_ids: Sequence[int]) -> list[PendingDeletion]:
@@ -31,6 +44,32 @@ def marks_of_ids(catalog: LedgerCatalog, ledger_ids: Sequence[int]) -> list[Pend
 def absent_ledgers(ledger_ids: Sequence[int]) -> str:
     """Say that BookKeeper has not these ledgers."""
     return f"BookKeeper has no ledger {', '.join(str(ledger_id) for ledger_id in ledger_ids)}"
+
+
+def waive_the_list(marks: Iterable[PendingDeletion]) -> list[PendingDeletion]:
+    """Make the marks such that what their topics' lists say is no reason to keep the ledgers."""
+    return [replace(mark, waives=frozenset(Waiver)) for mark in marks]
+
+
+def refuse_holes(marks: Sequence[PendingDeletion], catalog: LedgerCatalog, references: ReferenceReader) -> None:
+    """Raise RefusedError for a ledger with entries that its topic's list lacks, though no trim can have taken it."""
+    data = [mark for mark in marks if mark.component is LedgerComponent.MANAGED_LEDGER]
+    readings = catalog.read_many([mark.ledger_id for mark in data])
+    stored = [(mark, one) for mark, one in zip(data, readings, strict=True) if isinstance(one, StoredLedger)]
+    if not stored:
+        return
+    found = references.read([mark.holder() for mark, _ in stored])
+    for mark, reading in stored:
+        named = found[mark.holder()]
+        if not isinstance(named, LiveReferences) or named.names(mark.ledger_id):
+            continue
+        standing = standing_of(mark.ledger_id, named.first_listed, has_entries(reading.metadata))
+        if standing in (Standing.INSIDE, Standing.OF_NO_LIST):
+            raise RefusedError(
+                f"ledger {mark.ledger_id} has entries, and {mark.holder()} exists {_LIST[standing]}: a write of the "
+                "topic's node lost it, and with it messages that were acknowledged. Nothing was marked: see "
+                "docs/orphans.md, and add --inside-list to delete it for good"
+            )
 
 
 def mark_of_holder(ledger_id: int, holder: Holder, reason: str) -> PendingDeletion:

@@ -76,6 +76,17 @@ class EntryProbe(Protocol):
         """
 
 
+class LastEntryReader(Protocol):
+    """Bookies, asked for the last entry of a ledger; that changes nothing on them."""
+
+    def last_entry(self, ledger_id: int) -> bytes | None:
+        """Return the last entry of a ledger, open ones too; None if it has none.
+
+        Raises BookieError when the bookies do not say, NotFoundError when there is no such ledger, FormatError when
+        its metadata cannot be read.
+        """
+
+
 class MetadataMigrations(Protocol):
     """The metadata stores that Pulsar may move; while it does, nothing is written to them."""
 

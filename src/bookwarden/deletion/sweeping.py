@@ -18,6 +18,7 @@ from bookwarden.deletion.isolation import Isolation, describe_error
 from bookwarden.deletion.journal import Journal, JournalEntry
 from bookwarden.deletion.left_behind import LeftBehind
 from bookwarden.deletion.ports import (
+    LastEntryReader,
     LedgerCatalog,
     MetadataMigrations,
     NoMigrations,
@@ -25,6 +26,7 @@ from bookwarden.deletion.ports import (
     ReferenceReader,
 )
 from bookwarden.deletion.sent_on import NoSentRecords, Sendings, SentRecords
+from bookwarden.deletion.topic_lists import TopicLists
 from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.holders import Holder, References, UnknownReferences
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
@@ -95,6 +97,7 @@ class Sweep:
         limits: SweepLimits,
         *,
         copies: OffloadedCopies | None = None,
+        entries: LastEntryReader | None = None,
         migrations: MetadataMigrations | None = None,
         sent: SentRecords | None = None,
         verify_owner: bool = True,
@@ -108,6 +111,7 @@ class Sweep:
         self._outbox = outbox
         self._policy = policy
         self._limits = limits
+        self._lists = TopicLists(catalog, entries, policy)
         self._migrations = migrations or NoMigrations()
         self._sendings = Sendings(sent or NoSentRecords())
         self._isolation = Isolation()
@@ -192,6 +196,7 @@ class Sweep:
         references = self._references.read(list(dict.fromkeys(holder for holder, _ in sound)))
         now_ms = int(self._clock() * 1000)
         decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
+        decided = self._lists.carry_out(decided, readings, references)
         # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)
@@ -215,7 +220,8 @@ class Sweep:
         if holder is None:
             return Decision(Action.GIVE_UP, Outcome.MALFORMED, message.problem or "no pending deletion")
         mark = _mark(message)
-        circumstances = Circumstances(message.attempts, message.age(now_ms), now_ms, message.verified_at)
+        age = message.age(now_ms)
+        circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives)
         decision = decide(mark, readings[mark.ledger_id], references[holder], circumstances, self._policy)
         if decision.outcome is Outcome.MISMATCH:
             logger.warning("ledger %d of %s is kept: %s", mark.ledger_id, holder, decision.reason)

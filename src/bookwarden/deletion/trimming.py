@@ -7,6 +7,7 @@ sweep leaves it alone. Store mode is for topics that no broker owns, and asks ne
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import takewhile
 from typing import Generic
 
 from bookwarden.deletion.inventory import marks_of_ledgers
@@ -103,10 +104,12 @@ class StoreTrim(Generic[ReadT]):
     ) -> OperationResult:
         """Trim the given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
 
-        Raises RefusedError while a broker owns the topic or may have it loaded, for the last ledger, for one without
-        entries or a time of closing, and, unless ``force``, for one that a subscription still needs or may need;
-        left to choose, it passes over these. NotFoundError for a topic or ledger that is not there. A
-        partitioned topic is trimmed partition by partition. After the sends a failure is told by the result.
+        As by a broker, they are taken off the front of the list: the sweep keeps what lies inside of it. Raises
+        RefusedError while a broker owns the topic or may have it loaded, for the last ledger, for one without entries
+        or a time of closing, for given ones that older ones stay in front of, and, unless ``force``, for one that a
+        subscription still needs or may need; left to choose, it stops at these. NotFoundError for a topic or ledger
+        that is not there. A partitioned topic is trimmed partition by partition. After the sends a failure is told by
+        the result.
         """
         name = TopicName.parse(topic)
         if not self._marker.enabled:
@@ -121,12 +124,13 @@ class StoreTrim(Generic[ReadT]):
         self._refuse_open(name, read.info)
         cursors = self._store.cursors(name.managed_ledger)
         chosen = _choose(name, read.info, cursors, ledger_ids, before_ms, force=force)
+        chosen = _front(read.info, {ledger.ledger_id for ledger in chosen})
         marks = tuple(marks_of_ledgers(name, chosen, _REASON))
         if dry_run or not marks:
             done = not dry_run
             return OperationResult(Operation.TRIM, Mode.STORE, str(name), marks, done=done, dry_run=dry_run)
         report = self._marker.mark(marks)
-        removed = sorted(report.confirmed_ids())
+        removed = [ledger.ledger_id for ledger in _front(read.info, report.confirmed_ids())]
         problem = self._remove(name, read, removed) if removed else "no mark was confirmed"
         return self._result(name, report, () if problem else tuple(removed), problem)
 
@@ -264,7 +268,19 @@ def _asked(name: TopicName, info: ManagedLedgerInfo, ledger_ids: Collection[int]
             f"{name} says something of ledger {min(puzzling)} that this version of bookwarden does not know: "
             "it stays until the broker removes it"
         )
-    return [ledger for ledger in info.ledgers if ledger.ledger_id in set(ledger_ids)]
+    front = _front(info, ledger_ids)
+    if len(front) < len(set(ledger_ids)):
+        left = info.ledgers[len(front)].ledger_id
+        raise RefusedError(
+            f"ledger {left} of {name} is older than some of those, and stays: ledgers leave a list from its front, "
+            "so name it too"
+        )
+    return front
+
+
+def _front(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> list[LedgerInfo]:
+    """Pick the ledgers up to the first one that is not among these."""
+    return list(takewhile(lambda ledger: ledger.ledger_id in ledger_ids, info.ledgers))
 
 
 def _understood(info: ManagedLedgerInfo, ledgers: Iterable[LedgerInfo]) -> list[LedgerInfo]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from uuid import UUID
 
+from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import Conditions
 
@@ -93,6 +95,12 @@ class ShadowList:
     ledger_ids: frozenset[int]
 
 
+# The marks of a topic come together, and its list may have tens of thousands of ids.
+@lru_cache(maxsize=64)
+def _smallest(ledger_ids: frozenset[int]) -> int:
+    return min(ledger_ids, default=NAMES_NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class LiveReferences:
     """The ledgers that a holder names, read just now; a holder that does not exist names none.
@@ -104,6 +112,7 @@ class LiveReferences:
     ledgers these lists say something that is unknown to us.
     ``conditions`` are the nodes that this was read from, with their versions, as far as the transaction that deletes a
     ledger can demand that they are still so: a node that does not exist cannot be demanded.
+    ``names_nothing`` says that the holder's node is there in some root, and names no ledger.
     """
 
     ledger_ids: frozenset[int]
@@ -115,6 +124,14 @@ class LiveReferences:
     left_behind: Mapping[int, LedgerInfo] = field(default_factory=dict)
     conditions: Conditions = ()
     puzzling: frozenset[int] = frozenset()
+    names_nothing: bool = False
+
+    @property
+    def first_listed(self) -> int | None:
+        """The smallest id that the holder names, as `ledgers.holes.standing_of` takes it."""
+        if not self.exists:
+            return None
+        return NAMES_NOTHING if self.names_nothing else _smallest(self.ledger_ids)
 
     def names(self, ledger_id: int) -> bool:
         """Whether the holder, or a shadow topic of it, names the ledger."""

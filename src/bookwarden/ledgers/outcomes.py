@@ -13,6 +13,7 @@ class Outcome(enum.Enum):
     ALREADY_GONE = "already gone"
     STILL_REFERENCED = "still referenced"
     MISMATCH = "mismatch"
+    INSIDE_LIST = "inside the list"
     MALFORMED = "malformed"
     RETRY = "retry"
     DELAYED = "delayed"

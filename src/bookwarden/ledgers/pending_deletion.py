@@ -43,6 +43,13 @@ class LedgerType(enum.Enum):
     OFFLOAD_LEDGER = "OFFLOAD_LEDGER"
 
 
+class Waiver(enum.Enum):
+    """What an operator has said to be no reason to keep a ledger; the values travel in a property of the message."""
+
+    INSIDE_LIST = "inside-list"
+    EMPTIED = "emptied"
+
+
 @dataclass(frozen=True, slots=True)
 class OffloadContext:
     """Where an offloaded copy lies: ``msb`` and ``lsb`` make its UUID, signed 64-bit as in Java."""
@@ -64,6 +71,7 @@ class PendingDeletion:
 
     ``topic_name`` is a full topic name or that of a managed ledger; ``cursor_name`` the subscription, decoded;
     ``schema_id`` is ``tenant/namespace/encoded`` for a schema; ``marked_at`` is in milliseconds since the epoch.
+    ``waives`` is not among the fields of the message but one of its properties, which stays on it when it is sent on.
     """
 
     topic_name: str
@@ -76,6 +84,7 @@ class PendingDeletion:
     bookie_cluster: str = ""
     marked_at: int = 0
     reason: str = ""
+    waives: frozenset[Waiver] = frozenset()
 
     def stamped(self, now_ms: int) -> PendingDeletion:
         """Return the same mark, made at this time; dataclasses.replace takes three times as long."""
@@ -90,6 +99,7 @@ class PendingDeletion:
             self.bookie_cluster,
             now_ms,
             self.reason,
+            self.waives,
         )
 
     def validate(self) -> None:

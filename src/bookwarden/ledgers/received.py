@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 
 # Properties of the Java client's retry and dead-letter messages (RetryMessageUtil).
 RECONSUME_TIMES = "RECONSUMETIMES"
@@ -41,6 +41,10 @@ OF_PHASE_TWO = frozenset(
         VERIFIED_AT,
     )
 )
+
+# What phase one writes, and what stays on a message that is sent on, or back from the DLQ.
+WAIVES = "bookwarden.waives"
+_WAIVERS = {waiver.value: waiver for waiver in Waiver}
 
 # Takes topic, payload and schema version; raises MalformedMarkError.
 Decode = Callable[[str, bytes, bytes | None], PendingDeletion]
@@ -82,6 +86,12 @@ class ReceivedMark:
         verified = self._number(VERIFIED_AT)
         return None if first is None or verified is None else max(first, verified)
 
+    @property
+    def waives(self) -> frozenset[Waiver]:
+        """What an operator has said to be no reason to keep the ledger."""
+        names = self.properties.get(WAIVES, "").split(",")
+        return frozenset(_WAIVERS[name] for name in names if name in _WAIVERS)
+
     def age(self, now_ms: int) -> float:
         """Seconds since phase two first read it, 0 at its first look.
 
@@ -98,6 +108,11 @@ class ReceivedMark:
         """Read a number that phase two writes; None for one that no clock or count comes to."""
         text = self.properties.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
+def waiving(waives: Collection[Waiver]) -> dict[str, str]:
+    """Give the properties of a message whose mark waives these."""
+    return {WAIVES: ",".join(sorted(waiver.value for waiver in waives))} if waives else {}
 
 
 def believed_properties(properties: Mapping[str, str], topic: str, retry_topic: str) -> dict[str, str]:

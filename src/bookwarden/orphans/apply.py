@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from bookwarden.deletion.mark import Marker
 from bookwarden.deletion.named_ledgers import mark_of_holder
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.orphans.applying import Application, ApplyResult, PlanRun
 from bookwarden.orphans.guards import GuardLimits, held_back
 from bookwarden.orphans.owners import owner_of
@@ -64,13 +65,16 @@ class Apply(Application[PlanStore, Candidate]):
                 run.drop(candidate, reason)
         self._mark(run, sound)
 
-    def _mark_of(self, candidate: Candidate, reason: str) -> PendingDeletion:
+    def _mark_of(self, run: PlanRun[Candidate], candidate: Candidate) -> PendingDeletion:
         owner = owner_of(candidate.kind, candidate.holder)
         if owner is None:
             raise RefusedError(
                 f"ledger {candidate.ledger_id} has no holder that a mark could name: it was not compared"
             )
-        return mark_of_holder(candidate.ledger_id, owner.holder, reason)
+        mark = mark_of_holder(candidate.ledger_id, owner.holder, run.reason)
+        # What the plan empties was allowed, or it would have been refused; the sweep has the same guard.
+        allowed = owner.topic in run.emptied_topics
+        return replace(mark, waives=frozenset({Waiver.EMPTIED})) if allowed else mark
 
     def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None:
         self._store.record(plan, progress)

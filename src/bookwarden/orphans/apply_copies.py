@@ -36,8 +36,8 @@ class ApplyCopies(Application[CopyPlanStore, CopyCandidate]):
     def _batches(self, plan: PlanManifest) -> Iterator[Sequence[CopyCandidate]]:
         return self._store.copies(plan, self._batch)
 
-    def _mark_of(self, candidate: CopyCandidate, reason: str) -> PendingDeletion:
-        return candidate.mark(reason)
+    def _mark_of(self, run: PlanRun[CopyCandidate], candidate: CopyCandidate) -> PendingDeletion:
+        return candidate.mark(run.reason)
 
     def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None:
         self._store.record_copies(plan, progress)

@@ -125,6 +125,8 @@ class PlanRun(Generic[PlannedT]):
         self.plan = plan
         self._total = total
         self._hold = hold
+        self.reason = f"orphan scan {plan.plan_id}"
+        self.emptied_topics = frozenset(one.name for one in plan.emptied if one.scope == "topic")
         self.execute = execute
         self.failed: list[NamedCandidate] = []
         self.fruitless = 0
@@ -278,8 +280,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         if not run.execute:
             run.mark(candidates, [None] * len(candidates))
         elif candidates:
-            reason = f"orphan scan {run.plan.plan_id}"
-            report = self._marker.mark([self._mark_of(candidate, reason) for candidate in candidates])
+            report = self._marker.mark([self._mark_of(run, candidate) for candidate in candidates])
             run.mark(candidates, [marked.failure for marked in report.ledgers])
 
     def _now_ms(self) -> int:
@@ -298,7 +299,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
     def _batches(self, plan: PlanManifest) -> Iterator[Sequence[PlannedT]]: ...
 
     @abstractmethod
-    def _mark_of(self, candidate: PlannedT, reason: str) -> PendingDeletion: ...
+    def _mark_of(self, run: PlanRun[PlannedT], candidate: PlannedT) -> PendingDeletion: ...
 
     @abstractmethod
     def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None: ...

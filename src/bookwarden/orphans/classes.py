@@ -15,6 +15,7 @@ class LedgerClass(enum.Enum):
     UNKNOWN_REFERENCES = "references unknown"
     UNKNOWN_OWNER = "unknown application or component"
     UNPARSABLE = "unparsable"
+    INSIDE_LIST = "inside the list"
     MISSING = "missing"
     FOREIGN = "foreign"
 

@@ -7,10 +7,10 @@ places that name it say that its broker deleted it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bookwarden.ledgers.custom_metadata import APPLICATION
 from bookwarden.ledgers.holders import (
@@ -21,7 +21,9 @@ from bookwarden.ledgers.holders import (
     ManagedLedgerHolder,
     SchemaHolder,
 )
+from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, PlaceKind
 from bookwarden.orphans.causes import cause_of
@@ -30,6 +32,7 @@ from bookwarden.orphans.owners import Owner, owner_of
 
 _HOLDERS = (ManagedLedgerHolder, CursorHolder, SchemaHolder, CompactedHolder, BucketHolder)
 _PULSARS = f"{APPLICATION}=pulsar"
+_CLOSED: Final = LedgerState.CLOSED.name
 _OF_LOGS = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value})
 
 
@@ -61,6 +64,8 @@ class Knowledge:
 
     ``alive`` are the topics (names of managed ledgers) and namespaces that no root knows, and in which ledgers were
     created after the cutoff all the same, as `sign_of_life` tells: another cluster may be writing to them.
+
+    ``first_listed`` has the smallest id that each topic lists, in any root, as `ledgers.holes.standing_of` takes it.
     """
 
     cutoff_ms: int
@@ -69,6 +74,7 @@ class Knowledge:
     existing: Container[str]
     doubts: tuple[Doubt, ...] = ()
     alive: Container[str] = frozenset()
+    first_listed: Mapping[str, int] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is computed."""
@@ -115,7 +121,13 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
     if owner is None:
         detail = f"its custom metadata names {row.holder!r}, which is no holder of the kind {row.kind}"
         return Classified(LedgerClass.UNKNOWN_OWNER, detail=detail)
-    return _kept(row, owner, knowledge) or _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
+    kept = _kept(row, owner, knowledge)
+    if kept is not None:
+        return kept
+    hole = _why_hole(row, owner, knowledge)
+    if hole is not None:
+        return Classified(LedgerClass.INSIDE_LIST, detail=hole)
+    return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
 
 
 def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowledge) -> Classified:
@@ -144,6 +156,18 @@ def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified |
     if owner.topic in knowledge.alive:
         return Classified(LedgerClass.TOO_YOUNG, detail=is_alive("topic", owner.topic))
     return None
+
+
+def _why_hole(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | None:
+    """Say why no trim can have taken the ledger off its topic's list; None if one can, or if it may have no entry."""
+    if not isinstance(owner.holder, ManagedLedgerHolder):
+        return None
+    first = knowledge.first_listed.get(owner.holder.name)
+    # An entry is never of no length. What is not closed has none yet, and the sweep asks the bookies.
+    standing = standing_of(row.ledger_id, first, row.length > 0 if row.state == _CLOSED else None)
+    if standing is Standing.INSIDE:
+        return f"its topic lists older ledgers, from {first} on"
+    return "its topic lists no ledger at all" if standing is Standing.OF_NO_LIST else None
 
 
 def why_foreign(owner: Owner, knowledge: Knowledge) -> str | None:

@@ -19,7 +19,8 @@ from bookwarden.errors import FormatError
 from bookwarden.orphans.copy_plan import COPIES, StoreCopies
 from bookwarden.orphans.documents import decode_document, encode_document
 
-FORMAT = 1
+# Plans of format 1 were made by scans that took ledgers inside their topics' lists for orphans.
+FORMAT = 2
 _DOCUMENT = "plan of an orphan scan"
 _INSTEAD = "nothing of this plan can be applied, make another one with `bookwarden orphans scan`"
 _STRICT = ConfigDict(extra="forbid")

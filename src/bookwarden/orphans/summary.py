@@ -18,7 +18,7 @@ from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import PLANNED, LedgerClass
 from bookwarden.orphans.documents import decode_document, encode_document
 
-FORMAT = 1
+FORMAT = 2
 _DOCUMENT = "summary of an orphan scan"
 _INSTEAD = "make another one with `bookwarden orphans scan`"
 _STRICT = ConfigDict(extra="forbid")
@@ -79,6 +79,18 @@ class MissingLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class InsideList:
+    """A ledger with entries that its topic's list lost, and why no trim can have taken it; ``topic`` is its name."""
+
+    __pydantic_config__ = _STRICT
+
+    ledger_id: int
+    logical_bytes: int
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ForeignOwner:
     """Whose ledgers are not to be touched: what tells of it, how many they are, and the first of their ids."""
 
@@ -120,10 +132,11 @@ class Summary:
     """What a scan found.
 
     ``by_class`` has an empty key. ``by_kind``, ``by_namespace`` and ``by_age`` have all classes, ``by_cause`` those of
-    candidates only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of
-    missing ledgers, foreign owners and doubts the first are named, and all are counted. ``objects`` counts objects and
-    partial uploads in stores of offloaded copies: class, store, number and bytes. ``growth`` is by time and ends with
-    this plan. ``fuzzy`` says why the snapshot that was read may not be the state of one moment, None if it is.
+    candidates only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of missing
+    ledgers, those inside their topics' lists, foreign owners and doubts the first are named, and all are counted.
+    ``objects`` counts objects and partial uploads in stores of offloaded copies: class, store, number and bytes.
+    ``growth`` is by time and ends with this plan. ``fuzzy`` says why the snapshot that was read may not be the state of
+    one moment, None if it is.
     """
 
     __pydantic_config__ = _STRICT
@@ -142,6 +155,7 @@ class Summary:
     by_age: tuple[Count, ...]
     missing: tuple[MissingLedger, ...] = ()
     missing_total: int = 0
+    inside_lists: tuple[InsideList, ...] = ()
     foreign: tuple[ForeignOwner, ...] = ()
     foreign_total: int = 0
     doubts: tuple[NotedDoubt, ...] = ()
@@ -181,6 +195,7 @@ class Findings:
     doubts: Collection[Doubt] = ()
     objects: Collection[Count] = ()
     fuzzy: str | None = None
+    inside_lists: Collection[InsideList] = ()
 
 
 def age_bucket(age_ms: int) -> str:
@@ -218,6 +233,7 @@ def summarize(
         by_age=_counts(counted.ages, AGE_BUCKETS),
         missing=tuple(missing[:SHOWN_MISSING]),
         missing_total=len(findings.missing),
+        inside_lists=tuple(sorted(findings.inside_lists, key=lambda one: one.ledger_id)[:SHOWN_MISSING]),
         foreign=tuple(replace(one, ledger_ids=one.ledger_ids[:SHOWN_IDS]) for one in foreign[:SHOWN_OWNERS]),
         foreign_total=len(foreign),
         doubts=tuple(NotedDoubt(one.path, one.root, one.reason) for one in list(findings.doubts)[:SHOWN_DOUBTS]),

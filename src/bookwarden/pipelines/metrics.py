@@ -39,6 +39,7 @@ _DESTINATION = {
     Outcome.GAVE_UP.value: "dlq",
     Outcome.MALFORMED.value: "dlq",
     Outcome.POISONOUS.value: "dlq",
+    Outcome.INSIDE_LIST.value: "dlq",
 }
 _FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value, Outcome.POISONOUS.value)
 

@@ -18,7 +18,17 @@ from bookwarden.orphans.classes import PLANNED, LedgerClass
 from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_left, classify_named
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Emptied
-from bookwarden.orphans.summary import NO_NAMESPACE, OTHER_KIND, SHOWN_IDS, SHOWN_OWNERS, Cell, ForeignOwner, age_bucket
+from bookwarden.orphans.summary import (
+    NO_NAMESPACE,
+    OTHER_KIND,
+    SHOWN_IDS,
+    SHOWN_MISSING,
+    SHOWN_OWNERS,
+    Cell,
+    ForeignOwner,
+    InsideList,
+    age_bucket,
+)
 from bookwarden.pipelines.candidate_tables import ORPHANS, merged
 from bookwarden.pipelines.orphan_join import JOIN_STAGE, REFERENCED_CELLS, cells_of
 from bookwarden.pipelines.scan_files import ScanFolder
@@ -152,6 +162,14 @@ class Classification:
             ForeignOwner(row["detail"], row["ledgers"], row["bytes"], tuple(sorted(first.get(row["detail"], ()))))
             for row in owners
         ]
+
+    def inside_lists(self) -> list[InsideList]:
+        """Give the first ledgers, by id, that their topics' lists lost."""
+        if not any(cell.ledger_class == LedgerClass.INSIDE_LIST.value for cell in self.cells):
+            return []
+        found = self.others().where(F.col("ledger_class") == LedgerClass.INSIDE_LIST.value)
+        rows = found.select("ledger_id", "length", "topic", "detail").orderBy("ledger_id").limit(SHOWN_MISSING)
+        return [InsideList(*row) for row in rows.collect()]
 
     def emptied_topics(self) -> list[Emptied]:
         """Name the topics that exist and would be left without a ledger: one that is missing is none."""

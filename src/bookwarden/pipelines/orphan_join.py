@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_ids import NamedIds, ScanIds, is_among
 from bookwarden.pipelines.scan_reading import HOLDER_TABLES, LEDGERS_STAGE
 from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.scan_tables import CELLS, OTHERS, OWNERS
+from bookwarden.pipelines.scan_tables import CELLS, HOLDERS, OTHERS, OWNERS
 
 JOIN_STAGE = "join"
 REFERENCED_CELLS = "referenced_cells"
@@ -100,13 +101,23 @@ class LedgerJoin:
 
     def existing(self) -> frozenset[str]:
         """Name those holders of ledgers that no place names, and their topics and cursors, that exist."""
+        return frozenset(self._known)
+
+    def first_listed(self) -> dict[str, int]:
+        """Give the smallest id, over all roots, that those topics among them list."""
+        return {name: first for name, first in self._known.items() if first is not None}
+
+    @cached_property
+    def _known(self) -> dict[str, int | None]:
         names = pa.array(sorted({name for owner in self._owners for name in _names_of(owner)}), pa.string())
-        found = set[str]()
+        found = dict[str, int | None]()
         for table in HOLDER_TABLES:
-            for rows in self._folder.read_all(table, ["name"]):
-                known = rows.column("name")
-                found.update(known.filter(pc.is_in(known, value_set=names)).to_pylist())
-        return frozenset(found)
+            for rows in self._folder.read_all(table, HOLDERS.arrow.names):
+                known = rows.filter(pc.is_in(rows.column("name"), value_set=names))
+                for name, first in zip(*(column.to_pylist() for column in known.columns), strict=True):
+                    before = found.get(name)
+                    found[name] = first if before is None else before if first is None else min(before, first)
+        return found
 
     def alive(self, knowledge: Knowledge) -> frozenset[str]:
         """Name the topics and namespaces that no root knows, and that ledgers were made for lately."""

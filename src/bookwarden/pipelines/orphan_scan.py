@@ -25,7 +25,7 @@ from bookwarden.orphans.plan import check_id, new_id
 from bookwarden.pipelines.object_reading import OBJECTS_STAGE, UNREAD_TABLE, ReadObjects
 from bookwarden.pipelines.orphan_folder import folder_errors, scan_folder
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
-from bookwarden.pipelines.scan_header import ScanHeader, header_of
+from bookwarden.pipelines.scan_header import TABLES, ScanHeader, header_of
 from bookwarden.pipelines.scan_lock import alone
 from bookwarden.pipelines.scan_planning import Planning, ScanResult
 from bookwarden.pipelines.scan_reading import (
@@ -70,6 +70,7 @@ class OrphanScan:
             _require_all_roots(context)
             begun_ms = int(time.time() * 1000)
             header = ScanHeader(
+                tables=TABLES,
                 scan_id=new_id(begun_ms),
                 begun_ms=begun_ms,
                 tool_version=version("bookwarden"),

@@ -9,11 +9,15 @@ from bookwarden.errors import RefusedError
 from bookwarden.orphans.plan import ClusterIdentity
 from bookwarden.pipelines.scan_files import ScanFolder
 
+# The columns of a scan's tables; another number is of another version. The first had no smallest ids of topics' lists.
+TABLES = 2
+
 
 @dataclass(frozen=True)
 class ScanHeader:
     """What a scan is about, as it was begun; times in milliseconds since the epoch."""
 
+    tables: int
     scan_id: str
     begun_ms: int
     tool_version: str
@@ -33,9 +37,11 @@ class ScanHeader:
 def header_of(folder: ScanFolder) -> ScanHeader:
     """Read it back; NotFoundError where no scan was begun, RefusedError for one of another version."""
     fields = folder.header()
+    another = RefusedError(f"{folder.folder.location} was begun by another version of bookwarden: begin a new scan")
     try:
-        return ScanHeader(**fields)
+        header = ScanHeader(**fields)
     except TypeError as error:
-        raise RefusedError(
-            f"{folder.folder.location} was begun by another version of bookwarden: begin a new scan"
-        ) from error
+        raise another from error
+    if header.tables != TABLES:
+        raise another
+    return header

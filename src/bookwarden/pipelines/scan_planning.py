@@ -95,9 +95,14 @@ class ScanResult:
         return self.summary.missing_total
 
     @property
+    def inside_list(self) -> int:
+        """How many ledgers with entries their topics' lists lost."""
+        return self.summary.total(LedgerClass.INSIDE_LIST)[0]
+
+    @property
     def exit_code(self) -> int:
         """The exit code that a schedule is told; lost data counts for more than orphans."""
-        if self.missing:
+        if self.missing or self.inside_list:
             return MISSING_FOUND
         return ORPHANS_FOUND if self.orphans or self.left_behind or self.plan.copy_candidates else 0
 
@@ -135,7 +140,7 @@ class Planning:
                 copies = ObjectPlanning(self._spark, self._folder, context).make(known)
                 told = [*known.doubts, *self._odd_names(), *copies.not_scanned]
                 lost = () if missing is None else _Missing(missing)
-                findings = Findings(lost, found.foreign(), told, copies.objects, context.fuzzy)
+                findings = Findings(lost, found.foreign(), told, copies.objects, context.fuzzy, found.inside_lists())
                 return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))
             finally:
                 if missing is not None:
@@ -148,6 +153,7 @@ class Planning:
             namespaces=context.namespaces() | self._namespaces_read(lambda seal: seal.rows),
             existing=join.existing(),
             doubts=tuple(self._doubts()),
+            first_listed=join.first_listed(),
         )
         return replace(known, alive=join.alive(known))
 

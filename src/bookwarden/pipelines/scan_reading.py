@@ -17,6 +17,7 @@ from bookwarden.clusters.pulsar.reference_pieces import PieceOfReferences, Refer
 from bookwarden.clusters.pulsar.reference_pieces import digest_of as digest_of_paths
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, TruncatedListingError
+from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import PlaceKind
@@ -156,7 +157,7 @@ def _write_references(
         others={
             COPY_TABLES[turn]: COPIES.table(found.copies),
             DOUBT_TABLES[turn]: DOUBTS.table([stored_doubt(doubt) for doubt in found.doubts]),
-            HOLDER_TABLES[turn]: _holders_in(rows),
+            HOLDER_TABLES[turn]: holders_in(rows),
         },
         notes={
             NAMED: rows.num_rows - rows.column("ledger_id").null_count,
@@ -175,14 +176,25 @@ def _number_of(flags: pa.ChunkedArray) -> int:
     return pc.sum(flags).as_py() or 0
 
 
-def _holders_in(references: pa.Table) -> pa.Table:
-    """Name the holders that exist, and their managed ledgers."""
+def holders_in(references: pa.Table) -> pa.Table:
+    """Name the holders that exist, and their managed ledgers, with the smallest id that each topic lists."""
+    topics = references.filter(_of_places(references, TOPIC_PLACES))
+    listed = pa.table(
+        [topics.column("holder"), pc.fill_null(topics.column("ledger_id"), NAMES_NOTHING)], ["name", "id"]
+    )
+    firsts = listed.group_by("name").aggregate([("id", "min")]).select(["name", "id_min"])
     names = pc.unique(
         pa.chunked_array(
             [*references.column("holder").chunks, *references.column("managed_ledger").chunks], pa.string()
         )
+    ).drop_null()
+    others = names.filter(pc.invert(pc.is_in(names, value_set=firsts.column("name"))))
+    return pa.concat_tables(
+        [
+            firsts.rename_columns(HOLDERS.arrow.names).cast(HOLDERS.arrow),
+            pa.table([others, pa.nulls(len(others), pa.int64())], schema=HOLDERS.arrow),
+        ]
     )
-    return pa.table([names.drop_null()], schema=HOLDERS.arrow)
 
 
 def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:

@@ -42,9 +42,14 @@ class OddName(NamedTuple):
 
 
 class HolderName(NamedTuple):
-    """The text of a holder that exists, or the name of its managed ledger."""
+    """The text of a holder that exists, or the name of its managed ledger.
+
+    ``first_listed`` is the smallest id that the topic of this name lists, as `ledgers.holes.standing_of` takes it; None
+    for what is no topic.
+    """
 
     name: str
+    first_listed: int | None = None
 
 
 class AbsentLedger(NamedTuple):

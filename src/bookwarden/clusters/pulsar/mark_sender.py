@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from bookwarden.clusters.pulsar.producers import GRACE_S, SEND_TIMEOUT_S, Confir
 from bookwarden.clusters.pulsar.schemas import WriterSchema
 from bookwarden.errors import MarkingInterrupted
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import waiving
 
 # A batch of which one answer tells: so many messages, and at most so many characters of payloads and keys.
 _WHOLE_BATCH: Final = 500
@@ -27,6 +28,9 @@ _WHOLE_BATCH_CHARACTERS: Final = 256 * 1024
 _CLIENTS_BATCH_BYTES: Final = 2 * 1024 * 1024
 
 _NO_ANSWER: Final = "the broker did not confirm in time"
+
+
+_Confirm = Callable[[pulsar.Result, pulsar.MessageId], None]
 
 
 class MarkEncoder(Protocol):
@@ -139,7 +143,7 @@ class PendingDeletionSender:
         confirmations.expect(len(messages))
         for message in messages:
             confirm = partial(confirmations.confirm, message.place)
-            producers[message.partition].send_async(message.payload, confirm, partition_key=message.key)
+            message.send(producers[message.partition], confirm)
         confirmations.wait(self._timeout_s + GRACE_S)
 
     def _open(self, producers: ConfirmedProducers, partitions: Sequence[str]) -> list[pulsar.Producer]:
@@ -155,7 +159,7 @@ class PendingDeletionSender:
             if route is None:
                 key = str(mark.holder())
                 route = routes[named] = (crc32(key.encode("utf-8")) % partitions, key)
-            yield _Message(place, route[0], encode(mark), route[1])
+            yield _Message(place, route[0], encode(mark), route[1], waiving(mark.waives) if mark.waives else None)
 
     def close(self) -> None:
         """Close the connections; a later send opens new ones."""
@@ -190,6 +194,11 @@ class _Message(NamedTuple):
     partition: int
     payload: bytes
     key: str
+    properties: dict[str, str] | None = None
+
+    def send(self, producer: pulsar.Producer, confirm: _Confirm | None) -> None:
+        """Hand it to the client, which tells of the broker's answer."""
+        producer.send_async(self.payload, confirm, properties=self.properties, partition_key=self.key)
 
 
 @dataclass
@@ -210,8 +219,8 @@ class _Batch:
     def send(self, producer: pulsar.Producer, confirmations: _Confirmations) -> None:
         *others, last = self.messages
         for message in others:
-            producer.send_async(message.payload, None, partition_key=message.key)
-        producer.send_async(last.payload, partial(confirmations.confirm_batch, self), partition_key=last.key)
+            message.send(producer, None)
+        last.send(producer, partial(confirmations.confirm_batch, self))
 
 
 class _Confirmations:

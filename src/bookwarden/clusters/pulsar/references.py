@@ -135,6 +135,7 @@ class MetadataReferences:
                 with_copies=tuple(chain.from_iterable(node.with_copies for node in lists)),
                 left_behind=_left_behind(lists),
                 puzzling=frozenset(chain.from_iterable(node.puzzling for node in lists)),
+                names_nothing=any(node is not None and not node.ledger_ids for node in own),
             )
         named = _named(chain(*found))
         if isinstance(holder, CompactedHolder):

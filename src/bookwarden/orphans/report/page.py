@@ -33,6 +33,7 @@ _MEANING: Final = {
     LedgerClass.UNKNOWN_REFERENCES: "something that could name it could not be read: kept",
     LedgerClass.UNKNOWN_OWNER: "its custom metadata names no application or component that is known: kept",
     LedgerClass.UNPARSABLE: "its metadata cannot be understood: kept",
+    LedgerClass.INSIDE_LIST: "its topic's list lost it, with acknowledged messages: kept",
     LedgerClass.MISSING: "named, and gone from BookKeeper: data is lost",
     LedgerClass.FOREIGN: "another Pulsar cluster's, or another application's: kept",
 }
@@ -52,6 +53,7 @@ class ClassLine:
 def render_page(summary: Summary) -> str:
     """Render a scan's report as one HTML page; every text of the cluster is escaped."""
     orphans, orphan_bytes = summary.total(LedgerClass.ORPHAN)
+    inside, inside_bytes = summary.total(LedgerClass.INSIDE_LIST)
     return _template().render(
         summary=summary,
         bytes_label=BYTES_LABEL,
@@ -68,6 +70,11 @@ def render_page(summary: Summary) -> str:
         namespaces=lying_bars(_figures(_with_rest(_orphans(summary.by_namespace)))),
         ages=standing_bars(_ages(summary.by_age)),
         growth=line(_growth(summary.growth), _ticks(summary.growth)) if len(summary.growth) > 1 else None,
+        inside_total=f"{inside:,} with {size_text(inside_bytes)}",
+        inside_more=inside > len(summary.inside_lists),
+        inside_lists=[
+            (f"{one.ledger_id}", size_text(one.logical_bytes), one.topic, one.reason) for one in summary.inside_lists
+        ],
         missing=[(f"{one.ledger_id}", _places(one.places)) for one in summary.missing],
         foreign=[
             (one.owner, f"{one.ledgers:,}", size_text(one.logical_bytes), ", ".join(map(str, one.ledger_ids)))
@@ -108,10 +115,9 @@ def _headline(summary: Summary) -> str:
 
 def _class_line(summary: Summary, one: LedgerClass) -> ClassLine:
     ledgers, size = summary.total(one)
-    missing = one is LedgerClass.MISSING
-    return ClassLine(
-        one.value, _MEANING[one], f"{ledgers:,}", "" if missing else size_text(size), missing and ledgers > 0
-    )
+    lost = one in (LedgerClass.MISSING, LedgerClass.INSIDE_LIST) and ledgers > 0
+    shown = "" if one is LedgerClass.MISSING else size_text(size)
+    return ClassLine(one.value, _MEANING[one], f"{ledgers:,}", shown, lost)
 
 
 def _orphans(counts: Iterable[Count]) -> list[Count]:
