@@ -74,6 +74,23 @@ def test_an_upload_without_data_is_its_ledgers_owners_as_long_as_there_is_the_le
 
 
 @pytest.mark.parametrize(
+    ("first", "ledger_named", "expected"),
+    [
+        ({TOPIC: 6}, False, CopyClass.INSIDE_LIST),
+        ({TOPIC: -1}, False, CopyClass.INSIDE_LIST),
+        ({TOPIC: 8}, False, CopyClass.ORPHAN),
+        ({TOPIC: 6}, True, CopyClass.ORPHAN),
+        ({}, False, CopyClass.ORPHAN),
+    ],
+)
+def test_the_copy_of_a_ledger_that_its_topics_list_lost_is_kept(
+    first: dict[str, int], ledger_named: bool, expected: CopyClass
+) -> None:
+    found = classified(OLD._replace(ledger_named=ledger_named), PresentCopy(TOPIC), replace(KNOWN, first_listed=first))
+    assert found.copy_class is expected
+
+
+@pytest.mark.parametrize(
     ("copy", "reading", "expected"),
     [
         (OLD._replace(uuid=None), PresentCopy(TOPIC), CopyClass.UNKNOWN_NAME),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, PresentCopy, UnreadableCopy
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, HoldersBelow
@@ -30,6 +31,7 @@ class CopyClass(enum.Enum):
     UNKNOWN_NAME = "unknown name"
     UNKNOWN_OWNER = "unknown owner"
     FOREIGN = "foreign"
+    INSIDE_LIST = "inside the list"
     GONE = "gone since it was listed"
 
 
@@ -120,7 +122,11 @@ def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) 
     owner = owner_of(LedgerComponent.MANAGED_LEDGER.name, named)
     if owner is None:
         return _of_nobody(f"it names {named!r}, which is no managed ledger of a topic")
-    return _kept(owner, knowledge) or ClassifiedCopy(CopyClass.ORPHAN, _cause(copy, owner, knowledge), named)
+    return (
+        _kept(owner, knowledge)
+        or _of_hole(copy, owner, knowledge)
+        or ClassifiedCopy(CopyClass.ORPHAN, _cause(copy, owner, knowledge), named)
+    )
 
 
 def owner_named(copy: FoundCopy, reading: CopyReading) -> str | None:
@@ -153,6 +159,16 @@ def _kept(owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
         detail = f"{doubt.path} in {doubt.root}: {doubt.reason}"
         return ClassifiedCopy(CopyClass.UNKNOWN_REFERENCES, detail=detail)
     return None
+
+
+def _of_hole(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
+    """Keep the copy of a ledger that its topic's list lost: it may be all that is left of it."""
+    if copy.ledger_named or copy.ledger_id is None or owner.topic is None:
+        return None
+    if standing_of(copy.ledger_id, knowledge.first_listed.get(owner.topic), True) is Standing.LET_GO:
+        return None
+    detail = f"no trim can have taken ledger {copy.ledger_id} off the list of {owner.topic}"
+    return ClassifiedCopy(CopyClass.INSIDE_LIST, detail=detail)
 
 
 def _cause(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> CopyCause:

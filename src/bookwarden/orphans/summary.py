@@ -132,11 +132,11 @@ class Summary:
     """What a scan found.
 
     ``by_class`` has an empty key. ``by_kind``, ``by_namespace`` and ``by_age`` have all classes, ``by_cause`` those of
-    candidates only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of missing
-    ledgers, those inside their topics' lists, foreign owners and doubts the first are named, and all are counted.
-    ``objects`` counts objects and partial uploads in stores of offloaded copies: class, store, number and bytes.
-    ``growth`` is by time and ends with this plan. ``fuzzy`` says why the snapshot that was read may not be the state of
-    one moment, None if it is.
+    candidates only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of
+    missing ledgers, those inside their topics' lists, foreign owners and doubts the first are named, and all are
+    counted. ``objects`` counts objects and partial uploads in stores of offloaded copies: class, store, number and
+    bytes. ``growth`` is by time and ends with this plan. ``fuzzy`` says why the snapshot that was read may not be the
+    state of one moment, None if it is.
     """
 
     __pydantic_config__ = _STRICT

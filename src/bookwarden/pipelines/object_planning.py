@@ -11,6 +11,7 @@ from uuid import UUID
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.offloaded_copies import CopyReading, OffloadedCopy, StoreLocation
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classify import Knowledge
@@ -28,7 +29,7 @@ from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.summary import Count
 from bookwarden.pipelines.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
 from bookwarden.pipelines.scan_files import ScanFolder
-from bookwarden.pipelines.scan_reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE
+from bookwarden.pipelines.scan_reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE, TOPIC_PLACES
 from bookwarden.pipelines.scan_rows import read_table, read_tables
 from bookwarden.pipelines.scan_tables import COPIES, LEDGERS, OBJECTS, REFERENCES
 from bookwarden.scan_context import ScanContext
@@ -138,8 +139,8 @@ class ObjectPlanning:
             else:
                 yield copy, found
         looked = list(self._look(to_look_at))
-        existing = self._existing({owner for copy, reading in looked if (owner := owner_named(copy, reading))})
-        knowing = replace(knowledge, existing=existing)
+        owners = {owner for copy, reading in looked if (owner := owner_named(copy, reading))}
+        knowing = replace(knowledge, existing=self._existing(owners), first_listed=self._first_listed(owners))
         yield from kept_in_shared_stores([(copy, class_by_owner(copy, reading, knowing)) for copy, reading in looked])
 
     def _look(self, copies: Iterable[FoundCopy]) -> Iterator[tuple[FoundCopy, CopyReading]]:
@@ -155,8 +156,8 @@ class ObjectPlanning:
         # On a file system the folder says whose it is.
         return OffloadedCopy(copy.ledger_id, copy.key.rpartition("/")[0], copy.uuid, location)
 
-    def _references(self, column: str) -> DataFrame:
-        return read_tables(self._spark, self._folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES.only(column))
+    def _references(self, *columns: str) -> DataFrame:
+        return read_tables(self._spark, self._folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES.only(*columns))
 
     def _existing(self, owners: set[str]) -> frozenset[str]:
         """Name those of these managed ledgers that exist."""
@@ -165,6 +166,16 @@ class ObjectPlanning:
         known = self._references("managed_ledger").withColumnRenamed("managed_ledger", "name")
         asked = self._spark.createDataFrame([(owner,) for owner in sorted(owners)], "name STRING")
         return frozenset(row["name"] for row in asked.join(known, "name", "left_semi").toLocalIterator())
+
+    def _first_listed(self, owners: set[str]) -> dict[str, int]:
+        """Give the smallest id that each of these managed ledgers lists, over all roots."""
+        if not owners:
+            return {}
+        listed = self._references("ledger_id", "place", "holder").where(F.col("place").isin(*TOPIC_PLACES))
+        asked = self._spark.createDataFrame([(owner,) for owner in sorted(owners)], "holder STRING")
+        first = F.min(F.coalesce("ledger_id", F.lit(NAMES_NOTHING))).alias("first")
+        rows = listed.join(asked, "holder", "left_semi").groupBy("holder").agg(first)
+        return {row["holder"]: row["first"] for row in rows.toLocalIterator()}
 
     def _candidate(self, copy: FoundCopy, found: ClassifiedCopy) -> CopyCandidate:
         if copy.uuid is None or copy.ledger_id is None or found.owner is None or found.cause is None:
