@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+
+# Not the built-in one before Python 3.11.
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import grpc
@@ -305,7 +308,7 @@ def test_a_session_begins_only_when_no_write_is_under_way(scripted: Maker, opene
         write = pool.submit(store.put, "/a", b"", version)
         eventually(lambda: server.calls["write"] == 1)
         session = pool.submit(store._sessions.session_of, shard, store._cluster.deadline())
-        with pytest.raises(TimeoutError):
+        with pytest.raises(FutureTimeoutError):
             session.result(timeout=0.3)
         assert server.calls["session"] == 0
         may_answer.set()
