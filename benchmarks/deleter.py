@@ -12,10 +12,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.doomed import DoomedLedgers
+from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
 from bookwarden.config import load_settings
 from bookwarden.context import MetadataContext
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
-from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, StoredLedger
+from bookwarden.ledgers.metadata import AbsentLedger, Condition, DeleteResult, StoredLedger
 from bookwarden.pipelines.garbage import collect_seldom
 
 _READ_BACK = 10_000
@@ -37,9 +38,9 @@ class Deleter:
         self._pool = pool
         self.pid = pool.submit(os.getpid).result()
 
-    def delete(self, doomed: DoomedLedgers) -> Deletion:
-        """Read, check and delete the ledgers."""
-        return self._pool.submit(_delete, doomed).result()
+    def delete(self, doomed: DoomedLedgers, *, as_read: bool = False) -> Deletion:
+        """Read, check and delete the ledgers; with ``as_read`` only while the nodes of their holders are version 0."""
+        return self._pool.submit(_delete, doomed, as_read).result()
 
     def require_gone(self, doomed: DoomedLedgers) -> None:
         """Raise RuntimeError if any of the ledgers is there."""
@@ -61,7 +62,7 @@ def _open(settings_file: Path) -> None:
     _opened.append((MetadataContext(settings), settings.sweep.ledgers_per_step))
 
 
-def _delete(doomed: DoomedLedgers) -> Deletion:
+def _delete(doomed: DoomedLedgers, as_read: bool) -> Deletion:
     # As Spark's workers do it.
     collect_seldom()
     metadata, step = _opened[0]
@@ -77,7 +78,8 @@ def _delete(doomed: DoomedLedgers) -> Deletion:
             if isinstance(found, StoredLedger) and custom_metadata_mismatch(holder, found.metadata.custom) is None
         ]
         begin = time.monotonic()
-        results = metadata.catalog.delete_many(verified)
+        conditions = [[Condition(managed_ledger_path(holder.name), 0)] for _, holder in ledgers] if as_read else None
+        results = metadata.catalog.delete_many(verified, conditions)
         deleting += time.monotonic() - begin
         if results.count(DeleteResult.DELETED) != len(ledgers):
             raise RuntimeError(f"{results.count(DeleteResult.DELETED)} of {len(ledgers)} ledgers were deleted")

@@ -77,6 +77,17 @@ class Contest:
             say(f"round {number} of {self._rounds}: {rates}, ours {ours.rates[-1]:,.0f} ledgers/s, {_told(deletion)}")
         return ours, sides
 
+    def as_read(self) -> tuple[Side, Side]:
+        """Let ours delete in turns with the holders' nodes in each transaction, and without; the first with."""
+        self._store.create(DoomedLedgers(0, self.count).holder_nodes())
+        sides = Side(), Side()
+        for number in range(1, self._rounds + 1):
+            for with_nodes in (True, False) if number % 2 else (False, True):
+                self._by_ours(self.count, sides[0 if with_nodes else 1], as_read=with_nodes)
+            told = ", ".join(f"{side.rates[-1]:,.0f}" for side in sides)
+            say(f"round {number} of {self._rounds}: with and without the holders' nodes {told} ledgers/s")
+        return sides
+
     def grown(self, name: str, usual: Side, peers: Mapping[str, JavaPeer] | None = None) -> list[Result]:
         """Let ours delete many more at once; compare with its usual rounds, and with peers that delete as many."""
         count, grown = self.count * _GROWTH, Side()
@@ -108,11 +119,11 @@ class Contest:
         took = [min(usage.cpu_seconds for usage in usages) / self.count * 1e6 for usages in (ours, peer)]
         return Result(name, "us/ledger", took[0], took[1], self.count, "", note)
 
-    def _by_ours(self, count: int, side: Side) -> Deletion:
+    def _by_ours(self, count: int, side: Side, *, as_read: bool = False) -> Deletion:
         deletions: list[Deletion] = []
 
         def delete(doomed: DoomedLedgers) -> float:
-            deletions.append(self._ours.delete(doomed))
+            deletions.append(self._ours.delete(doomed, as_read=as_read))
             return deletions[0].seconds
 
         self._turn(count, side, self._ours.pid, delete)

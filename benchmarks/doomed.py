@@ -8,6 +8,7 @@ from itertools import islice
 
 from benchmarks.population import metadata_of
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 
 ROOT = "/ledgers"
@@ -33,6 +34,11 @@ class DoomedLedgers:
         values = [metadata_of(_holder(topic)) for topic in range(self.topics)]
         for number in range(self.count):
             yield ledger_path(ROOT, self.first + number), values[number % self.topics]
+
+    def holder_nodes(self) -> Iterator[tuple[str, bytes]]:
+        """Make path and value of each topic's node, which lists none of them."""
+        for topic in range(self.topics):
+            yield managed_ledger_path(_holder(topic).name), b""
 
     def steps(self, size: int) -> Iterator[list[tuple[int, ManagedLedgerHolder]]]:
         """Give id and holder of each, each holder's together as the sweep takes them, ``size`` at a time."""
