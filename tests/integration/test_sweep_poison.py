@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pulsar
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark.sql import Row, SparkSession
 
 from bookwarden.clusters.pulsar.producers import ConfirmedProducers
@@ -119,3 +123,51 @@ def test_a_batch_that_fails_behind_its_sends_sends_nothing_twice(
     assert len(letters(site, spark)) == 1
     assert len(messages(site, spark, site.settings.deletion.retry_topic)) == 1
     assert site.backlog() == 1
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> pulsar.CryptoKeyReader:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    private.write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.TraditionalOpenSSL, plain))
+    public.write_bytes(key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return pulsar.CryptoKeyReader(str(public), str(private))
+
+
+def test_what_cannot_be_read_of_a_partition_has_letters_and_the_partition_goes_on(
+    site: DeletionSite,
+    store: MetadataStore,
+    ledger_ids: Iterator[int],
+    spark: SparkSession,
+    keys: pulsar.CryptoKeyReader,
+) -> None:
+    holder, population = ManagedLedgerHolder(f"{site.namespace}/persistent/orders"), Population(store)
+    ledgers = [next(ledger_ids) for _ in range(3)]
+    paths = [population.ledger(ledger, holder) for ledger in ledgers]
+    fields = {"topicName": holder.name, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER"}
+    payloads = [json.dumps({**fields, "ledgerId": ledger}).encode() for ledger in ledgers]
+    partition = f"{site.settings.deletion.topic}-partition-0"
+    encrypting = {"encryption_key": "k", "crypto_key_reader": keys}
+    with closing(pulsar.Client(site.service_url)) as client:
+        plain = client.create_producer(partition, batching_enabled=False)
+        plain.send(payloads[0])
+        client.create_producer(partition, batching_enabled=False, **encrypting).send(payloads[1])
+        batching = client.create_producer(
+            partition, batching_enabled=True, batching_max_publish_delay_ms=2000, **encrypting
+        )
+        for _ in range(5):
+            batching.send_async(payloads[1], None)
+        batching.flush()
+        chunking = client.create_producer(partition, batching_enabled=False, chunking_enabled=True)
+        chunking.send(b"x" * 6_000_000)
+        plain.send(payloads[2])
+    site.sweep_once(spark)
+    assert store.get_many([paths[0], paths[2]]) == [None, None]
+    assert store.get(paths[1]) is not None
+    # An encrypted batch is one message: how many are in it stands inside what cannot be read.
+    assert site.counts() == {"deleted": 2, "malformed": 3}
+    reasons = [row.properties["bookwarden.reason"] for row in letters(site, spark)]
+    assert sum("in chunks" in reason for reason in reasons) == 1
+    assert len(reasons) == 3
+    assert site.backlog() == 0

@@ -181,6 +181,9 @@ def test_a_chunked_message_can_be_left_out_without_its_neighbours(spark: SparkSe
     with topic.producer(0, batching_enabled=False, chunking_enabled=True) as producer:
         producer.send(b"x" * 6_000_000)
     assert values(read(spark, topic, chunkedMessages="skip")) == [b"after 1", b"after 2", b"before"]
+    rows = read(spark, topic, chunkedMessages="empty").collect()
+    assert len(rows) == 5
+    assert [row.value for row in rows if row.message_id.batch_size == 0] == [None, None]
 
 
 @pytest.mark.parametrize("batched", [False, True])

@@ -116,7 +116,9 @@ class Sent:
         pass
 
 
-def sweep(message: Message, metadata: bytes | None, *, listed: bool = False) -> tuple[dict[str, Any], Sent]:
+def sweep(
+    message: Message, metadata: bytes | None, *, listed: bool = False, size: int = 1
+) -> tuple[dict[str, Any], Sent]:
     """Take one message through the source's columns, the decoder, the sweep and the outcome table."""
     store, sent = MemoryStore(), Sent()
     population = Population(store)
@@ -126,7 +128,7 @@ def sweep(message: Message, metadata: bytes | None, *, listed: bool = False) -> 
     limits = SweepLimits(1000, 0.0)
     phase_two = Sweep(BookKeeperCatalog(store), MetadataReferences([store]), sent, sent, POLICY, limits)
     buffer = RowBuffer(TOPIC, 0, 10)
-    buffer.add(message, (1, 2), -1, 1)
+    buffer.add(message, (1, 2), -1, size)
     marks = list(received_marks(buffer.take(), lambda _topic, payload, _version: CODEC.decode(payload), RETRY_TOPIC))
     (batch,) = phase_two.carry_out(marks, "run/7", partial(outcome_batch, batch=7))
     (row,) = batch.to_pylist()
@@ -202,6 +204,12 @@ def test_a_mark_of_no_time_is_malformed_and_a_ledger_of_no_time_is_kept() -> Non
     )
     assert (row["outcome"], row["ledger_created_at"], sent.retries) == ("retry", None, 1)
     assert "creation time 4611686018427387904" in row["reason"]
+
+
+def test_a_message_in_chunks_has_a_letter_without_its_payload() -> None:
+    row, sent = sweep(Message(json.dumps(FIELDS).encode()), encode_ledger_metadata(METADATA), size=0)
+    assert (row["outcome"], row["ledger_id"], sent.letters) == ("malformed", None, 1)
+    assert "in chunks" in row["reason"]
 
 
 @pytest.mark.parametrize("number", [2**62, -(2**62), 2**63, -(2**70), 2**200])

@@ -175,8 +175,8 @@ class LedgerDeletion:
             "subscription": deletion.subscription,
             "acknowledge": str(not sweep.dry_run).lower(),
             "startingOffsets": "subscription",
-            # No pending deletion is that large; one such message must not stop the others.
-            "chunkedMessages": "skip",
+            # No pending deletion is that large; such a message must not stop the others, and is told of.
+            "chunkedMessages": "empty",
             "maxEntriesPerTrigger": str(sweep.max_entries_per_batch),
             "maxRowsPerTrigger": str(sweep.max_rows_per_batch),
             "minPollMs": str(sweep.min_poll_milliseconds),

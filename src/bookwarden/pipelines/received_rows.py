@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from bookwarden.deletion.isolation import may_be_of_a_message
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import Decode, ReceivedMark, believed_properties, decode_mark
+
+_CHUNKED: Final = "a message in chunks, which is not read: no pending deletion is that large"
 
 
 def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
@@ -35,9 +37,9 @@ def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> I
         columns["schema_version"].to_pylist(),
         strict=True,
     )
-    for topic, partition, (ledger, entry, index), key, value, properties, published_at, event_time, version in rows:
-        payload = value or b""
-        mark, problem, failure = _decoded(decode, topic, payload, version)
+    for topic, partition, place, key, value, properties, published_at, event_time, version in rows:
+        (ledger, entry, index, size), payload = place, value or b""
+        mark, problem, failure = _decoded(decode, topic, payload, version) if size else (None, _CHUNKED, None)
         yield ReceivedMark(
             topic=topic,
             message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
@@ -64,8 +66,8 @@ def _decoded(
         return None, None, error
 
 
-def _message_ids(column: Any) -> Iterator[tuple[int, int, int]]:
-    names = ("ledger_id", "entry_id", "batch_index")
+def _message_ids(column: Any) -> Iterator[tuple[int, int, int, int]]:
+    names = ("ledger_id", "entry_id", "batch_index", "batch_size")
     return zip(*(column.field(name).to_pylist() for name in names), strict=True)
 
 

@@ -45,14 +45,15 @@ class RowBuffer:
     def add(self, message: Any, position: tuple[int, int], batch_index: int, batch_size: int) -> bool:
         """Add a message of the native client; return whether the rows should be given out now.
 
-        ``position`` is ledger and entry; ``batch_index`` is -1 for the one message of an unbatched entry.
+        ``position`` is ledger and entry; ``batch_index`` is -1 for the one message of an unbatched entry. One of
+        ``batch_size`` 0 is a message whose payload is not read.
         """
         if position != self._position:
             self._begin_entry(message, position, batch_size)
-        value: bytes | None = message.data()
+        value: bytes | None = message.data() if batch_size else None
         if value:
             self._bytes += len(value)
-        elif message.has_null_value():
+        elif not batch_size or message.has_null_value():
             value = None
         try:
             texts = (message.partition_key(), message.ordering_key(), message.properties())

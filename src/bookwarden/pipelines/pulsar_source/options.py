@@ -71,7 +71,7 @@ class SourceOptions:
     max_rows: int | None = None
     max_entries: int | None = None
     fail_on_data_loss: bool = True
-    skip_chunked: bool = False
+    chunked: str = "fail"
     discovery_s: float = 30.0
     min_poll_s: float = 0.02
     max_unreachable_s: float = 120.0
@@ -120,7 +120,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_rows=_read(options, "maxRowsPerTrigger", None, _positive),
         max_entries=_read(options, "maxEntriesPerTrigger", None, _positive),
         fail_on_data_loss=_read(options, "failOnDataLoss", True, _flag),
-        skip_chunked=_read(options, "chunkedMessages", False, _is_skip),
+        chunked=_read(options, "chunkedMessages", "fail", _chunked),
         discovery_s=_read(options, "partitionDiscoverySeconds", 30.0, _seconds),
         min_poll_s=_read(options, "minPollMs", 20.0, _seconds) / 1000,
         max_unreachable_s=_read(options, "maxUnreachableSeconds", 120.0, _seconds),
@@ -242,10 +242,10 @@ def _seconds(text: str) -> float:
     return number
 
 
-def _is_skip(text: str) -> bool:
-    if text.lower() not in ("fail", "skip"):
-        raise ValueError("expected fail or skip")
-    return text.lower() == "skip"
+def _chunked(text: str) -> str:
+    if text.lower() not in ("fail", "skip", "empty"):
+        raise ValueError("expected fail, skip or empty")
+    return text.lower()
 
 
 def _flag(text: str) -> bool:

@@ -62,12 +62,15 @@ class TaskShare(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """How to read: seconds without progress until an error, rows per record batch, and what else is an error."""
+    """How to read: seconds without progress until an error, rows per record batch, and what else is an error.
+
+    ``chunked``: fail, skip, or empty, which gives a row without a value, of an entry of no rows.
+    """
 
     max_unreachable_s: float
     rows_per_arrow_batch: int
     fail_on_data_loss: bool
-    skip_chunked: bool = False
+    chunked: str = "fail"
 
 
 def read_entries(share: TaskShare, rules: ReadRules) -> Iterator[pa.RecordBatch]:
@@ -79,6 +82,34 @@ def read_entries(share: TaskShare, rules: ReadRules) -> Iterator[pa.RecordBatch]
     end_with_daemon()
     for part in share.parts:
         yield from _EntryReader(part, share.connection, rules).record_batches()
+
+
+@dataclass(frozen=True, slots=True)
+class _Undelivered:
+    """What is known of a message whose entry alone was looked at, as the native client would give it."""
+
+    published_ms: int
+
+    def partition_key(self) -> str:
+        return ""
+
+    def ordering_key(self) -> str:
+        return ""
+
+    def properties(self) -> dict[str, str]:
+        return {}
+
+    def publish_timestamp(self) -> int:
+        return self.published_ms
+
+    def event_timestamp(self) -> int:
+        return 0
+
+    def producer_name(self) -> str:
+        return ""
+
+    def int_schema_version(self) -> int:
+        return -1
 
 
 class _EntryReader:
@@ -128,7 +159,9 @@ class _EntryReader:
             batch_index = message_id.batch_index()
             row = batch_index if batch_index > 0 else 0
             if size == _CHUNKED:
-                self._pass_over(Position(ledger_id, entry_id))
+                full = self._pass_over(Position(ledger_id, entry_id), message)
+                if full:
+                    yield rows.take()
                 continue
             verdict = progress.judge(ledger_id, entry_id, row, size)
             while verdict is Verdict.GAP and not progress.is_done and self._skip_undeliverable():
@@ -150,14 +183,23 @@ class _EntryReader:
 
     def _note_chunked(self) -> None:
         text = f"{self._topic}: entry {self._progress.expected} is part of a chunked message, which this source does "
-        if not self._rules.skip_chunked:
+        if self._rules.chunked == "fail":
             raise FormatError(f"{text}not read; let producers send smaller messages, or set chunkedMessages to skip")
         _LOG.warning("%snot read; it is left out", text)
 
-    def _pass_over(self, last: Position) -> None:
-        """Go past a chunked message that was delivered whole, with its last chunk's id."""
+    def _pass_over(self, last: Position, message: Any) -> bool:
+        """Go past a chunked message that was delivered whole, with its last chunk's id; say if rows are to be given."""
+        if self._progress.is_done or self._progress.expected > last:
+            return False
         while not self._progress.is_done and self._progress.expected <= last:
             self._progress.skip_entry()
+        return self._note_row(last, message)
+
+    def _note_row(self, position: Position, message: Any) -> bool:
+        """Add the row of a message that is not read, at the place of its last chunk."""
+        if self._rules.chunked != "empty":
+            return False
+        return self._rows.add(message, (position.ledger_id, position.entry_id), -1, _CHUNKED)
 
     def _skip_undeliverable(self) -> bool:
         """Go past the expected entry if the broker never delivers it; return False if it must still come."""
@@ -174,6 +216,9 @@ class _EntryReader:
         self._denials = 0
         if header.chunk_id is not None:
             self._note_chunked()
+            if header.chunk_id == header.chunks - 1:
+                # Its first chunks lie before the plan, or are gone, so that it is never delivered.
+                self._note_row(position, _Undelivered(header.published_ms or 0))
         if header.chunk_id is not None or header.is_marker or header.is_aborted:
             self._progress.skip_entry()
             self._note_progress()

@@ -131,5 +131,5 @@ def register(spark: SparkSession) -> None:
 
 def _rules(options: SourceOptions) -> ReadRules:
     return ReadRules(
-        options.max_unreachable_s, options.rows_per_arrow_batch, options.fail_on_data_loss, options.skip_chunked
+        options.max_unreachable_s, options.rows_per_arrow_batch, options.fail_on_data_loss, options.chunked
     )
