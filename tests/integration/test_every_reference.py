@@ -15,6 +15,7 @@ from bookwarden.clusters.bookkeeper.last_entries import LastEntries
 from bookwarden.clusters.pulsar import unnamed_use
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.clusters.pulsar.topic_positions import topic_path
 from bookwarden.clusters.pulsar.topics import Topics
@@ -187,6 +188,11 @@ def test_the_compacted_ledger_in_use_is_kept_and_the_one_before_is_swept(
     assert decode_position_info(entry).compacted_ledger_id == second
     assert {named.place.kind for named in site.explain(second).everywhere or ()} >= {PlaceKind.COMPACTED_NOW}
     site.put_back(leaked)
+    # To a scan the node calls it deleted, so that it was left behind; the one in use is named by the entry.
+    pieces = ReferencePieces(site.metadata.stores, site.metadata.last_entries)
+    said = [row for piece in pieces.pieces() for row in pieces.read(piece).rows]
+    assert [row.gone for row in said if row.ledger_id == first] == [True]
+    assert [row.gone for row in said if row.ledger_id == second] == [False]
     without_brokers = MetadataReferences([site.metadata.store]).read([holder])[holder]
     assert isinstance(without_brokers, LiveReferences)
     assert without_brokers.unnamed_use is not None
