@@ -18,6 +18,7 @@ from bookwarden.clusters.bookkeeper.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
 from bookwarden.clusters.bookkeeper.tls import BookieTls
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
@@ -332,6 +333,7 @@ class MetadataContext(Resources):
             bookkeeper = self.stores[shared] if shared else self._open(settings, place.url, max_reads_per_second)
             self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
             self.bookkeeper_store = bookkeeper
+            self.undone = UndoneLedgers(bookkeeper)
             self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
                 list(self.stores.values()),
@@ -420,6 +422,7 @@ class UndoContext(Resources):
                 self._keep(journal_of(settings)),
                 decode_ledger_metadata,
                 self.name,
+                undone=metadata.undone,
                 discard_partial=discard_partial,
             )
 
@@ -466,6 +469,7 @@ class SweepContext(Resources):
                 entries=metadata.last_entries,
                 migrations=metadata.migrations,
                 sent=sent,
+                undone=metadata.undone,
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,

@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.metadata_paths import cursor_path, managed_ledger_path
 from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.each_store import on_oxia
+from servers.population import OLD_MS
 from servers.swept_store import SweptStore
 
 pytestmark = pytest.mark.servers
@@ -53,3 +56,22 @@ def test_a_cursors_node_with_a_field_that_no_cursor_has_keeps_its_ledger(connect
     site.write(cursor_path(holder.managed_ledger, "sub"), b"\x08\x01\x82\x01\x02\x08\x07")
     assert site.outcomes(holder, 130) == [Outcome.RETRY]
     assert site.left(130) == {130}
+
+
+def test_ledgers_that_were_undone_are_kept_until_their_records_are_withdrawn(connect_each: Connect) -> None:
+    store, ids = connect_each(), range(200, 260)
+    site, holder, undone = SweptStore(store), ManagedLedgerHolder("t/undone/persistent/orders"), UndoneLedgers(store)
+    site.ledgers(holder, *ids)
+    # The topic is there and lists none of them; of the last two others were meant.
+    site.population.names(holder, [])
+    others = {258: OLD_MS - 1, 259: OLD_MS + 1}
+    undone.note_many([UndoneLedger(found, "undo-1", 1, others.get(found, OLD_MS)) for found in ids])
+    undone.note_many([UndoneLedger(200, "undo-2", 2, None)])
+    rows = site.sweep(holder, *ids)
+    assert {found for found, row in rows.items() if row.outcome is Outcome.UNDONE} == set(ids) - set(others)
+    assert "mark ledger 200`" in rows[200].reason
+    assert "undo-2" in rows[200].reason
+    assert (site.left(*ids), sorted(site.journaled)) == (set(ids) - set(others), list(others))
+    assert undone.withdraw_many([200, 201, 999]) == {200, 201}
+    assert undone.withdraw_many([200]) == frozenset()
+    assert site.outcomes(holder, 200, 201, 202) == [Outcome.DELETED, Outcome.DELETED, Outcome.UNDONE]

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.journal import JournalEntry, UndoRecord, UndoStep
 from bookwarden.deletion.journal_reading import JournalDamage, JournalFolder, JournalReader
 from bookwarden.deletion.journal_writing import FileJournal
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
@@ -28,6 +30,7 @@ _UNDO = """
 import os, signal, sys
 from pathlib import Path
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.journal_reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal_writing import FileJournal
 from bookwarden.deletion.ports import NoMigrations
@@ -76,6 +79,7 @@ undo = Undo(
     mortal(journal, "append"),
     decode_ledger_metadata,
     "undo",
+    undone=mortal(UndoneLedgers(mortal(store, "create"), root + "-undone"), "note_many", "withdraw_many"),
 )
 deletions = SelectedDeletions(JournalReader(JournalFolder(folder)), Selection())
 for rows in undo.run(deletions):
@@ -108,6 +112,7 @@ def test_an_undo_killed_at_any_step_is_finished_by_the_next(
         begun = {record.ledger_id for record in _records(folder) if isinstance(record, UndoRecord)}
         there = {ledger_id for ledger_id in raw if _node(store, root, ledger_id) is not None}
         assert there <= begun, f"killed at step {step}"
+        assert there <= set(_undone(store, root)), f"killed at step {step}: a sweep would delete it again"
         again = _undo(zookeeper, root, folder, -1)
         assert again.stdout.split("\n")[:3] == ["1:restored", "2:restored", "3:lost"], (step, again.stderr)
         assert _node(store, root, 1) == raw[1], f"killed at step {step}"
@@ -116,6 +121,7 @@ def test_an_undo_killed_at_any_step_is_finished_by_the_next(
         assert _node(store, root, 4) is None, f"killed at step {step}"
         last = {record.ledger_id: record.step for record in _records(folder) if isinstance(record, UndoRecord)}
         assert last == {1: UndoStep.RESTORED, 2: UndoStep.RESTORED, 3: UndoStep.LOST}, f"killed at step {step}"
+        assert set(_undone(store, root)) == {1, 2}, f"killed at step {step}"
         step += 1
     assert step > 20, "an undo has more steps than that"
 
@@ -144,6 +150,10 @@ def _undo(zookeeper: LoneZooKeeper, root: str, folder: Path, fatal: int) -> subp
 def _node(store: MetadataStore, root: str, ledger_id: int) -> bytes | None:
     found = store.get(ledger_path(root, ledger_id))
     return found.value if found else None
+
+
+def _undone(store: MetadataStore, root: str) -> dict[int, UndoneLedger]:
+    return UndoneLedgers(store, f"{root}-undone").read_many(range(1, 5))
 
 
 def _records(folder: Path) -> list[object]:

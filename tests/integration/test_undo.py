@@ -51,6 +51,10 @@ class Deleted:
             "pulsar.admin_url": settings.pulsar.admin_url,
             "metadata_store.urls": f"['{self.site.store_url}']",
             "sweep.journal": settings.sweep.journal,
+            "deletion.topic": settings.deletion.topic,
+            "deletion.retry_topic": settings.deletion.retry_topic,
+            "deletion.dlq_topic": settings.deletion.dlq_topic,
+            "deletion.unlisted_grace_seconds": str(settings.deletion.unlisted_grace_seconds),
         }
         return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
@@ -64,6 +68,16 @@ class Deleted:
         result = CliRunner().invoke(cli, [*self.options, "-o", "json", "ledger", "read", str(ledger_id)])
         assert result.exit_code == 0, result.output
         return len(result.stdout.splitlines())
+
+    def sweep(self) -> list[str]:
+        """Sweep a mark of each of the ledgers, made long ago; what became of them."""
+        holder = ManagedLedgerHolder(TopicName.parse(self.topic).managed_ledger)
+        marks = [
+            ReceivedMark("topic", f"1:{number}:0", None, b"", {}, 1, mark=mark_of_holder(ledger_id, holder, "test"))
+            for number, ledger_id in enumerate(self.ledgers)
+        ]
+        with SweepContext(self.site.settings) as context:
+            return [row.outcome.value for rows in context.sweep.process(marks, RUN) for row in rows]
 
     def nodes(self) -> dict[int, bytes]:
         with MetadataContext(self.site.settings) as metadata:
@@ -86,13 +100,7 @@ def delete_two_ledgers(cluster: DevCluster, namespace: str, folder: Path) -> Del
         deleted = Deleted(site, topic, ids, before.raw, {})
         deleted.raw = deleted.nodes()
     assert len(deleted.raw) == 2
-    marks = [
-        ReceivedMark("topic", f"1:{number}:0", None, b"", {}, 1, mark=mark_of_holder(ledger_id, holder, "test"))
-        for number, ledger_id in enumerate(ids)
-    ]
-    with SweepContext(site.settings) as context:
-        outcomes = [row.outcome.value for rows in context.sweep.process(marks, RUN) for row in rows]
-    assert outcomes == ["deleted"] * 2
+    assert deleted.sweep() == ["deleted"] * 2
     assert deleted.nodes() == {}
     return deleted
 
@@ -129,6 +137,11 @@ def test_deleted_ledgers_come_back_and_are_read_again_by_us_and_by_the_topic(
     assert done["counts"] == {"restored": 2}
     assert deleted.nodes() == deleted.raw
     assert [deleted.entries(ledger_id) for ledger_id in deleted.ledgers] == [10, 10]
+    # The marks that deleted them come once more, as from the DLQ: the topic names neither.
+    assert deleted.sweep() == ["undone", "undone"]
+    assert deleted.nodes() == deleted.raw
+    explained = deleted.command("ledger", "explain", str(deleted.ledgers[0]))
+    assert (explained["outcome"], run["run"]) == ("undone", RUN)
     again = deleted.command("undo", "--ledger", str(deleted.ledgers[0]), "--yes")
     assert again["counts"] == {"restored": 1}
     with MetadataContext(deleted.site.settings) as metadata:
@@ -143,6 +156,20 @@ def test_deleted_ledgers_come_back_and_are_read_again_by_us_and_by_the_topic(
         assert [reader.read_next(30_000).data() for _ in MESSAGES] == MESSAGES
     finally:
         client.close()
+
+
+def test_a_ledger_that_was_undone_goes_again_when_it_is_marked_by_its_id(
+    pulsar_cluster: DevCluster, namespace: str, tmp_path: Path
+) -> None:
+    deleted = delete_two_ledgers(pulsar_cluster, namespace, tmp_path)
+    deleted.site.create_topics()
+    assert deleted.command("undo", "--run", RUN, "--yes")["counts"] == {"restored": 2}
+    assert deleted.sweep() == ["undone", "undone"]
+    marked = deleted.command("mark", "ledger", str(deleted.ledgers[0]), "--yes")
+    assert [row["state"] for row in marked["ledgers"]] == ["marked"]
+    assert deleted.command("ledger", "explain", str(deleted.ledgers[0]))["outcome"] == "deleted"
+    assert deleted.sweep() == ["deleted", "undone"]
+    assert list(deleted.nodes()) == [deleted.ledgers[1]]
 
 
 @pytest.mark.slow

@@ -62,7 +62,9 @@ class SweepingSite:
         now_ms = int(time.time() * 1000)
         metadata = self.metadata
         policy, entries = policy_of(self.settings), metadata.last_entries
-        found = explain_ledger(ledger_id, metadata.catalog, metadata.references, policy, now_ms, entries=entries)
+        found = explain_ledger(
+            *(ledger_id, metadata.catalog, metadata.references, policy, now_ms), entries=entries, undone=metadata.undone
+        )
         return find_everywhere(found, metadata.reference_scan)
 
     def new_ledgers(self, ledger_ids: Sequence[int]) -> list[StoredLedger]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.journal import JournalEntry
@@ -14,7 +15,7 @@ from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.holders import Holder
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
-from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.ledgers.received import FIRST_READ, ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
 from servers.population import Population
 
@@ -34,6 +35,7 @@ class SweptStore:
         self.sent: list[tuple[str, int, str]] = []
         self._sweep = Sweep(
             *(self.catalog, self.references, self, self, DeletionPolicy(), SweepLimits()),
+            undone=UndoneLedgers(store),
             clock=lambda: time.time() + _AHEAD_S,
         )
 
@@ -45,8 +47,10 @@ class SweptStore:
     def sweep(self, holder: Holder, *ids: int) -> dict[int, OutcomeRow]:
         """Sweep marks of the holder's ledgers, made long ago; a row for each."""
         marks = [
-            ReceivedMark("topic", f"1:{ledger_id}:0", None, b"", {}, 1, mark=mark_of_holder(ledger_id, holder, "test"))
-            for ledger_id in ids
+            ReceivedMark(
+                "topic", f"1:{found}:0", None, b"", {FIRST_READ: "1"}, 1, mark=mark_of_holder(found, holder, "")
+            )
+            for found in ids
         ]
         found = [row for rows in self._sweep.process(marks, "test/0") for row in rows]
         return {row.ledger_id: row for row in found if row.ledger_id is not None}

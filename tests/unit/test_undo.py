@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.journal import JournalEntry, JournalRecord, UndoRecord, UndoStep
 from bookwarden.deletion.journal_reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal_writing import FileJournal
 from bookwarden.deletion.survival import entries_to_ask, survey
 from bookwarden.deletion.undo import Undo
 from bookwarden.deletion.undo_rows import UndoOutcome, UndoRow
-from bookwarden.errors import FormatError, StoreMigratingError, StoreUnavailableError
+from bookwarden.errors import FormatError, StoreAccessError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
@@ -25,9 +27,20 @@ from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledge
 PATH = "/ledgers/00/0000/L0007"
 HELD, GONE = Holding(Presence.HELD), Holding(Presence.NOT_HELD)
 SILENT = Holding(Presence.UNKNOWN, "connection refused")
-CLOSED = LedgerMetadata(
-    3, LedgerState.CLOSED, 2, 2, 2, (Segment(0, ("b1", "b2")),), 1000, 9, "CRC32C", 1_600_000_000_000
-)
+CTIME = 1_600_000_000_000
+CLOSED = LedgerMetadata(3, LedgerState.CLOSED, 2, 2, 2, (Segment(0, ("b1", "b2")),), 1000, 9, "CRC32C", CTIME)
+
+
+class Noted(UndoneLedgers):
+    """Records of undone ledgers, with a look at the store before one is written."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.store)
+        self._site = site
+
+    def note_many(self, ledgers: Sequence[UndoneLedger]) -> None:
+        assert self._site.before_noting()
+        super().note_many(ledgers)
 
 
 @dataclass
@@ -40,12 +53,14 @@ class Site:
     usual: Holding = HELD
     asked: list[tuple[int, int]] = field(default_factory=list)
     before_asking: Callable[[], None] = lambda: None
+    before_noting: Callable[[], bool] = lambda: True
     moving: str = ""
     stops: int = 0
 
     def __post_init__(self) -> None:
         if self.store.get("/ledgers") is None:
             self.store.create("/ledgers", b"")
+        self.undone = Noted(self)
 
     def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
         self.before_asking()
@@ -94,6 +109,7 @@ class Site:
             journal,
             decode_ledger_metadata,
             "undo-1",
+            undone=self.undone,
             discard_partial=discard_partial,
         )
 
@@ -400,3 +416,31 @@ def test_metadata_that_was_written_again_since_it_was_put_back_is_not_taken_away
     (row,) = site.undo()
     assert row.reason.endswith("its metadata stays")
     assert site.raw() == entry.raw
+
+
+def test_a_record_of_the_undo_is_there_before_the_ledger_and_stays_unless_that_is_lost(site: Site) -> None:
+    site.deleted()
+    site.deleted(ledger_id=8, path="/ledgers/00/0000/L0008")
+    site.answers.update({(bookie, 8, entry): GONE for bookie in ("b1", "b2") for entry in (0, 9)})
+    site.before_noting = lambda: [site.raw(), site.raw("/ledgers/00/0000/L0008")] == [None, None]
+    assert [row.outcome for row in site.undo()] == [UndoOutcome.RESTORED, UndoOutcome.LOST]
+    assert site.undone.read_many([7, 8]) == {7: UndoneLedger(7, "undo-1", site.undone.read_many([7])[7].at_ms, CTIME)}
+    # A second undo writes it too, and none that only looks.
+    site.before_noting = lambda: True
+    site.undone.withdraw_many([7])
+    site.preview()
+    assert site.undone.read_many([7]) == {}
+    site.undo(selection=Selection(ledger_ids=frozenset({7})))
+    assert set(site.undone.read_many([7])) == {7}
+
+
+def test_an_undo_that_may_not_write_its_records_goes_on_and_says_so(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> bool:
+        raise StoreAccessError("/bookwarden/undone: no right to create")
+
+    site.deleted()
+    site.before_noting = refuse
+    assert [row.outcome for row in site.undo()] == [UndoOutcome.RESTORED]
+    assert "stop it until no mark is in flight: /bookwarden/undone" in caplog.text

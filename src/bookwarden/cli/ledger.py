@@ -58,6 +58,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
             now_ms,
             copies=lambda: metadata.offload_stores,
             entries=metadata.last_entries,
+            undone=metadata.undone,
         )
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)

@@ -170,8 +170,8 @@ def mark_ledger(
 ) -> None:
     """Mark ledgers by their ids, and remove nothing.
 
-    Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names. Those that
-    have gone meanwhile are told, and the others marked.
+    Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names; one that
+    was undone it keeps no longer. Those that have gone meanwhile are told, and the others marked.
     """
     confirmed = _Confirmed()
     with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:
@@ -189,10 +189,15 @@ def mark_ledger(
             return
         require_marking(invocation.settings)
         confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
+        # First, or the sweep might be faster, and keep a ledger that it was just told to delete.
+        undone = context.metadata.undone.withdraw_many([found.ledger_id for found in marks])
         with confirmed.told_at_interruption():
             report = context.marker.mark(marks)
     rows = _rows((), report.ledgers) + _gone(gone)
-    invocation.write(_ledgers_document(rows, "The sweep deletes what nobody refers to."))
+    note = "The sweep deletes what nobody refers to."
+    if undone:
+        note += f" It kept {len(undone):,} of them until now, because an undo had put them back."
+    invocation.write(_ledgers_document(rows, note))
     if report.failed:
         raise BookwardenError(f"{len(report.failed)} of {counted(len(marks), 'mark')} failed; run the command again")
     _end_with(gone)

@@ -32,8 +32,9 @@ _TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m
 _SHOWN = 100
 _DONE = (UndoOutcome.RESTORED, UndoOutcome.NOTHING_TO_DO, UndoOutcome.WOULD_RESTORE)
 _NEXT = (
-    "A ledger was restored, not what named it: its topic does not list it, and a mark of it that is still in flight "
-    "deletes it again. Ask the bookies once more, by the same command, when each has collected its garbage. "
+    "A ledger was restored, not what named it: its topic does not list it. The sweep keeps it, whatever marks of it "
+    "are still in flight, until `bookwarden mark ledger ID`. Ask the bookies once more, by the same command, when each "
+    "has collected its garbage. "
     "What to do next: docs/undo.md"
 )
 

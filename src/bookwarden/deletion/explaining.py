@@ -17,6 +17,7 @@ from bookwarden.deletion.ports import (
     ReferenceSearch,
 )
 from bookwarden.deletion.topic_lists import TopicLists
+from bookwarden.deletion.undone import WOULD_DELETE, NothingUndone, ReadsUndone, undone_decision
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holders import Holder, LiveReferences, References
@@ -30,6 +31,7 @@ _VERDICTS = {
     Outcome.WAITING: "nothing yet: the mark would wait, without a retry on its count",
     Outcome.STILL_REFERENCED: "it would be kept: its holder, or a shadow topic of it, names it",
     Outcome.INSIDE_LIST: "it would be kept, and its mark would go to the DLQ: its topic's list lost it",
+    Outcome.UNDONE: "it would be kept: an undo has put it back",
     Outcome.ALREADY_GONE: "nothing: it is gone already",
     Outcome.MISMATCH: "it would be kept: its custom metadata does not fit its holder",
     Outcome.RETRY: "nothing yet: the mark would be retried",
@@ -73,11 +75,12 @@ def explain_ledger(
     *,
     copies: Callable[[], OffloadedCopies] = NoStores,
     entries: LastEntryReader | None = None,
+    undone: ReadsUndone | None = None,
 ) -> Explanation:
     """Read what there is to know of a ledger, and decide as the sweep would about a mark that has waited its grace.
 
     ``copies`` opens the stores in which an offloaded copy is looked at that is said to be the only one; ``entries`` are
-    asked of a ledger that goes only if it is empty.
+    asked of a ledger that goes only if it is empty; ``undone`` has the records of ledgers that were undone.
     """
     (reading,) = catalog.read_many([ledger_id])
     if isinstance(reading, AbsentLedger):
@@ -103,6 +106,10 @@ def explain_ledger(
         asked = [(holder, ledger_id)]
         decision = left_behind.verdicts(asked, {ledger_id: reading}, {holder: found})[holder, ledger_id]
         verdict = _LEFT_BEHIND if decision.action is Action.DELETE else _VERDICTS[decision.outcome]
+    record = (undone or NothingUndone()).read_many([ledger_id]).get(ledger_id)
+    if decision.action in WOULD_DELETE and record is not None and record.is_of(reading):
+        decision = undone_decision(record)
+        verdict = _VERDICTS[decision.outcome]
     reason = _reason(decision, found, ledger_id)
     return Explanation(reading, holder, found, decision.outcome, verdict, reason)
 

@@ -27,6 +27,7 @@ from bookwarden.deletion.ports import (
 )
 from bookwarden.deletion.sent_on import NoSentRecords, Sendings, SentRecords
 from bookwarden.deletion.topic_lists import TopicLists
+from bookwarden.deletion.undone import NothingUndone, ReadsUndone, keep_undone
 from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.holders import Holder, References, UnknownReferences
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
@@ -100,6 +101,7 @@ class Sweep:
         entries: LastEntryReader | None = None,
         migrations: MetadataMigrations | None = None,
         sent: SentRecords | None = None,
+        undone: ReadsUndone | None = None,
         verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
@@ -115,6 +117,7 @@ class Sweep:
         self._migrations = migrations or NoMigrations()
         self._sendings = Sendings(sent or NoSentRecords())
         self._isolation = Isolation()
+        self._undone = undone or NothingUndone()
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
@@ -200,6 +203,7 @@ class Sweep:
         # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)
+        decided = keep_undone(decided, readings, self._undone)
         decided, not_done = self._delete(decided, readings, references, run)
         return _Attempt(decided, readings, now_ms, not_done)
 

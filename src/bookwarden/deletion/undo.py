@@ -8,6 +8,7 @@ of the same ledgers goes on from there.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -18,7 +19,8 @@ from bookwarden.deletion.journal_reading import Deletion
 from bookwarden.deletion.ports import EntryProbe, MetadataMigrations, RestoringCatalog
 from bookwarden.deletion.survival import Survival, entries_to_ask, survey
 from bookwarden.deletion.undo_rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
-from bookwarden.errors import FormatError
+from bookwarden.deletion.undone import NothingUndone, RecordsUndone
+from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.metadata import (
     DeleteResult,
@@ -28,7 +30,9 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
+from bookwarden.ledgers.undone import UndoneLedger
 
+logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 500
 
 _STEPS = {
@@ -51,6 +55,7 @@ class Undo:
         decode: Callable[[bytes], LedgerMetadata],
         name: str,
         *,
+        undone: RecordsUndone | None = None,
         discard_partial: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -65,6 +70,7 @@ class Undo:
         self._decode = decode
         self._name = name
         self._discard_partial = discard_partial
+        self._undone = undone or NothingUndone()
         self._clock = clock
 
     def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
@@ -89,7 +95,9 @@ class Undo:
     def _put_back(self, deletions: Sequence[Deletion]) -> set[int]:
         """Put the metadata of those ledgers back that have none now and can be restored; return their ids."""
         self._migrations.await_writes()
-        absent = [case.deletion for case in self._examine(deletions) if case.is_absent]
+        cases = self._examine(deletions)
+        self._note([case for case in cases if case.metadata is not None and not case.was_never_deleted])
+        absent = [case.deletion for case in cases if case.is_absent]
         if absent:
             self._record([(deletion, UndoStep.BEGUN) for deletion in absent])
             self._catalog.restore_many([(d.entry.ledger_id, d.entry.path, d.entry.raw) for d in absent])
@@ -157,7 +165,25 @@ class Undo:
     def _take_away(self, cases: Sequence[UndoCase]) -> dict[int, DeleteResult]:
         stored = [case.reading for case in cases if isinstance(case.reading, StoredLedger)]
         results = self._catalog.delete_many(stored)
+        gone = (DeleteResult.DELETED, DeleteResult.ABSENT)
+        self._withdraw([found.ledger_id for found, result in zip(stored, results, strict=True) if result in gone])
         return {reading.ledger_id: result for reading, result in zip(stored, results, strict=True)}
+
+    def _note(self, cases: Sequence[UndoCase]) -> None:
+        """Let every sweep know that these ledgers are to stay, before they are there to be deleted."""
+        now_ms = int(self._clock() * 1000)
+        records = [UndoneLedger(case.ledger_id, self._name, now_ms, case.ctime_ms) for case in cases]
+        try:
+            self._undone.note_many(records)
+        except StoreAccessError as error:
+            # Bookies do not wait: what is put back without a record can still be saved from a mark, by hand.
+            logger.warning("the sweep will not know of this undo, so stop it until no mark is in flight: %s", error)
+
+    def _withdraw(self, ledger_ids: Sequence[int]) -> None:
+        try:
+            self._undone.withdraw_many(ledger_ids)
+        except StoreAccessError as error:
+            logger.warning("records of ledgers that are lost stay: %s", error)
 
     def _record(self, steps: Sequence[tuple[Deletion, UndoStep]]) -> None:
         now_ms = int(self._clock() * 1000)

@@ -73,6 +73,11 @@ class UndoCase:
         return self.obstacle is None and isinstance(self.reading, AbsentLedger)
 
     @property
+    def ctime_ms(self) -> int | None:
+        """When the ledger was made; None if that is not known."""
+        return None if self.metadata is None else self.metadata.ctime_ms
+
+    @property
     def was_never_deleted(self) -> bool:
         """Whether its node is the one that was journaled, which the delete then did not reach."""
         entry, reading = self.deletion.entry, self.reading

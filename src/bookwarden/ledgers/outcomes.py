@@ -12,6 +12,7 @@ class Outcome(enum.Enum):
     DELETED = "deleted"
     ALREADY_GONE = "already gone"
     STILL_REFERENCED = "still referenced"
+    UNDONE = "undone"
     MISMATCH = "mismatch"
     INSIDE_LIST = "inside the list"
     MALFORMED = "malformed"

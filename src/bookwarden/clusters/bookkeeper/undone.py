@@ -1,0 +1,84 @@
+"""Which ledgers were put back by an undo: a node for each beside BookKeeper's metadata, where every sweep sees it.
+
+The node's path is made of the id as that of a ledger is; its value is JSON: undo (its name), at (ms) and ctime (ms, of
+the ledger's metadata, or null). Pulsar's migration to another store copies the nodes like all others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.errors import LostRaceError, OutcomeUnknownError
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.undone import UndoneLedger
+from bookwarden.metastore.interface import MetadataStore
+
+UNDONE_ROOT = "/bookwarden/undone"
+_WRITES_IN_FLIGHT = 16
+
+
+class UndoneLedgers:
+    """The records in the store that has BookKeeper's metadata. Every call may raise StoreError."""
+
+    def __init__(self, store: MetadataStore, root: str = UNDONE_ROOT) -> None:
+        self._store = store
+        self._root = root
+
+    def read_many(self, ledger_ids: Sequence[int]) -> dict[int, UndoneLedger]:
+        """Give the records of those of the ledgers that have one.
+
+        A record is written before its ledger is put back, so whoever has read the ledger finds it, without a sync.
+        """
+        # Where nothing was ever undone there is one question, however many the ledgers.
+        if not ledger_ids or self._store.get(self._root) is None:
+            return {}
+        nodes = self._store.get_many([ledger_path(self._root, ledger_id) for ledger_id in ledger_ids])
+        found = zip(ledger_ids, nodes, strict=True)
+        return {ledger_id: _decode(ledger_id, node.value) for ledger_id, node in found if node is not None}
+
+    def note_many(self, ledgers: Sequence[UndoneLedger]) -> None:
+        """Write the record of each ledger, over one that is there."""
+        with ThreadPoolExecutor(_WRITES_IN_FLIGHT, thread_name_prefix="undone") as pool:
+            # Exhausted, so that the first error is raised.
+            list(pool.map(self._note, ledgers))
+
+    def withdraw_many(self, ledger_ids: Sequence[int]) -> frozenset[int]:
+        """Take the records of these ledgers away; return those that had one."""
+        paths = [ledger_path(self._root, ledger_id) for ledger_id in ledger_ids]
+        nodes = zip(ledger_ids, paths, self._store.get_many(paths), strict=True)
+        found = [(ledger_id, path, node) for ledger_id, path, node in nodes if node is not None]
+        if not found:
+            return frozenset()
+        results = self._store.delete_many([(path, node.version) for _, path, node in found])
+        for (ledger_id, _, _), result in zip(found, results, strict=True):
+            if result not in (DeleteResult.DELETED, DeleteResult.ABSENT):
+                raise OutcomeUnknownError(
+                    f"the record that ledger {ledger_id} was undone may still be there: run the command again"
+                )
+        return frozenset(ledger_id for ledger_id, _, _ in found)
+
+    def _note(self, ledger: UndoneLedger) -> None:
+        path, value = ledger_path(self._root, ledger.ledger_id), _encode(ledger)
+        try:
+            self._store.create(path, value, make_parents=True)
+        except LostRaceError:
+            node = self._store.get(path)
+            if node is not None:
+                self._store.put(path, value, node.version)
+
+
+def _encode(ledger: UndoneLedger) -> bytes:
+    return json.dumps({"undo": ledger.undo, "at": ledger.at_ms, "ctime": ledger.ctime_ms}).encode()
+
+
+def _decode(ledger_id: int, value: bytes) -> UndoneLedger:
+    """Read a record; one that cannot be read keeps its ledger all the same."""
+    try:
+        fields = json.loads(value)
+        ctime = fields["ctime"]
+        return UndoneLedger(ledger_id, str(fields["undo"]), int(fields["at"]), None if ctime is None else int(ctime))
+    except (ValueError, TypeError, KeyError):
+        return UndoneLedger(ledger_id, "an undo whose record cannot be read", 0, None)
