@@ -8,11 +8,12 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.metadata_paths import cursor_path, managed_ledger_path
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, UnknownReferences
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.pb import managed_ledger_pb2
+from contract.conftest import StoreMaker
 from servers.each_store import on_oxia
 from servers.population import OLD_MS
 from servers.swept_store import SweptStore
@@ -43,9 +44,9 @@ def test_a_node_whose_bytes_are_something_else_keeps_its_ledgers_at_the_cost_of_
         assert site.outcomes(holder, first, first + 1) == [Outcome.RETRY] * 2
         assert site.left(first, first + 1) == {first, first + 1}
     # With its node repaired the topic lets go of what it does not list, and no more.
-    site.population.names(holder, [120])
-    assert site.outcomes(holder, 120, 121) == [Outcome.STILL_REFERENCED, Outcome.DELETED]
-    assert (site.left(120, 121), site.journaled) == ({120}, [121])
+    site.population.names(holder, [121])
+    assert site.outcomes(holder, 120, 121) == [Outcome.DELETED, Outcome.STILL_REFERENCED]
+    assert (site.left(120, 121), site.journaled) == ({121}, [120])
 
 
 def test_a_cursors_node_with_a_field_that_no_cursor_has_keeps_its_ledger(connect_each: Connect) -> None:
@@ -62,8 +63,9 @@ def test_ledgers_that_were_undone_are_kept_until_their_records_are_withdrawn(con
     store, ids = connect_each(), range(200, 260)
     site, holder, undone = SweptStore(store), ManagedLedgerHolder("t/undone/persistent/orders"), UndoneLedgers(store)
     site.ledgers(holder, *ids)
-    # The topic is there and lists none of them; of the last two others were meant.
-    site.population.names(holder, [])
+    # The topic is there and has trimmed them; of the last two others were meant.
+    site.ledgers(holder, 299)
+    site.population.names(holder, [299])
     others = {258: OLD_MS - 1, 259: OLD_MS + 1}
     undone.note_many([UndoneLedger(found, "undo-1", 1, others.get(found, OLD_MS)) for found in ids])
     undone.note_many([UndoneLedger(200, "undo-2", 2, None)])
@@ -75,3 +77,45 @@ def test_ledgers_that_were_undone_are_kept_until_their_records_are_withdrawn(con
     assert undone.withdraw_many([200, 201, 999]) == {200, 201}
     assert undone.withdraw_many([200]) == frozenset()
     assert site.outcomes(holder, 200, 201, 202) == [Outcome.DELETED, Outcome.DELETED, Outcome.UNDONE]
+
+
+def test_a_broken_node_of_another_topic_delays_marks_and_costs_none_of_them_a_retry(
+    connect_each: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, holder = connect_each(), ManagedLedgerHolder("t/waiting/persistent/orders")
+    site, broken = SweptStore(store, shadow_refresh=60), ManagedLedgerHolder("t/waiting/persistent/shadow")
+    site.ledgers(holder, 301, 302, 309)
+    site.ledgers(broken, 310)
+    site.population.names(holder, [309])
+    path = managed_ledger_path(broken.name)
+    site.write(path, b"PULSAR.SHADOW_SOURCE and no more")
+    rows = site.sweep(holder, 301, 302)
+    assert [row.outcome for row in rows.values()] == [Outcome.WAITING] * 2
+    assert path in rows[301].reason
+    # What is wrong with its own node is a topic's own affair.
+    assert site.outcomes(broken, 310) == [Outcome.RETRY]
+    assert [what for what, _, _ in site.sent] == ["wait", "wait", "retry"]
+    assert site.left(301, 302, 309, 310) == {301, 302, 309, 310}
+    assert [record.name for record in caplog.records].count("bookwarden.clusters.pulsar.references") == 1
+    site.population.names(broken, [310])
+    assert SweptStore(store, shadow_refresh=60).outcomes(holder, 301) == [Outcome.DELETED]
+
+
+def test_a_node_that_the_store_refuses_to_show_concerns_its_own_holder(connect: StoreMaker) -> None:
+    hidden, seen = (ManagedLedgerHolder(f"t/guarded/persistent/{name}") for name in ("hidden", "seen"))
+    guarding = connect(digest=("warden", "secret"), acl="creator")
+    for shadow_refresh, of_others, ledger_id in ((0.0, Outcome.DELETED, 400), (60.0, Outcome.WAITING, 401)):
+        site = SweptStore(connect(), shadow_refresh=shadow_refresh)
+        site.ledgers(hidden, ledger_id + 10)
+        site.ledgers(seen, ledger_id)
+        site.ledgers(seen, ledger_id + 50)
+        site.population.names(seen, [ledger_id + 50])
+        path = managed_ledger_path(hidden.name)
+        if guarding.get(path) is None:
+            guarding.create(path, b"")
+        marks = {**site.sweep(hidden, ledger_id + 10), **site.sweep(seen, ledger_id)}
+        assert (marks[ledger_id + 10].outcome, marks[ledger_id].outcome) == (Outcome.RETRY, of_others)
+        assert path in marks[ledger_id + 10].reason
+        assert ledger_id + 10 in site.left(ledger_id + 10)
+        read = site.references.read([hidden, seen])
+        assert isinstance(read[hidden], UnknownReferences)

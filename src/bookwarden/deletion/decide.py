@@ -128,12 +128,17 @@ def _judge(
     if difference is not None:
         return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
-        return _retry(f"references of {mark.holder()}: {references.reason}")
+        return _unknown(mark, references)
     if mark.ledger_id in references.left_behind and mark.ledger_id not in references.puzzling:
         return _judge_left_behind(mark, reading, references, circumstances, policy)
     if references.names(mark.ledger_id):
         return _judge_referenced(mark, references, circumstances, policy)
     return _judge_unreferenced(mark, reading, references, circumstances, policy)
+
+
+def _unknown(mark: PendingDeletion, references: UnknownReferences) -> Decision:
+    text = f"references of {mark.holder()}: {references.reason}"
+    return _wait(text) if references.elsewhere else _retry(text)
 
 
 def _judge_referenced(
@@ -238,7 +243,7 @@ def _judge_copy(
         if difference is not None:
             return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
-        return _retry(f"references of {mark.holder()}: {references.reason}")
+        return _unknown(mark, references)
     if not all(listed.offload is None or listed.offload.understood for listed in references.with_copies):
         return _retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
     if mark.offload_context.uuid in references.offloaded:

@@ -144,9 +144,13 @@ class LiveReferences:
 
 @dataclass(frozen=True, slots=True)
 class UnknownReferences:
-    """A holder's references could not be read or understood: nothing may be concluded from it."""
+    """A holder's references could not be read or understood: nothing may be concluded from it.
+
+    ``elsewhere``: the holder's own nodes are sound, and another's may name its ledgers too.
+    """
 
     reason: str
+    elsewhere: bool = False
 
 
 References = LiveReferences | UnknownReferences

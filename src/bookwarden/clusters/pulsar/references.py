@@ -5,6 +5,7 @@ A failed, partial or unparsable read never means "not referenced": it is Unknown
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +20,10 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     managed_ledger_node,
     schema_node,
 )
-from bookwarden.clusters.pulsar.shadows import Shadows, ShadowTopics
+from bookwarden.clusters.pulsar.refused_nodes import NodeValue, read_each
+from bookwarden.clusters.pulsar.shadows import ShadowDoubt, Shadows, ShadowTopics
 from bookwarden.clusters.pulsar.unnamed_use import AsksBrokers, ReadsLastEntries, UnnamedUses
-from bookwarden.errors import ConfigError, FormatError, StoreError
+from bookwarden.errors import ConfigError, FormatError, StoreAccessError, StoreError
 from bookwarden.ledgers.holders import (
     BucketHolder,
     CompactedHolder,
@@ -35,10 +37,11 @@ from bookwarden.ledgers.holders import (
 )
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo
 from bookwarden.ledgers.metadata import Condition
-from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
-from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import validate_path
 
+logger = logging.getLogger(__name__)
 # What each root says of one node; None where it has no such node.
 _OfRoots = Sequence[NodeReferences | None]
 
@@ -70,6 +73,7 @@ class MetadataReferences:
         self._shadows = [ShadowTopics(store, shadow_refresh) for store in stores] if shadow_refresh > 0 else []
         self._seen_from_ledgers = tuple(seen_from_ledgers or [None] * len(stores))
         self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
+        self._doubts_told: list[ShadowDoubt] = []
 
     def read(self, holders: Sequence[Holder]) -> Mapping[Holder, References]:
         """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
@@ -80,6 +84,7 @@ class MetadataReferences:
         nodes: dict[Holder, tuple[ReferenceNode, ...]] = {}
         distinct = list(dict.fromkeys(holders))
         shadows = [root.known() for root in self._shadows] if _any_topic(distinct) else []
+        doubts = self._told([doubt for root in shadows for doubt in root.doubts])
         for holder in distinct:
             try:
                 nodes[holder] = (*_nodes_of(holder), *_nodes_of_shadows(holder, shadows))
@@ -94,11 +99,26 @@ class MetadataReferences:
         index, conditions = self._read(distinct_nodes)
         for holder, needed in nodes.items():
             found = self._references(holder, needed, index)
-            if isinstance(found, LiveReferences):
+            elsewhere = _doubt_elsewhere(holder, needed, doubts) if doubts else None
+            if elsewhere is not None and isinstance(found, LiveReferences):
+                found = UnknownReferences(f"{elsewhere}: it may be a shadow topic, of this topic too", elsewhere=True)
+            elif isinstance(found, LiveReferences):
                 demanded = tuple(chain.from_iterable(conditions.get(node.path, ()) for node in needed))
                 found = replace(found, conditions=demanded) if demanded else found
             references[holder] = found
         return references
+
+    def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
+        """Tell of the doubts about which topics are shadows, once as long as they are the same."""
+        if doubts and doubts != self._doubts_told:
+            logger.warning(
+                "%d managed ledgers cannot be read and may be shadow topics: marks of all data ledgers wait for them; "
+                "the first: %s",
+                len(doubts),
+                doubts[0],
+            )
+        self._doubts_told = doubts
+        return doubts
 
     def _read(self, nodes: Sequence[ReferenceNode]) -> tuple[ReferenceIndex, dict[str, list[Condition]]]:
         """Read these nodes in all roots; with the conditions, by path, that they are as they were read."""
@@ -110,6 +130,9 @@ class MetadataReferences:
             for node, value in zip(nodes, found, strict=True):
                 if value is None:
                     index.note_absent(node.path, root)
+                elif isinstance(value, StoreAccessError):
+                    doubt = Doubt(node.path, root, str(value))
+                    index.add_node(NodeReferences(node.path, root, doubt=doubt))
                 else:
                     references, _ = node.read(value.value, root)
                     index.add_node(references)
@@ -122,7 +145,8 @@ class MetadataReferences:
         for root in zip(*found, strict=True):
             for node in root:
                 if node is not None and node.doubt is not None:
-                    return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}")
+                    of_others = isinstance(holder, ManagedLedgerHolder) and node.path != needed[0].path
+                    return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}", elsewhere=of_others)
         own, *others = found
         exists = any(node is not None for node in own)
         if isinstance(holder, ManagedLedgerHolder):
@@ -146,10 +170,12 @@ class MetadataReferences:
         return LiveReferences(named, exists)
 
 
-def _values(store: MetadataStore, nodes: Sequence[ReferenceNode]) -> list[Versioned | None]:
+def _values(store: MetadataStore, nodes: Sequence[ReferenceNode]) -> list[NodeValue]:
     store.sync()
     # Where there are no managed ledgers at all the URL is wrong, and every ledger would look unreferenced.
-    *values, top = store.get_many([*(node.path for node in nodes), MANAGED_LEDGERS_ROOT])
+    *values, top = read_each(store, [*(node.path for node in nodes), MANAGED_LEDGERS_ROOT])
+    if isinstance(top, StoreAccessError):
+        raise top
     if top is None:
         raise StoreError(
             f"a metadata store has no node {MANAGED_LEDGERS_ROOT}, so it is no Pulsar's: "
@@ -190,14 +216,20 @@ def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
 
 
 def _nodes_of_shadows(holder: Holder, shadows: Sequence[Shadows]) -> tuple[ManagedLedgerNode, ...]:
-    """Name the nodes of the shadows of a topic; FormatError where it cannot be told which they are."""
+    """Name the nodes of the shadows of a topic, as far as they can be told."""
     if not shadows or not isinstance(holder, ManagedLedgerHolder):
         return ()
-    for root in shadows:
-        if root.doubts:
-            raise FormatError(f"{root.doubts[0]}: it may be a shadow topic, of this topic too")
     names = dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
     return tuple(managed_ledger_node(name) for name in names)
+
+
+def _doubt_elsewhere(
+    holder: Holder, needed: Sequence[ReferenceNode], doubts: Sequence[ShadowDoubt]
+) -> ShadowDoubt | None:
+    """Find a doubt about another's node than the topic's own, which was just read."""
+    if not isinstance(holder, ManagedLedgerHolder):
+        return None
+    return next((doubt for doubt in doubts if doubt.path != needed[0].path), None)
 
 
 def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:

@@ -11,10 +11,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bookwarden.clusters.pulsar.managed_ledger_names import walk_managed_ledgers
 from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
-from bookwarden.errors import FormatError
+from bookwarden.clusters.pulsar.refused_nodes import read_each
+from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
@@ -22,6 +24,16 @@ from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 
 _READ_AT_ONCE = 1000
+
+
+class ShadowDoubt(NamedTuple):
+    """A node that cannot be read and may be a shadow of anything."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,7 @@ class Shadows:
     """
 
     by_source: Mapping[str, tuple[str, ...]]
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[ShadowDoubt, ...] = ()
 
 
 class ShadowTopics:
@@ -62,12 +74,15 @@ def read_shadows(store: MetadataStore) -> Shadows:
     found: defaultdict[str, list[str]] = defaultdict(list)
     doubts = []
     for names in _portions(walk_managed_ledgers(store)):
-        nodes = store.get_many([managed_ledger_path(name) for name in names])
+        nodes = read_each(store, [managed_ledger_path(name) for name in names])
         for name, node in zip(names, nodes, strict=True):
+            if isinstance(node, StoreAccessError):
+                doubts.append(ShadowDoubt(managed_ledger_path(name), str(node)))
+                continue
             try:
                 sources = _sources(name, node.value if node is not None else b"")
             except FormatError as error:
-                doubts.append(f"{managed_ledger_path(name)}: {error}")
+                doubts.append(ShadowDoubt(managed_ledger_path(name), str(error)))
                 continue
             for source in sources:
                 found[source].append(name)
