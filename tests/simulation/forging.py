@@ -67,6 +67,8 @@ def _worth_a_try(world: World) -> list[Ledger]:
     for topic in world.topics():
         if topic.damaged or not topic.is_own or topic.name.local_name.startswith("rescued"):
             ids.update(ledger.ledger_id for ledger in topic.ledgers)
+        ids.update(topic.in_memory, topic.creating)
+        ids.update(one.ledger_id for one in topic.ledgers if one.offload and one.offload.bookkeeper_deleted)
     found = [ledger for ledger in world.ledgers.values() if ledger.ledger_id in ids or ledger.damaged]
     return found or list(world.ledgers.values())
 

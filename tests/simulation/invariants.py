@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.orphans.applying import ApplyResult
-from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.classes import PLANNED, LedgerClass
 
 from .channel import Topics
 from .model import Ledger, World
@@ -44,7 +44,7 @@ def every_leak_is_told(world: World, topics: Topics, scan: Scan | None, applied:
             raise Violation(
                 "leak", f"ledger {ledger.ledger_id} of {ledger.holder} is leaked, and the scan says: {kind}"
             )
-        if found.ledger_class is not LedgerClass.ORPHAN or ledger.ledger_id in marked or applied is None:
+        if found.ledger_class.value not in PLANNED or ledger.ledger_id in marked or applied is None:
             continue
         told = {one.ledger_id for one in (*applied.held_back, *applied.dropped)}
         if ledger.ledger_id not in told:

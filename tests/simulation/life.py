@@ -64,7 +64,7 @@ class Life:
         self._found_clusters(rng)
         delay = 3600.0 if rng.random() < 0.25 else 0.0
         policy = DeletionPolicy(max_retries=4, delete_delay=delay)
-        deployment = Deployment(policy, honest_clocks="clocks" not in features and "forged times" not in features)
+        deployment = Deployment(policy)
         self.topics = Topics(self.world.clock)
         self.journal = MemoryJournal(self.world.clock)
         self.sweeper = Sweeper(self.world, self.topics, self.journal, deployment)

@@ -19,8 +19,16 @@ from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, PlaceKind
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.orphans.classes import LedgerClass
-from bookwarden.orphans.classify import Classified, Knowledge, born_ms, classify, classify_named, sign_of_life
+from bookwarden.orphans.classes import PLANNED
+from bookwarden.orphans.classify import (
+    Classified,
+    Knowledge,
+    born_ms,
+    classify,
+    classify_left,
+    classify_named,
+    sign_of_life,
+)
 from bookwarden.orphans.guards import GuardLimits, cutoff_of
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, FileDigest, PlanCounts, PlanManifest
@@ -113,7 +121,7 @@ def scan(
         if row.path in still
     ]
     classes = _classified(roots, there, references, doubts, cutoff_ms)
-    orphans = [row for row in there if classes[row.ledger_id].ledger_class is LedgerClass.ORPHAN]
+    orphans = [row for row in there if classes[row.ledger_id].ledger_class.value in PLANNED]
     before = plans.newest
     candidates = [_candidate(row, classes[row.ledger_id], before, now_ms) for row in sorted(orphans)]
     plan_id = f"plan-{len(plans.scans)}"
@@ -167,15 +175,20 @@ def _classified(
     roots: Roots, rows: Sequence[ListedLedger], references: Sequence[ListedReference], doubts: list[Doubt], cutoff: int
 ) -> dict[int, Classified]:
     places: dict[int, set[str]] = {}
+    in_use: set[int] = set()
     for reference in references:
         if reference.ledger_id is not None:
             places.setdefault(reference.ledger_id, set()).add(reference.place)
+            if not reference.gone:
+                in_use.add(reference.ledger_id)
     known = _knowledge(roots, rows, references, doubts, cutoff, places)
     found = {}
     for row in rows:
         named = places.get(row.ledger_id)
         if named is None:
             found[row.ledger_id] = classify(row, known)
+        elif row.ledger_id not in in_use:
+            found[row.ledger_id] = classify_left(row, _TOPIC_PLACES, known)
         else:
             only_logs = all(place in _LOG_PLACES for place in named)
             found[row.ledger_id] = classify_named(row, _LOG_PLACES if only_logs else _TOPIC_PLACES)

@@ -41,7 +41,6 @@ class Deployment:
 
     policy: DeletionPolicy
     brokers: bool = True
-    honest_clocks: bool = True
 
 
 @dataclass
@@ -148,7 +147,7 @@ class Sweeper:
             if (ledger_id, version) not in self.journal.written:
                 raise Violation("journal", f"ledger {ledger_id} is deleted and was not journaled")
             waited = self.world.clock.now - self.first_read.get(ledger_id, self.world.clock.now)
-            if self.deployment.honest_clocks and waited < self.deployment.policy.delete_delay:
+            if waited < self.deployment.policy.delete_delay:
                 raise Violation("delay", f"ledger {ledger_id} is deleted {waited:.0f} s after it was first looked at")
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from simulation.mutations import MUTATIONS
 from simulation.runner import STEPS_OF_A_LIFE, hunt
 from simulation.script import FEATURES, KNOWN, play, script_of, shrunk
 from simulation.violation import Violation
 
 STEPS = 20_000
+MOST_STEPS = 8_000
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +47,9 @@ def test_a_script_is_made_as_small_as_it_can_be() -> None:
 def test_a_violation_tells_how_to_play_it_again() -> None:
     assert str(Violation("lost", "ledger 5")) == "lost: ledger 5"
     assert KNOWN.keys() <= FEATURES
+
+
+@pytest.mark.parametrize("hole", MUTATIONS)
+def test_a_hole_that_is_put_back_is_found(hole: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTATIONS[hole](monkeypatch)
+    assert hunt(MOST_STEPS, FEATURES - KNOWN.keys(), shrink=False) is not None
