@@ -175,6 +175,8 @@ def unsubscribe(world: World, rng: Random) -> None:
 
 def _drop_cursor(world: World, topic: Topic, cursor: Cursor, rng: Random) -> None:
     world.nodes.remove(topic.cursor_path(cursor))
+    # What only the broker's memory has of the subscription goes with it, and is leaked.
+    topic.in_memory -= {one for one in topic.in_memory if world.ledgers[one].holder == holder_of_bucket(topic, cursor)}
     left = [*cursor.buckets.values()] + ([] if cursor.ledger_id is None else [cursor.ledger_id])
     for ledger_id in left:
         world.drop_or_leak(ledger_id, rng, 0.3)

@@ -28,9 +28,8 @@ from .journal import MemoryJournal
 from .model import World
 from .violation import Violation
 
-_FINAL = frozenset(
-    {Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.STILL_REFERENCED, Outcome.MISMATCH, Outcome.WOULD_DELETE}
-)
+_SENT_ON = (Outcome.RETRY, Outcome.DELAYED, Outcome.WAITING)
+_DEAD = (Outcome.GAVE_UP, Outcome.MALFORMED, Outcome.POISONOUS)
 _GONE = (Outcome.DELETED, Outcome.ALREADY_GONE)
 _MOST_AT_ONCE = 40
 
@@ -116,13 +115,13 @@ class Sweeper:
         self._batch = []
 
     def _check(self, message: Message, row: OutcomeRow, before: frozenset[int]) -> None:
-        if row.bookie_cluster and row.outcome in _FINAL:
+        if row.bookie_cluster and row.outcome not in (*_SENT_ON, *_DEAD):
             raise Violation("foreign", f"a mark of {row.bookie_cluster} was settled here: {row.outcome.value}")
         origin = message.properties.get(ORIGIN_MESSAGE_ID, message.message_id)
-        if row.outcome in (Outcome.GAVE_UP, Outcome.MALFORMED, Outcome.POISONOUS):
+        if row.outcome in _DEAD:
             if (DLQ, origin) not in self.topics.sent_on:
                 raise Violation("unsettled", f"message {message.message_id} was given up and is not in the DLQ")
-        elif row.outcome not in _FINAL:
+        elif row.outcome in _SENT_ON:
             if (RETRY, origin) not in self.topics.sent_on:
                 raise Violation("unsettled", f"message {message.message_id} is to be retried and was not sent on")
         elif row.outcome is Outcome.STILL_REFERENCED:
