@@ -8,43 +8,21 @@ from typing import Any
 
 import pytest
 
-from bookwarden.clusters.pulsar import reference_nodes, references
+from bookwarden.clusters.pulsar import references
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.clusters.pulsar.retries import RetrySender
 from bookwarden.clusters.pulsar.unnamed_use import UnnamedUses
 from bookwarden.deletion import decide, sweeping
-from bookwarden.errors import FormatError
 from bookwarden.ledgers.holders import LiveReferences
-from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
-from bookwarden.metastore.store_clock import StoreClock
-from bookwarden.wire import managed_ledger
 
 from . import journal, scanning
 
 Put = Callable[[pytest.MonkeyPatch], None]
 
 
-def _unknown_fields(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(managed_ledger, "refuse_unknown", lambda message, what: None)
-
-
-def _doubts(patch: pytest.MonkeyPatch) -> None:
-    def decoded(raw: bytes) -> ManagedLedgerInfo:
-        try:
-            return managed_ledger.decode_managed_ledger(raw)
-        except FormatError:
-            return ManagedLedgerInfo()
-
-    patch.setattr(reference_nodes, "decode_managed_ledger", decoded)
-
-
 def _bookie_cluster(patch: pytest.MonkeyPatch) -> None:
     judge = decide._judge
     patch.setattr(decide, "_judge", lambda mark, *rest: judge(replace(mark, bookie_cluster=""), *rest))
-
-
-def _clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StoreClock, "__call__", lambda clock: clock._local())
 
 
 def _left_behind_unseen(patch: pytest.MonkeyPatch) -> None:
@@ -80,24 +58,12 @@ def _custom_metadata(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "custom_metadata_mismatch", lambda holder, custom: None)
 
 
-def _grace(patch: pytest.MonkeyPatch) -> None:
-    judge = decide._judge_unreferenced
-
-    def hasty(reading: Any, found: Any, circumstances: Any, policy: Any) -> decide.Decision:
-        return judge(reading, found, circumstances, replace(policy, unlisted_grace=0.0))
-
-    patch.setattr(decide, "_judge_unreferenced", hasty)
-
-
 def _replays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sweeping.Sweep, "_send_on", lambda sweep, decided, now_ms: None)
 
 
 MUTATIONS: dict[str, Put] = {
-    "fields that a list cannot have are passed over": _unknown_fields,
-    "a list that cannot be read names nothing": _doubts,
     "a mark of other bookies is carried out": _bookie_cluster,
-    "ages go by the clock of the executor": _clock,
     "what a broker left behind is not planned": _left_behind_unseen,
     "only the first metadata root is read": _roots,
     "shadow topics are not looked for": _shadows,
@@ -105,6 +71,5 @@ MUTATIONS: dict[str, Put] = {
     "retries count as sent before they are": _flush,
     "nothing is journaled": _journal,
     "the custom metadata is not looked at": _custom_metadata,
-    "a ledger just made is not spared": _grace,
     "what is to be retried is not sent on": _replays,
 }
