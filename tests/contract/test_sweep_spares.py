@@ -43,6 +43,9 @@ def test_a_node_whose_bytes_are_something_else_keeps_its_ledgers_at_the_cost_of_
         site.write(managed_ledger_path(holder.name), value)
         assert site.outcomes(holder, first, first + 1) == [Outcome.RETRY] * 2
         assert site.left(first, first + 1) == {first, first + 1}
+        if first < 120:
+            # What cannot be read is a doubt about every topic of the store.
+            site.population.names(holder, [first])
     # With its node repaired the topic lets go of what it does not list, and no more.
     site.population.names(holder, [121])
     assert site.outcomes(holder, 120, 121) == [Outcome.DELETED, Outcome.STILL_REFERENCED]
@@ -99,6 +102,22 @@ def test_a_broken_node_of_another_topic_delays_marks_and_costs_none_of_them_a_re
     assert [record.name for record in caplog.records].count("bookwarden.clusters.pulsar.references") == 1
     site.population.names(broken, [310])
     assert SweptStore(store, shadow_refresh=60).outcomes(holder, 301) == [Outcome.DELETED]
+
+
+def test_a_ledger_that_another_topic_lists_is_spared_whoever_made_it(connect_each: Connect) -> None:
+    store = connect_each()
+    owner, rescuer = (ManagedLedgerHolder(f"t/rescued/persistent/{name}") for name in ("orders", "orders-rescued"))
+    site = SweptStore(store, shadow_refresh=60)
+    site.ledgers(owner, 501, 502, 509)
+    site.population.names(owner, [509])
+    # Put back under another name, without a word of whose they were.
+    site.population.names(rescuer, [501])
+    rows = site.sweep(owner, 501, 502)
+    assert [row.outcome for row in rows.values()] == [Outcome.STILL_REFERENCED, Outcome.DELETED]
+    assert rescuer.name in rows[501].reason
+    # What it lists is read anew each time, whenever the last look at all topics was.
+    site.population.names(rescuer, [600])
+    assert site.outcomes(owner, 501) == [Outcome.DELETED]
 
 
 def test_a_node_that_the_store_refuses_to_show_concerns_its_own_holder(connect: StoreMaker) -> None:

@@ -352,10 +352,25 @@ def test_a_node_that_may_be_a_shadow_and_cannot_be_read_is_a_doubt_about_every_t
     assert "tenant/other/persistent/broken" in found.reason
 
 
-def test_a_broken_node_that_is_no_shadow_is_no_doubt_about_others() -> None:
+def test_a_broken_node_may_list_any_ledger_and_is_a_doubt_about_others() -> None:
     root = metadata_root()
     root.create("/managed-ledgers/tenant/other/persistent/broken", b"\x0a\xff", make_parents=True)
-    assert live(SOURCE, MetadataReferences([root], shadow_refresh=60)).names(1)
+    found = MetadataReferences([root], shadow_refresh=60).read([SOURCE])[SOURCE]
+    assert isinstance(found, UnknownReferences)
+    assert found.elsewhere
+
+
+def test_who_else_lists_a_ledger_that_is_asked_about_counts_as_a_shadow() -> None:
+    roots = metadata_root(), metadata_root()
+    for root, ids in zip(roots, ([5, 7], [5, 8]), strict=True):
+        root.create("/managed-ledgers/tenant/other/persistent/rescued", topic(*ids), make_parents=True)
+    references = MetadataReferences(roots, shadow_refresh=60)
+    found = references.read([SOURCE], {SOURCE: [1, 5, 6]})[SOURCE]
+    assert isinstance(found, LiveReferences)
+    assert found.naming_shadow(5) == "tenant/other/persistent/rescued"
+    assert found.naming_shadow(8) is not None
+    assert not found.names(6)
+    assert not live(SOURCE, references).names(5)
 
 
 def test_a_compressed_shadow_is_found() -> None:

@@ -145,7 +145,7 @@ def test_a_ledger_that_only_the_shadow_lists_is_kept_until_the_shadow_drops_it(
     assert first in listed(site, copy)
     row = site.outcome(first, holder)
     assert row.outcome is Outcome.STILL_REFERENCED
-    assert f"{managed_ledger_of(copy)}, a shadow of" in row.reason
+    assert f"{managed_ledger_of(copy)}, which lists ledgers of" in row.reason
     assert site.exists(first)
     deletion_site.overrides = {"deletion.shadow_refresh_seconds": "0"}
     with SweepingSite(deletion_site.settings) as blind:

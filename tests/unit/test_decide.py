@@ -259,6 +259,8 @@ def test_a_ledger_that_only_a_shadow_topic_lists_is_kept_and_the_shadow_is_told(
     assert decided(stored(), references, age=0).outcome is Outcome.RETRY
     decision = decided(stored(), references)
     assert decision.outcome is Outcome.STILL_REFERENCED
-    assert decision.reason.startswith("tenant/ns/persistent/shadow, a shadow of tenant/ns/persistent/orders,")
+    assert decision.reason.startswith(
+        "tenant/ns/persistent/shadow, which lists ledgers of tenant/ns/persistent/orders,"
+    )
     named_by_both = replace(references, ledger_ids=frozenset({7}))
     assert decided(stored(), named_by_both).reason.startswith("tenant/ns/persistent/orders still")

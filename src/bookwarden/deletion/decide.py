@@ -146,7 +146,7 @@ def _judge_referenced(
 ) -> Decision:
     namer = str(mark.holder())
     if mark.ledger_id not in references.ledger_ids:
-        namer = f"{references.naming_shadow(mark.ledger_id)}, a shadow of {namer},"
+        namer = f"{references.naming_shadow(mark.ledger_id)}, which lists ledgers of {namer},"
     return _still_named(f"{namer} still names the ledger", circumstances, policy)
 
 

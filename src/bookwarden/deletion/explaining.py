@@ -96,7 +96,7 @@ def explain_ledger(
         mark.validate()
     except FormatError as error:
         return _without_mark(reading, "it would be kept, whatever a mark of it says", str(error), holder)
-    found = references.read([holder])[holder]
+    found = references.read([holder], {holder: [ledger_id]})[holder]
     circumstances = Circumstances(attempts=0, age=policy.still_referenced_grace, now_ms=now_ms)
     decision = decide(mark, reading, found, circumstances, policy)
     decision = TopicLists(catalog, entries, policy).settle(mark, decision, reading, found)

@@ -6,6 +6,7 @@ The list is read again behind the looks at the copy: it must say what it said be
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from bookwarden.deletion.decide import Action, Decision, DeletionPolicy, limit_retries
@@ -75,7 +76,10 @@ class LeftBehind:
             problem = why_not_whole(copy, looked[copy], max(length, _listed(references[holder], ledger_id).size))
             verdicts[holder, ledger_id] = _PROVEN if problem is None else _kept(copy, problem)
         proven = [one for one, verdict in verdicts.items() if verdict is _PROVEN]
-        now = self._references.read(list(dict.fromkeys(holder for holder, _ in proven))) if proven else {}
+        ledgers: defaultdict[Holder, list[int]] = defaultdict(list)
+        for holder, ledger_id in proven:
+            ledgers[holder].append(ledger_id)
+        now = self._references.read(list(ledgers), ledgers) if proven else {}
         for holder, ledger_id in proven:
             found = now[holder]
             unchanged = isinstance(found, LiveReferences) and found.left_behind.get(ledger_id) == _listed(

@@ -110,8 +110,12 @@ class NoMigrations:
 class ReferenceReader(Protocol):
     """Pulsar's metadata, over all configured metadata roots."""
 
-    def read(self, holders: Sequence[Holder]) -> Mapping[Holder, References]:
+    def read(
+        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
+    ) -> Mapping[Holder, References]:
         """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
+
+        ``ledgers`` are those that are asked about: who else lists one of them counts as a shadow.
 
         Raises StoreError when a metadata root as a whole does not answer.
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -196,7 +197,10 @@ class Sweep:
             self._migrations.await_writes()
         sound = [(holder, message) for holder, message in step if holder is not None]
         readings = self._read(sound)
-        references = self._references.read(list(dict.fromkeys(holder for holder, _ in sound)))
+        ledgers: defaultdict[Holder, list[int]] = defaultdict(list)
+        for holder, message in sound:
+            ledgers[holder].append(_mark(message).ledger_id)
+        references = self._references.read(list(ledgers), ledgers)
         now_ms = int(self._clock() * 1000)
         decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
         decided = self._lists.carry_out(decided, readings, references)

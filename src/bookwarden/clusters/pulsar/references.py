@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from uuid import UUID
@@ -75,8 +75,12 @@ class MetadataReferences:
         self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
         self._doubts_told: list[ShadowDoubt] = []
 
-    def read(self, holders: Sequence[Holder]) -> Mapping[Holder, References]:
+    def read(
+        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
+    ) -> Mapping[Holder, References]:
         """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
+
+        A managed ledger that listed one of these ``ledgers`` at the last look for shadows is read like a shadow.
 
         Raises StoreError when a metadata root does not answer, or is no Pulsar's: then nothing is known of anybody.
         """
@@ -87,7 +91,10 @@ class MetadataReferences:
         doubts = self._told([doubt for root in shadows for doubt in root.doubts])
         for holder in distinct:
             try:
-                nodes[holder] = (*_nodes_of(holder), *_nodes_of_shadows(holder, shadows))
+                nodes[holder] = (
+                    *_nodes_of(holder),
+                    *_nodes_of_others(holder, shadows, (ledgers or {}).get(holder, ())),
+                )
             except FormatError as error:
                 references[holder] = UnknownReferences(str(error))
         distinct_nodes = list(dict.fromkeys(chain.from_iterable(nodes.values())))
@@ -215,12 +222,17 @@ def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
     return nodes
 
 
-def _nodes_of_shadows(holder: Holder, shadows: Sequence[Shadows]) -> tuple[ManagedLedgerNode, ...]:
-    """Name the nodes of the shadows of a topic, as far as they can be told."""
+def _nodes_of_others(
+    holder: Holder, shadows: Sequence[Shadows], ledger_ids: Iterable[int]
+) -> tuple[ManagedLedgerNode, ...]:
+    """Name the nodes of the shadows of a topic, and of whoever else lists one of these ledgers."""
     if not shadows or not isinstance(holder, ManagedLedgerHolder):
         return ()
     names = dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
-    return tuple(managed_ledger_node(name) for name in names)
+    names |= dict.fromkeys(
+        name for root in shadows for ledger_id in ledger_ids for name in root.listed.listers(ledger_id)
+    )
+    return tuple(managed_ledger_node(name) for name in names if name != holder.name)
 
 
 def _doubt_elsewhere(
