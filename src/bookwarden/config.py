@@ -80,6 +80,8 @@ class MetadataStoreSettings(_Section):
     urls: tuple[str, ...] = Field(default=("zk:127.0.0.1:2181",), min_length=1)
     bookkeeper_url: str | None = None
     ledgers_root: str | None = None
+    separate_roots: tuple[str, ...] = ()
+    allow_unseen_roots: bool = False
     digest_user: str | None = None
     digest_password: SecretStr | None = None
     oxia_token: SecretStr | None = None

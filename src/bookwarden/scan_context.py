@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import closing
 from typing import Protocol
@@ -14,7 +13,6 @@ from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.brokers import broker_clock
 from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
-from bookwarden.clusters.pulsar.other_roots import roots_without_bookkeeper
 from bookwarden.clusters.pulsar.reference_check import still_names
 from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.config import Settings
@@ -22,10 +20,9 @@ from bookwarden.context import (
     MetadataContext,
     bookkeeper_place_of,
     connection_of,
-    open_single_store,
 )
 from bookwarden.deletion.mark import Marker
-from bookwarden.errors import ConfigError, FormatError, StoreAccessError
+from bookwarden.errors import ConfigError, FormatError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import scheme_of, split_chroot, with_chroot
@@ -38,9 +35,8 @@ from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import ClusterIdentity
 from bookwarden.orphans.ports import CopyPlanStore, PlanStore
 from bookwarden.resources import Resources
+from bookwarden.roots_context import require_all_roots
 from bookwarden.wire.avro import PendingDeletionCodec
-
-_LOG = logging.getLogger(__name__)
 
 
 def guard_limits_of(settings: Settings) -> GuardLimits:
@@ -124,36 +120,12 @@ class ScanContext(Resources):
         """Read which cluster it is; a snapshot's is that of the live one."""
         return cluster_identity_of(self._settings, self.metadata.bookkeeper_store)
 
-    def unconfigured_roots(self) -> list[str]:
-        """Name the metadata roots beside those of the settings that may be over the same BookKeeper, as URLs.
+    def require_all_roots(self) -> list[str]:
+        """Raise RefusedError where a root that is not in the settings shares their BookKeeper, or may.
 
-        Only those on the ensembles of the settings can be seen. Raises StoreError where one does not answer.
+        Returns what is to be told of other roots all the same; StoreError where an ensemble does not answer.
         """
-        place = bookkeeper_place_of(self._source)
-        configured: dict[str, set[str]] = {}
-        for url in self._source.metadata_store.urls:
-            ensemble, chroot = split_chroot(url)
-            configured.setdefault(ensemble, set()).add(chroot)
-        ledgers_ensemble, ledgers_chroot = split_chroot(place.url)
-        configured.setdefault(ledgers_ensemble, set())
-        found = []
-        for ensemble, chroots in configured.items():
-            here = ensemble == ledgers_ensemble
-            ledgers_root = ledgers_chroot + place.ledgers_root if here else None
-            for root in self._roots_on(ensemble, ledgers_root):
-                if root not in chroots:
-                    found.append(with_chroot(ensemble, root))
-        return found
-
-    def _roots_on(self, ensemble: str, ledgers_root: str | None) -> list[str]:
-        with closing(open_single_store(self._source, ensemble)) as store:
-            try:
-                return roots_without_bookkeeper(store, ledgers_root)
-            except StoreAccessError as error:
-                _LOG.warning(
-                    "whether other Pulsar clusters have their metadata on %s cannot be seen: %s", ensemble, error
-                )
-                return []
+        return require_all_roots(self._source, self.metadata)
 
     def clocks(self) -> dict[str, int]:
         """Ask others for the time, in milliseconds since the epoch; a scan of a snapshot asks nobody.
@@ -202,6 +174,7 @@ def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
         "urls": tuple(replaced(url) for url in store.urls),
         "bookkeeper_url": replaced(place.url),
         "ledgers_root": place.ledgers_root,
+        "separate_roots": tuple(replaced(url) for url in store.separate_roots if split_chroot(url)[0] in ensembles),
     }
     return settings.model_copy(update={"metadata_store": store.model_copy(update=changed)})
 
@@ -240,6 +213,10 @@ class OrphanApplyContext(Resources):
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
             )
+
+    def require_all_roots(self) -> list[str]:
+        """Do as ScanContext does: another cluster may have come since the scan."""
+        return require_all_roots(self._settings, self._metadata)
 
     def identity(self) -> ClusterIdentity:
         """Read which cluster it is now."""

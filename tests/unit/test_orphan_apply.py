@@ -86,6 +86,7 @@ class World:
         self.identities = itertools.repeat(CLUSTER)
         self.steps = 0
         self.kill_at: int | None = None
+        self.shared_by = ""
         self.now_s = NOW_S
         self.batches: list[ApplyResult] = []
         self.tick: Callable[[], None] = lambda: None
@@ -130,6 +131,11 @@ class World:
     def identity(self) -> ClusterIdentity:
         self.step()
         return next(self.identities)
+
+    def require_all_roots(self) -> None:
+        self.step()
+        if self.shared_by:
+            raise RefusedError(f"{self.shared_by} shares this BookKeeper")
 
     def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
         self.step()
@@ -300,6 +306,15 @@ def test_a_plan_is_refused_before_it_is_asked_what_is_due() -> None:
     world = World([candidate(0, first_seen_ms=BEGUN_MS)], cluster=replace(CLUSTER, instance_id="another"))
     with pytest.raises(RefusedError, match="'another'"):
         world.apply().run("p")
+
+
+@pytest.mark.parametrize("execute", [False, True])
+def test_nothing_is_marked_while_another_cluster_shares_the_bookkeeper(execute: bool) -> None:
+    world = World([candidate(0)])
+    world.shared_by = "zk:host/green"
+    with pytest.raises(RefusedError, match="zk:host/green shares"):
+        world.apply().run("p", execute=execute)
+    assert (world.sent, world.kept) == ([], None)
 
 
 def test_what_may_be_emptied_is_given_by_name() -> None:

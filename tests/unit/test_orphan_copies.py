@@ -254,6 +254,9 @@ class World:
     def identity(self) -> ClusterIdentity:
         return CLUSTER
 
+    def require_all_roots(self) -> None:
+        pass
+
     def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
         self.left_to_send -= len(marks)
         if self.left_to_send < 0:

@@ -47,6 +47,7 @@ def test_a_killed_jvm_is_told_as_one_error_of_ours(monkeypatch: pytest.MonkeyPat
             spark.alive = False
             raise ConnectionRefusedError(111, "Connection refused")
 
+    monkeypatch.setattr(driver, "prove_roots", lambda *_: None)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: Query())
     settings = load_settings(overrides={"sweep.lock": "''", "metadata_store.urls": "['memory:killed']"})
     with pytest.raises(SparkError, match="no longer answers"):
@@ -73,6 +74,7 @@ def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pyt
     store = MemoryStore()
     monkeypatch.setattr(bookwarden.context, "open_metadata_store", lambda *_, **__: store)
     monkeypatch.setattr(driver, "_SESSION_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(driver, "prove_roots", lambda *_: None)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: FinishedQuery())
     usual = {"deletion.subscription": "one", "metadata_store.session_timeout_seconds": "0.1"}
     other = "/bookwarden/sweeps/" + encode_local_name(f"{load_settings().deletion.topic} one")

@@ -95,7 +95,7 @@ def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resu
 
     with _progress(invocation) as tell:
         result = run_scan(settings, snapshot=snapshot, resume=resume, progress=tell, say=invocation.say, local=True)
-    invocation.write(describe_plan(result.plan, result.summary))
+    invocation.write(describe_plan(result.plan, result.summary, notes=result.notes))
     return result.exit_code
 
 

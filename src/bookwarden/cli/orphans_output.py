@@ -26,8 +26,12 @@ def describe_plan(
     candidates: Sequence[Candidate] = (),
     copies: Sequence[CopyCandidate] = (),
     applied: tuple[ApplyProgress, ApplyProgress] | None = None,
+    notes: Sequence[str] = (),
 ) -> Document:
-    """Tell what a scan found, and what its plan would do; how far its ledgers and its copies were ``applied``."""
+    """Tell what a scan found, and what its plan would do; how far its ledgers and its copies were ``applied``.
+
+    ``notes`` are what an operator should look at besides.
+    """
     parts: list[Part] = [_facts(plan, summary, applied), *_fuzzy(summary), _classes(summary)]
     parts += [
         _counts("orphans by cause", "cause", summary.by_cause),
@@ -37,11 +41,13 @@ def describe_plan(
     ]
     parts += _missing(summary) + _inside_lists(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan)
     parts += _candidates(candidates) + _copies(copies)
+    parts += [Note(f"To check: {note}.") for note in notes]
     parts.append(Note(_verdict(plan, summary)))
     progress, copy_progress = applied or (None, None)
     data = {
         "plan": plan,
         "summary": summary,
+        "to_check": list(notes),
         "candidates": [candidate._asdict() for candidate in candidates],
         "copies": [{**copy._asdict(), "uuid": str(copy.uuid)} for copy in copies],
         "progress": progress,

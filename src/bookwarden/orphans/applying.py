@@ -251,6 +251,8 @@ class Application(ABC, Generic[PlansT, PlannedT]):
                 "them on"
             )
         plan = self.examine(plan_id, allow_emptied).refused_or_plan()
+        # Another cluster may have come since the scan, or the roots in the settings may be fewer.
+        self._cluster.require_all_roots()
         run = self._begin(plan, execute)
         for candidates in self._batches(plan):
             due = run.due(candidates)

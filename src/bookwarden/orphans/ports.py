@@ -65,3 +65,9 @@ class ClusterProbe(Protocol):
 
     def identity(self) -> ClusterIdentity:
         """Read which cluster it is now; StoreError if that cannot be read."""
+
+    def require_all_roots(self) -> object:
+        """Raise RefusedError where a metadata root that the settings do not name shares their BookKeeper, or may.
+
+        StoreError where that cannot be seen.
+        """

@@ -64,10 +64,10 @@ class OrphanScan:
     def begin(self, snapshot: str | None = None) -> str:
         """Begin a scan of the live stores, or of a snapshot; return its id. Nothing is read yet.
 
-        Raises RefusedError where clocks differ, or a metadata root is to be seen that the settings do not name.
+        Raises RefusedError where clocks differ, or a metadata root that the settings do not name shares the BookKeeper.
         """
         with folder_errors(self._settings), ScanInput(self._settings, snapshot, 1).open() as context:
-            _require_all_roots(context)
+            notes = context.require_all_roots()
             begun_ms = int(time.time() * 1000)
             header = ScanHeader(
                 tables=TABLES,
@@ -79,6 +79,7 @@ class OrphanScan:
                 clocks=context.clocks(),
                 cluster=asdict(context.identity()),
                 settings=self._settings.orphans.model_dump(mode="json"),
+                notes=notes,
             )
             # Clocks that differ, and a snapshot of the future, are told before anything is read.
             self._cutoff(header)
@@ -190,16 +191,6 @@ def read_second_pass(
             CompareListings(source, begun_ms),
         )
         return {LATE_STAGE: references.result(), CHANGES_STAGE: changes}
-
-
-def _require_all_roots(context: ScanContext) -> None:
-    others = context.unconfigured_roots()
-    if others:
-        raise RefusedError(
-            f"there are managed ledgers in {', '.join(others)} too, which may be on the same BookKeeper, and "
-            "metadata_store.urls does not name it: add it there, since what only it names would look like an orphan (a "
-            "root that is no longer in use does no harm there)"
-        )
 
 
 def _again(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bookwarden.errors import RefusedError
@@ -15,7 +15,10 @@ TABLES = 2
 
 @dataclass(frozen=True)
 class ScanHeader:
-    """What a scan is about, as it was begun; times in milliseconds since the epoch."""
+    """What a scan is about, as it was begun; times in milliseconds since the epoch.
+
+    ``notes`` are what an operator should know of metadata roots that the settings do not name.
+    """
 
     tables: int
     scan_id: str
@@ -26,6 +29,7 @@ class ScanHeader:
     clocks: dict[str, int]
     cluster: dict[str, Any]
     settings: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
 
     @property
     def identity(self) -> ClusterIdentity:

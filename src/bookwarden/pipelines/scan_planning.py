@@ -74,10 +74,11 @@ _MOST_DOUBTS = 100_000
 
 @dataclass(frozen=True)
 class ScanResult:
-    """The plan that a scan made, and what the scan found."""
+    """The plan that a scan made, and what the scan found; ``notes`` are those of its header."""
 
     plan: PlanManifest
     summary: Summary
+    notes: tuple[str, ...] = ()
 
     @property
     def orphans(self) -> int:
@@ -209,7 +210,7 @@ class Planning:
             known_copies = () if before is None else plans.all_copies(before)
             orphaned = list(numbered(copies.candidates, known_copies, created_ms))
             plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()}, orphaned)
-        return ScanResult(plan, summary)
+        return ScanResult(plan, summary, tuple(header.notes))
 
     def _emptied(self, found: Classification, ids: ScanIds, context: ScanContext) -> tuple[Emptied, ...]:
         """Name what exists and would be left without a ledger."""

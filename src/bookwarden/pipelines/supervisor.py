@@ -240,6 +240,10 @@ class Supervisor:
         """Ask for a gentle stop; safe to call from a signal handler or another thread."""
         self._stopping.set()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until a stop is asked for; say whether it was."""
+        return self._stopping.wait(seconds)
+
     def run(self) -> None:
         """Return after a gentle stop, or when a query of `once` is through.
 

@@ -25,6 +25,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.ledger_deletion import LedgerDeletion
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.own_jvm import OwnJvm, own_jvm
+from bookwarden.pipelines.proven_roots import prove_roots
 from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
 from bookwarden.pipelines.sweep_lock import SweepLock
 from bookwarden.pipelines.task_beats import figures_of
@@ -134,8 +135,9 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
 
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
-    while it failed, DataGoneError when messages were trimmed or skipped, and RefusedError while another sweep of the
-    subscription runs.
+    while it failed, DataGoneError when messages were trimmed or skipped, RefusedError while another sweep of the
+    subscription runs or another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper do not
+    belong together.
     """
     with MetadataContext(settings) as metadata:
         return _run_sweep(spark, settings, metadata, once=once)
@@ -173,6 +175,8 @@ def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContex
             _stopped_by_signals(supervisor.stop),
             _published(settings, metrics),
         ):
+            if not sweep.dry_run:
+                prove_roots(settings, metadata, patience, supervisor.wait)
             supervisor.run()
     finally:
         _unless_gone(lambda: spark.streams.removeListener(pulse))

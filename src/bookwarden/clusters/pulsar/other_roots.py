@@ -6,15 +6,16 @@ configured is where the references to half of all ledgers may stand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.metadata_paths import MANAGED_LEDGERS_ROOT
+from bookwarden.errors import StoreAccessError
 from bookwarden.metastore.interface import MetadataStore
 
 # How deep a chroot may lie, as in zk:host/company/pulsar-1.
 _DEPTH: Final = 2
+_ASKED_AT_ONCE: Final = 1_000
 # Nodes of a Pulsar, a BookKeeper and ZooKeeper itself: none of them is above a chroot, and some have millions of names.
 _NO_CHROOTS: Final = frozenset(
     {
@@ -24,34 +25,45 @@ _NO_CHROOTS: Final = frozenset(
     }
 )
 
+# Told of a node that may not be looked at, and the error.
+Refused = Callable[[str, StoreAccessError], None]
 
-def roots_on(ensemble: MetadataStore) -> list[str]:
+
+def roots_on(ensemble: MetadataStore, refused: Refused | None = None) -> list[str]:
     """Name the chroots with managed ledgers, as paths in a store without a chroot; the root of all is "".
 
     Chroots deeper than two names are not found. Raises StoreError where the store does not answer, or does not let us
-    look.
+    look; with ``refused`` what may not be looked at is told and left out.
     """
-    return list(_below(ensemble, "", _DEPTH))
+    ensemble.sync()
+    return sorted(_among(ensemble, [""], _DEPTH, refused))
 
 
-def roots_without_bookkeeper(ensemble: MetadataStore, ledgers_root: str | None) -> list[str]:
-    """Name the chroots whose Pulsar may use the BookKeeper at this path; None for a BookKeeper on another ensemble.
-
-    A Pulsar with a BookKeeper in its own chroot is left out: it is taken to use that one. Raises as `roots_on` does.
-    """
-    return [root for root in roots_on(ensemble) if not _has_its_own(ensemble, root, ledgers_root)]
-
-
-def _has_its_own(ensemble: MetadataStore, root: str, ledgers_root: str | None) -> bool:
-    own = root + DEFAULT_LEDGERS_ROOT
-    return own != ledgers_root and any(ensemble.get_many([f"{own}/LAYOUT", f"{own}/INSTANCEID"]))
-
-
-def _below(ensemble: MetadataStore, path: str, depth: int) -> Iterator[str]:
-    names = ensemble.children_of(path or "/")
-    if MANAGED_LEDGERS_ROOT.strip("/") in names:
-        yield path
+def _among(store: MetadataStore, paths: Sequence[str], depth: int, refused: Refused | None) -> Iterator[str]:
+    for at in range(0, len(paths), _ASKED_AT_ONCE):
+        yield from _with_managed_ledgers(store, paths[at : at + _ASKED_AT_ONCE])
     if depth:
-        for name in names:
-            if name not in _NO_CHROOTS:
-                yield from _below(ensemble, f"{path}/{name}", depth - 1)
+        below = [f"{path}/{name}" for path in paths for name in _names(store, path, refused) if name not in _NO_CHROOTS]
+        yield from _among(store, below, depth - 1, refused)
+
+
+def _with_managed_ledgers(store: MetadataStore, paths: Sequence[str]) -> list[str]:
+    """Name those of the paths below which managed ledgers are; a node that may not be read is there all the same."""
+    try:
+        nodes = store.get_many([f"{path}{MANAGED_LEDGERS_ROOT}" for path in paths])
+    except StoreAccessError:
+        if len(paths) == 1:
+            return list(paths)
+        half = len(paths) // 2
+        return _with_managed_ledgers(store, paths[:half]) + _with_managed_ledgers(store, paths[half:])
+    return [path for path, node in zip(paths, nodes, strict=True) if node is not None]
+
+
+def _names(store: MetadataStore, path: str, refused: Refused | None) -> list[str]:
+    try:
+        return store.children_of(path or "/")
+    except StoreAccessError as error:
+        if refused is None:
+            raise
+        refused(path or "/", error)
+        return []
