@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.brokers import broker_clock
 from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
-from bookwarden.clusters.pulsar.reference_check import still_names
+from bookwarden.clusters.pulsar.reference_check import still_named
 from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
 from bookwarden.config import Settings
 from bookwarden.context import (
@@ -145,9 +145,13 @@ class ScanContext(Resources):
         """Name the namespaces that have policies in any metadata root."""
         return frozenset().union(*(known_namespaces(store) or () for store in self.metadata.stores.values()))
 
-    def still_names(self, reference: ListedReference) -> bool:
-        """Say whether the place still names its ledger; StoreError where its root does not answer."""
-        return still_names(reference, self.metadata.stores[reference.root], self.metadata.last_entries)
+    def still_named(self, references: Sequence[ListedReference]) -> list[ListedReference]:
+        """Give those whose places still name their ledgers; StoreError where a root does not answer."""
+        found: list[ListedReference] = []
+        for root in dict.fromkeys(reference.root for reference in references):
+            of_root = [reference for reference in references if reference.root == root]
+            found += still_named(of_root, self.metadata.stores[root], self.metadata.last_entries)
+        return found
 
 
 def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:

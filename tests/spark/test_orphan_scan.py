@@ -25,7 +25,8 @@ from bookwarden.orphans.summary import ForeignOwner, InsideList
 from bookwarden.pipelines import scan_lock
 from bookwarden.pipelines.candidate_tables import ORPHANS
 from bookwarden.pipelines.folders import Folder
-from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece, absent_references
+from bookwarden.pipelines.missing_ledgers import absent_references
+from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece
 from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_ids import compare_ids
@@ -278,7 +279,7 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
         8: "unparsable",
     }
     assert [(one["ledger_id"], one["cause"]) for one in orphans_of(found)] == [(2, "trimmed, never deleted")]
-    assert [row["ledger_id"] for row in absent_references(spark, folder).collect()] == [20]
+    assert absent_references(folder, REFERENCES_STAGE, 0).column("ledger_id").to_pylist() == [20]
     cells = {(cell.ledger_class, cell.kind, cell.namespace, cell.age): cell.ledgers for cell in found.cells}
     assert cells == {
         ("referenced", "MANAGED_LEDGER", "t/n", "<1y"): 2,

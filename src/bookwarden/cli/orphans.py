@@ -45,6 +45,7 @@ _STAGES = {
     "changes": "ledgers, again",
     "join": "comparing",
     "classes": "looking at what is left",
+    "missing": "looking for missing ledgers",
     "plan": "writing the plan",
 }
 

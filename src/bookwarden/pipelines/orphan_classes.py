@@ -46,12 +46,6 @@ _PLANNED = pc.field("ledger_class").isin(sorted(PLANNED))
 _HEADINGS = ["ledger_class", "kind", "namespace", "cause", "age"]
 
 
-def absent_references(spark: SparkSession, folder: ScanFolder) -> DataFrame:
-    """Give the references to ledgers that were not listed, and that should be there."""
-    absent = read_table(spark, folder, ABSENT_TABLE, ABSENT)
-    return _references(spark, folder).where("not gone").join(absent, "ledger_id", "left_semi")
-
-
 def _references(spark: SparkSession, folder: ScanFolder) -> DataFrame:
     return read_tables(spark, folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES)
 

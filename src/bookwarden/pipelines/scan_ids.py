@@ -93,18 +93,29 @@ class NamedIds:
 
     def _between(self, first_id: int, last_id: int) -> tuple[Ids, Flags, Flags]:
         """Give the named ids from the first to the last, and perhaps others; and what is to be known of each."""
-        with self._folder.folder.open(_NAMED_FILE) as source:
-            file = pq.ParquetFile(source)
-            groups = [
-                number
-                for number in range(file.metadata.num_row_groups)
-                if _may_have(file.metadata.row_group(number).column(0).statistics, first_id, last_id)
-            ]
-            if not groups:
-                return _NONE, _NO_FLAGS, _NO_FLAGS
-            found = file.read_row_groups(groups)
+        found = _rows_between(self._folder, _NAMED_FILE, first_id, last_id)
         ids, only_logs, only_gone = (found.column(name).to_numpy() for name in ("ledger_id", "only_logs", "only_gone"))
         return ids, only_logs, only_gone
+
+
+def is_absent(folder: ScanFolder, ids: Ids) -> Flags:
+    """Say of each id whether a place names it and it was not listed, as a task asks it."""
+    if not len(ids):
+        return np.zeros(0, np.bool_)
+    found = _rows_between(folder, _ABSENT_FILE, int(ids.min()), int(ids.max()))
+    return is_among(ids, found.column("ledger_id").to_numpy())
+
+
+def _rows_between(folder: ScanFolder, name: str, first_id: int, last_id: int) -> pa.Table:
+    """Read the rows of a sorted file whose ids are from the first to the last, and perhaps others."""
+    with folder.folder.open(name) as source:
+        file = pq.ParquetFile(source)
+        groups = [
+            number
+            for number in range(file.metadata.num_row_groups)
+            if _may_have(file.metadata.row_group(number).column(0).statistics, first_id, last_id)
+        ]
+        return file.read_row_groups(groups)
 
 
 def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> bool:

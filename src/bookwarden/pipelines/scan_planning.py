@@ -34,8 +34,9 @@ from bookwarden.orphans.summary import (
     summarize,
 )
 from bookwarden.pipelines.candidate_tables import carry_over
+from bookwarden.pipelines.missing_ledgers import MISSING_STAGE, LookUpMissing, pieces_with_references
 from bookwarden.pipelines.object_planning import ObjectPlanning, PlannedCopies
-from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece, absent_references
+from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece
 from bookwarden.pipelines.orphan_folder import plans_of
 from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
@@ -47,18 +48,16 @@ from bookwarden.pipelines.scan_reading import (
     DOUBT_TABLES,
     LATE_STAGE,
     LEDGERS_STAGE,
-    MISSING_COLUMNS,
     NAMED,
     ODD_NAMES_TABLE,
     REFERENCES_STAGE,
-    LookUpMissing,
     ScanInput,
     digest_of_seals,
     from_json,
 )
 from bookwarden.pipelines.scan_rows import read_table, read_tables
 from bookwarden.pipelines.scan_stage import Progress, Stages, reported, spark_errors
-from bookwarden.pipelines.scan_tables import DOUBTS, ODD_NAMES, StoredDoubt, doubt_of
+from bookwarden.pipelines.scan_tables import DOUBTS, MISSING, ODD_NAMES, StoredDoubt, doubt_of
 from bookwarden.scan_context import ScanContext
 
 logger = logging.getLogger(__name__)
@@ -136,7 +135,7 @@ class Planning:
             known = self._knowledge(context, join, cutoff_ms)
             task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms)
             found = Classification(self._spark, stages, self._folder, join.left_over, task)
-            missing = self._missing(ids, source)
+            missing = self._missing(stages, ids, source)
             try:
                 copies = ObjectPlanning(self._spark, self._folder, context).make(known)
                 told = [*known.doubts, *self._odd_names(), *copies.not_scanned]
@@ -263,11 +262,13 @@ class Planning:
     def _odd_count(self) -> int:
         return sum(seal.others[ODD_NAMES_TABLE] for seal in self._seals[LEDGERS_STAGE])
 
-    def _missing(self, ids: ScanIds, source: ScanInput) -> DataFrame | None:
+    def _missing(self, stages: Stages, ids: ScanIds, source: ScanInput) -> DataFrame | None:
         """Look for what is named and was not listed; None if that is nothing."""
         if not len(ids.absent):
             return None
-        places = absent_references(self._spark, self._folder).mapInArrow(LookUpMissing(source), MISSING_COLUMNS)
+        pieces = pieces_with_references(self._seals)
+        stages.run(MISSING_STAGE, lambda: pieces, LookUpMissing(source), anew=True)
+        places = read_table(self._spark, self._folder, MISSING_STAGE, MISSING)
         missing = places.groupBy("ledger_id").agg(F.slice(F.array_sort(F.collect_set("place")), 1, 10).alias("places"))
         return missing.persist(StorageLevel.DISK_ONLY)
 

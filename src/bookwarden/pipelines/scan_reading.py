@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,8 +18,6 @@ from bookwarden.clusters.pulsar.reference_pieces import digest_of as digest_of_p
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, TruncatedListingError
 from bookwarden.ledgers.holes import NAMES_NOTHING
-from bookwarden.ledgers.listing import ListedReference
-from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import PlaceKind
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_snapshots import read_ledgers
@@ -53,9 +51,6 @@ SAID_GONE = "said_gone"
 LOG_PLACES = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 
-MISSING_COLUMNS = "ledger_id BIGINT, place STRING"
-_MISSING_SCHEMA = pa.schema([("ledger_id", pa.int64()), ("place", pa.string())])
-_LOOKED_UP_AT_ONCE = 1_000
 
 PieceT = TypeVar("PieceT")
 
@@ -265,32 +260,6 @@ def _ledgers_of(folder: ScanFolder, number: int) -> _FirstListing:
     if seal is None or seal.rows != len(ids) or (seal.names == seal.rows and seal.digest != digest):
         raise FormatError(f"piece {number} in {folder.folder.location}/{LEDGERS_STAGE} was changed: scan anew")
     return _FirstListing(ids, digest, pc.max(rows.column("created_ms")).as_py() or 0)
-
-
-@dataclass(frozen=True)
-class LookUpMissing:
-    """Looks for ledgers that were named and not listed, directly; yields those that are not there and still named."""
-
-    source: ScanInput
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in REFERENCES.arrow.names)
-            rows = [ListedReference(*fields) for fields in zip(*columns, strict=True)]
-            for at in range(0, len(rows), _LOOKED_UP_AT_ONCE):
-                yield self._missing(rows[at : at + _LOOKED_UP_AT_ONCE])
-
-    def _missing(self, references: list[ListedReference]) -> pa.RecordBatch:
-        context = self.source.shared()
-        ids = sorted({reference.ledger_id for reference in references if reference.ledger_id is not None})
-        readings = context.metadata.catalog.read_many(ids)
-        absent = {reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger)}
-        suspects = [reference for reference in references if reference.ledger_id in absent]
-        # Whoever deletes a ledger takes its name away first; that may have happened since it was read.
-        found = [reference for reference in suspects if context.still_names(reference)]
-        rows = [(one.ledger_id, f"{one.place} {one.holder}, {one.path} in {one.root}") for one in found]
-        arrays = [pa.array([row[index] for row in rows], _MISSING_SCHEMA.field(index).type) for index in range(2)]
-        return pa.RecordBatch.from_arrays(arrays, schema=_MISSING_SCHEMA)
 
 
 def as_json(piece: Any) -> dict[str, Any]:

@@ -58,6 +58,13 @@ class AbsentLedger(NamedTuple):
     ledger_id: int
 
 
+class MissingReference(NamedTuple):
+    """A ledger that BookKeeper does not have, and a place that names it, for people."""
+
+    ledger_id: int
+    place: str
+
+
 class UnnamedOwner(NamedTuple):
     """Whom ledgers that no place names were made for, by the listing's kind and text; ``lately``: after the cutoff."""
 
@@ -146,6 +153,7 @@ ODD_NAMES = Columns(OddName)
 DOUBTS = Columns(StoredDoubt)
 HOLDERS = Columns(HolderName)
 ABSENT = Columns(AbsentLedger)
+MISSING = Columns(MissingReference)
 OTHERS = Columns(ListedLedger, NamedBy)
 OWNERS = Columns(UnnamedOwner)
 CLASSIFIED = Columns(ListedLedger, Description)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bookwarden.clusters.pulsar.compacted_now import CompactedNow
 from bookwarden.clusters.pulsar.reference_nodes import (
     CursorNode,
@@ -21,24 +23,37 @@ _TOPICS = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 _LOGS = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 
 
-def still_names(reference: ListedReference, store: MetadataStore, entries: ReadsLastEntries | None = None) -> bool:
-    """Say whether the place names the ledger now, and not as one that BookKeeper has no more.
+def still_named(
+    references: Sequence[ListedReference], store: MetadataStore, entries: ReadsLastEntries | None = None
+) -> list[ListedReference]:
+    """Give those whose places name their ledgers now, and not as ones that BookKeeper has no more.
 
-    A place that cannot be parsed still names it. ``store`` is the one of the reference's root, ``entries`` as for
-    ReferencePieces. Raises StoreError where the store does not answer.
+    Each node is read once, however many ledgers it names. A place that cannot be parsed still names them. ``store`` is
+    the one of the references' root, ``entries`` as for ReferencePieces. Raises StoreError where it does not answer.
     """
     store.sync()
-    found = store.get(reference.path)
-    if found is None:
-        return False
-    node = _node_of(reference)
-    references, info = node.read(found.value, reference.root)
+    nodes = {reference.path: (_node_of(reference), reference.root) for reference in references}
+    compacted = CompactedNow(entries)
+    named: dict[str, frozenset[tuple[int | None, str]] | None] = {}
+    for (path, (node, root)), value in zip(nodes.items(), store.get_many(list(nodes)), strict=True):
+        named[path] = frozenset() if value is None else _named_by(node, value.value, root, compacted)
+    return [one for one in references if _is_among(named[one.path], one)]
+
+
+def _named_by(
+    node: ReferenceNode, value: bytes, root: str, compacted: CompactedNow
+) -> frozenset[tuple[int | None, str]] | None:
+    """Say which ledgers the node names in which places; None where it is in doubt."""
+    references, info = node.read(value, root)
     if isinstance(node, CursorNode):
-        references = CompactedNow(entries).complete(node, references)
+        references = compacted.complete(node, references)
     if references.doubt is not None:
-        return True
-    rows = rows_of(node, references, info)
-    return any(row.ledger_id == reference.ledger_id and row.place == reference.place and not row.gone for row in rows)
+        return None
+    return frozenset((row.ledger_id, row.place) for row in rows_of(node, references, info) if not row.gone)
+
+
+def _is_among(named: frozenset[tuple[int | None, str]] | None, reference: ListedReference) -> bool:
+    return named is None or (reference.ledger_id, reference.place) in named
 
 
 def _node_of(reference: ListedReference) -> ReferenceNode:
