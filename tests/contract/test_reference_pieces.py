@@ -34,6 +34,7 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2
 from contract.test_reference_scan import NAMED, NODES, cursor, schema, topic
+from servers.population import Population
 
 ROOT = "zk:one"
 ORDERS = "/managed-ledgers/t/n/persistent/orders"
@@ -205,6 +206,16 @@ def test_what_exists_and_names_nothing_has_a_row_without_a_ledger(store: Metadat
         (None, "schema", "schema:t/n/orders"),
         (None, "log allocation", "/pulsar/functions/x/<default>"),
     }
+
+
+def test_segments_of_a_scalable_topic_are_referenced_although_no_mark_can_name_them(store: MetadataStore) -> None:
+    # As Pulsar 5 names the node of segment://t/n/orders/0000-ffff-0, with a cursor below it.
+    segment = "t/n/segment/orders/0000-ffff-0"
+    Population(store).names(ManagedLedgerHolder(segment), [7, 8])
+    Population(store).names(CursorHolder(segment, "s"), [9])
+    pieces = ReferencePieces({ROOT: store})
+    rows = [row for piece in pieces.pieces() for row in pieces.read(piece).rows]
+    assert {(row.ledger_id, row.holder) for row in rows} == {(7, segment), (8, segment), (9, f"{segment}/s")}
 
 
 def test_offloaded_copies_are_listed_with_legacy_segments_finished_or_not(store: MetadataStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -384,6 +384,21 @@ def test_a_topic_that_no_root_knows_and_that_still_gets_ledgers_is_noticed(
     ledgers = [data(1, busy, ctime_ms=NOW_MS), data(2, ctime_ms=NOW_MS), data(3, quiet), data(4, busy)]
     join = Joined(spark, folder, fill(folder, ledgers, [named(None)])).join
     assert join.alive(knowledge(existing=join.existing())) == {busy}
+
+
+def test_the_schema_of_a_topic_that_is_alive_elsewhere_is_held_back(spark: SparkSession, folder: ScanFolder) -> None:
+    of_schemas = {"kind": LedgerComponent.SCHEMA_STORAGE.name, "state": "CLOSED", "length": 10, "ctime_ms": DAY_MS}
+    ledgers = [
+        data(1, "t/n/persistent/busy-partition-2", ctime_ms=NOW_MS),
+        data(2, "t/n/persistent/single", ctime_ms=NOW_MS),
+        ledger(3, **of_schemas, holder="schema:t/n/busy"),
+        ledger(4, **of_schemas, holder="schema:t/n/single"),
+        ledger(5, **of_schemas, holder="schema:t/n/quiet"),
+    ]
+    joined = Joined(spark, folder, fill(folder, ledgers, [named(None)]))
+    known = knowledge(existing=joined.join.existing())
+    found = joined.classify(replace(known, alive=joined.join.alive(known)))
+    assert [one["ledger_id"] for one in orphans_of(found)] == [5]
 
 
 def test_orphans_come_by_growing_id_from_pieces_that_overlap(spark: SparkSession, folder: ScanFolder) -> None:

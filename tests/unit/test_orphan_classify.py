@@ -32,7 +32,7 @@ from bookwarden.orphans.classify import (
     classify_named,
     sign_of_life,
 )
-from bookwarden.orphans.owners import owner_of
+from bookwarden.orphans.owners import owner_of, without_partition
 
 CUTOFF_MS = 1_000_000
 TOPIC = "t/n/persistent/orders"
@@ -81,6 +81,9 @@ def test_an_old_ledger_of_a_known_topic_that_nobody_names_is_an_orphan() -> None
         (row(ManagedLedgerHolder("t/n/persistent/a b")), LedgerClass.UNKNOWN_OWNER),
         (row(ManagedLedgerHolder("t/n/non-persistent/a")), LedgerClass.UNKNOWN_OWNER),
         (row(ManagedLedgerHolder("t/n")), LedgerClass.UNKNOWN_OWNER),
+        # A segment of a scalable topic of Pulsar 5, and a cursor of it.
+        (row(ManagedLedgerHolder("t/n/segment/orders/0000-ffff-0")), LedgerClass.UNKNOWN_OWNER),
+        (row(CursorHolder("t/n/segment/orders/0000-ffff-0", "s")), LedgerClass.UNKNOWN_OWNER),
         (row(CursorHolder(TOPIC, "")), LedgerClass.UNKNOWN_OWNER),
         (row(CursorHolder(TOPIC, "a/b")), LedgerClass.UNKNOWN_OWNER),
         (row(CursorHolder(TOPIC, "..")), LedgerClass.UNKNOWN_OWNER),
@@ -309,6 +312,23 @@ def test_a_topic_that_no_root_knows_and_that_got_a_ledger_lately_may_be_another_
     assert classify(row(ManagedLedgerHolder(elsewhere)), known).ledger_class is LedgerClass.FOREIGN
     assert "another cluster's" in classify(row(ManagedLedgerHolder(elsewhere)), known).detail
     assert classify(row(), known).ledger_class is LedgerClass.ORPHAN
+
+
+def test_a_schema_lives_with_its_topic_or_a_partition_of_it() -> None:
+    schema = SchemaHolder("t/n/strange")
+    young = owner_of(KINDS[SchemaHolder], str(schema))
+    assert young is not None
+    assert young.topic == "t/n/persistent/strange"
+    assert sign_of_life(young, knowledge()) == "t/n/persistent/strange"
+    # A topic with partitions has no managed ledger of its own name.
+    assert sign_of_life(young, knowledge(existing={str(schema)})) is None
+    partition = owner_of(KINDS[ManagedLedgerHolder], "t/n/persistent/strange-partition-3")
+    sign = sign_of_life(partition, knowledge())
+    assert sign is not None
+    assert without_partition(sign) == young.topic
+    alive = knowledge(alive={sign, without_partition(sign)})
+    assert classify(row(schema), alive).ledger_class is LedgerClass.TOO_YOUNG
+    assert classify(row(SchemaHolder("t/n/other")), alive).ledger_class is LedgerClass.ORPHAN
 
 
 @settings(max_examples=300)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.orphans.classes import Cause
@@ -18,7 +18,7 @@ _CLOSED: Final = LedgerState.CLOSED.name
 def cause_of(row: ListedLedger, owner: Owner, namespaces: Container[str], existing: Container[str]) -> Cause:
     """Put an orphan down to a cause; `existing` are the texts of holders that exist, `namespaces` those that do."""
     holder = owner.holder
-    if owner.topic is None:
+    if isinstance(holder, SchemaHolder):
         if str(holder) in existing:
             return Cause.SCHEMA_VERSION
         return Cause.SCHEMA_DELETED if owner.namespace in namespaces else Cause.NAMESPACE_DELETED

@@ -190,9 +190,10 @@ def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
     """Name the topic, or namespace, that no root knows, of an owner for whom a ledger was made after the cutoff.
 
     That is a ledger that no place names. Two clusters over one BookKeeper may have namespaces of the same names; what
-    this one does not know and what still gets ledgers may well be the other's.
+    this one does not know and what still gets ledgers may well be the other's. Of a topic with partitions its schema
+    tells that it exists.
     """
-    if owner is None or owner.topic is None or owner.topic in knowledge.existing:
+    if owner is None or owner.topic in knowledge.existing or str(owner.holder) in knowledge.existing:
         return None
     return owner.topic if owner.namespace in knowledge.namespaces else owner.namespace
 
@@ -205,7 +206,7 @@ def _of_no_holder(row: ListedLedger) -> Classified:
     return Classified(LedgerClass.FOREIGN, detail=custom or "no custom metadata")
 
 
-def is_alive(what: str, name: str | None) -> str:
+def is_alive(what: str, name: str) -> str:
     """Say of a topic or namespace of `Knowledge.alive` what tells so."""
     return (
         f"no configured metadata root has the {what} {name}, and yet ledgers were created for it after the cutoff: "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bookwarden.deletion.named_ledgers import mark_of_holder
 from bookwarden.errors import FormatError
@@ -18,21 +19,23 @@ from bookwarden.ledgers.holders import (
 from bookwarden.ledgers.names import decode_local_name, encode_local_name
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 
+_PARTITION: Final = re.compile(r"-partition-[0-9]+$")
 _SCHEMA = "schema:"
 _COMPACTED = "compacted:"
 _BUCKETS = "buckets:"
 
 
 class Owner(NamedTuple):
-    """A holder, and where it belongs; ``topic`` is the name of the managed ledger, None for a schema.
+    """A holder, and where it belongs; ``topic`` is the name of the managed ledger.
 
+    That of a schema is the topic without partitions that has it; its partitions, which share it, are others.
     ``namespace`` is ``tenant/namespace``, or ``tenant/cluster/namespace`` in names of the first version.
     """
 
     holder: Holder
     tenant: str
     namespace: str
-    topic: str | None
+    topic: str
 
 
 # The ledgers of a topic come together.
@@ -46,6 +49,11 @@ def owner_of(kind: str, text: str) -> Owner | None:
     if holder is None or not _is_markable(holder):
         return None
     return _place(holder)
+
+
+def without_partition(topic: str) -> str:
+    """Give the name, among managed ledgers, of the topic that this one is a partition of; of others their own."""
+    return _PARTITION.sub("", topic)
 
 
 def _is_markable(holder: Holder) -> bool:
@@ -93,7 +101,8 @@ def _parse(kind: str, text: str) -> Holder | None:
 
 def _place(holder: Holder) -> Owner:
     if isinstance(holder, SchemaHolder):
-        namespace, topic = holder.schema_id.rpartition("/")[0], None
+        namespace, _, name = holder.schema_id.rpartition("/")
+        topic = f"{namespace}/persistent/{name}"
     else:
         topic = holder.name if isinstance(holder, ManagedLedgerHolder) else holder.managed_ledger
         # tenant/namespace/persistent/topic, with a cluster after the tenant in names of the first version.

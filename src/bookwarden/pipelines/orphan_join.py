@@ -20,7 +20,7 @@ from bookwarden.ledgers.holders import BucketHolder, CursorHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, sign_of_life
-from bookwarden.orphans.owners import Owner, owner_of
+from bookwarden.orphans.owners import Owner, owner_of, without_partition
 from bookwarden.orphans.summary import AGE_BOUNDS_MS, AGE_BUCKETS, NO_NAMESPACE
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_ids import NamedIds, ScanIds, is_among
@@ -120,10 +120,13 @@ class LedgerJoin:
         return found
 
     def alive(self, knowledge: Knowledge) -> frozenset[str]:
-        """Name the topics and namespaces that no root knows, and that ledgers were made for lately."""
+        """Name the topics and namespaces that no root knows, and that ledgers were made for lately.
+
+        A partition is a sign of its topic, which has the schema of all partitions.
+        """
         lately = (owner for owner, made_lately in self._owners.items() if made_lately)
-        signs = (sign_of_life(owner, knowledge) for owner in lately)
-        return frozenset(sign for sign in signs if sign is not None)
+        signs = {sign for owner in lately if (sign := sign_of_life(owner, knowledge)) is not None}
+        return frozenset(signs | {without_partition(sign) for sign in signs})
 
     def _read_owners(self) -> dict[Owner, bool]:
         """Read the owners of what no place names, with whether a ledger was made for them after the cutoff."""
@@ -142,8 +145,7 @@ class LedgerJoin:
 
 def _names_of(owner: Owner) -> Iterator[str]:
     yield str(owner.holder)
-    if owner.topic is not None:
-        yield owner.topic
+    yield owner.topic
     if isinstance(owner.holder, BucketHolder):
         yield str(CursorHolder(owner.holder.managed_ledger, owner.holder.cursor))
 
