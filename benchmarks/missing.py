@@ -1,7 +1,7 @@
 """Missing ledgers of one topic, as after a loss of BookKeeper's metadata: references looked up again a second.
 
-There is no peer. Linear is what counts: half of the ledgers are looked up as fast, each, as all of them. The limit on
-the count is ZooKeeper's: a node of 38,000 ledgers is three quarters of what it takes.
+There is no peer; in its place stand half as many ledgers, of which each must not be looked up faster. A node of 38,000
+ledgers is three quarters of what ZooKeeper takes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ def run(options: Options) -> None:
         for number in range(1, rounds + 1):
             for name, found in speeds.items():
                 found.append(_look_up(store, _TOPICS[name], counts[name]))
-            say(
-                f"round {number} of {rounds}: {', '.join(f'{name} {found[-1]:,.0f}' for name, found in speeds.items())}"
-            )
+            told = ", ".join(f"{name} {found[-1]:,.0f}" for name, found in speeds.items())
+            say(f"round {number} of {rounds}: {told} references/s")
     publish(
         f"Looking for {count:,} missing ledgers of one topic",
         [
