@@ -151,7 +151,7 @@ def test_what_need_not_be_in_bookkeeper_is_no_part_of_the_sample(make_root: Call
     root = make_root()
     Population(root).names(ORDERS, [])
     offloaded = managed_ledger_pb2.ManagedLedgerInfo()
-    offloaded.ledgerInfo.add(ledgerId=1, entries=1, size=1).offloadContext.bookkeeperDeleted = True
+    offloaded.ledgerInfo.add(ledgerId=1, entries=1, size=1).offloadContext.bookkeeperDeleted = 1
     offloaded.ledgerInfo.add(ledgerId=2, entries=1, size=1)
     shadow = managed_ledger_pb2.ManagedLedgerInfo()
     shadow.ledgerInfo.add(ledgerId=3, entries=1, size=1)

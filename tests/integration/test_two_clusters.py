@@ -156,5 +156,5 @@ def test_nothing_of_a_cluster_that_the_settings_do_not_name_is_planned_marked_or
     assert {one.ledger_id for one in plans_of(whole.settings).all_candidates(right.plan)} & ledgers == set()
     assert right.summary.total(LedgerClass.REFERENCED)[0] >= len(ledgers)
     assert (right.summary.missing_total, right.summary.doubts_total) == (0, 0)
-    assert run_sweep(spark, whole.settings, once=True)["deleted"] == 0
+    assert run_sweep(spark, whole.settings, once=True).counts["deleted"] == 0
     assert there(whole.settings, ledgers) == ledgers

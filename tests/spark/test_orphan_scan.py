@@ -25,7 +25,7 @@ from bookwarden.orphans.summary import ForeignOwner, InsideList
 from bookwarden.pipelines import scan_lock
 from bookwarden.pipelines.candidate_tables import ORPHANS
 from bookwarden.pipelines.folders import Folder
-from bookwarden.pipelines.missing_ledgers import absent_references
+from bookwarden.pipelines.missing_ledgers import absent_references, pieces_with_references
 from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece
 from bookwarden.pipelines.orphan_join import LedgerJoin
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
@@ -232,6 +232,11 @@ class Joined:
         cutoff_ms = NOW_MS - 3 * DAY_MS
         self.join = LedgerJoin(self.stages, self.folder, self.ids, now_ms=NOW_MS, cutoff_ms=cutoff_ms)
 
+    def absent(self) -> list[int]:
+        pieces = pieces_with_references(self.seals)
+        found = [absent_references(self.folder, stage, number) for stage, number in pieces]
+        return [ledger_id for rows in found for ledger_id in rows.column("ledger_id").to_pylist()]
+
     def classify(self, known: Knowledge) -> Classification:
         task = ClassifyPiece(self.spark.sparkContext.broadcast(known), NOW_MS)
         return Classification(self.spark, self.stages, self.folder, self.join.left_over, task)
@@ -279,7 +284,7 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
         8: "unparsable",
     }
     assert [(one["ledger_id"], one["cause"]) for one in orphans_of(found)] == [(2, "trimmed, never deleted")]
-    assert absent_references(folder, REFERENCES_STAGE, 0).column("ledger_id").to_pylist() == [20]
+    assert joined.absent() == [20]
     cells = {(cell.ledger_class, cell.kind, cell.namespace, cell.age): cell.ledgers for cell in found.cells}
     assert cells == {
         ("referenced", "MANAGED_LEDGER", "t/n", "<1y"): 2,
@@ -316,7 +321,7 @@ def test_what_all_places_call_deleted_and_is_there_was_left_behind(spark: SparkS
     for cell in found.cells:
         counted[cell.ledger_class] += cell.ledgers
     assert counted == {"left behind": 3, "referenced": 5}
-    assert [row["ledger_id"] for row in absent_references(spark, folder).collect()] == []
+    assert joined.absent() == []
 
 
 def test_ledgers_that_their_topics_lists_lost_are_a_class_of_their_own(spark: SparkSession, folder: ScanFolder) -> None:
