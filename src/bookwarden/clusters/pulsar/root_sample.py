@@ -21,6 +21,7 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     managed_ledger_node,
     schema_node,
 )
+from bookwarden.errors import StoreAccessError
 from bookwarden.ledgers.holders import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, CursorInfo, ManagedLedgerInfo, SchemaLocator
 from bookwarden.metastore.interface import MetadataStore
@@ -52,7 +53,7 @@ class NamedLedger(NamedTuple):
 
 
 class RootSample(NamedTuple):
-    """What was found; ``whole`` says that a root without a ledger here names none anywhere."""
+    """What was found; ``whole`` says that everything was read and understood."""
 
     ledgers: tuple[NamedLedger, ...]
     whole: bool
@@ -61,7 +62,7 @@ class RootSample(NamedTuple):
 def sample_root(store: MetadataStore) -> RootSample:
     """Take some of the ledgers that BookKeeper should have for this root; never older than this call.
 
-    Raises StoreError where the store does not answer, refuses, or is no Pulsar's.
+    What may not be read is left out. Raises StoreError where the store does not answer, or is no Pulsar's.
     """
     store.sync()
     walk = _Walk(store)
@@ -78,7 +79,7 @@ class _Walk:
         self.whole = True
 
     def topics_and_cursors(self) -> Iterator[NamedLedger]:
-        for number, (folder, names) in enumerate(walk_topic_folders(self._store)):
+        for number, (folder, names) in enumerate(walk_topic_folders(self._store, self._refused)):
             if number >= _MOST_FOLDERS:
                 self.whole = False
                 return
@@ -91,21 +92,36 @@ class _Walk:
             if number >= _MOST_FOLDERS:
                 self.whole = False
                 return
-            names = _spread(self._store.children_of(f"{SCHEMAS_ROOT}/{namespace}"), _TOPICS_OF_FOLDER)
+            names = _spread(self._children(f"{SCHEMAS_ROOT}/{namespace}"), _TOPICS_OF_FOLDER)
             yield from self._named([schema_node(f"{namespace}/{name}") for name in names])
 
     def _namespaces_of_schemas(self) -> Iterator[str]:
-        for tenant in self._store.children_of(SCHEMAS_ROOT):
-            for namespace in self._store.children_of(f"{SCHEMAS_ROOT}/{tenant}"):
+        for tenant in self._children(SCHEMAS_ROOT):
+            for namespace in self._children(f"{SCHEMAS_ROOT}/{tenant}"):
                 yield f"{tenant}/{namespace}"
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._store.children_of(path)
+        except StoreAccessError:
+            self.whole = False
+            return []
+
+    def _refused(self, _: str, __: StoreAccessError) -> None:
+        self.whole = False
 
     def _cursors(self, topics: Sequence[ManagedLedgerNode]) -> Iterator[CursorNode]:
         for topic in topics:
-            for name in self._store.children_of(topic.path):
+            for name in self._children(topic.path):
                 yield cursor_node(topic.name, name)
 
     def _named(self, nodes: Sequence[ReferenceNode]) -> Iterator[NamedLedger]:
-        values = self._store.get_many([node.path for node in nodes])
+        try:
+            values = self._store.get_many([node.path for node in nodes])
+        except StoreAccessError:
+            # One node that is refused hides those that were asked for with it; other namespaces tell as much.
+            self.whole = False
+            return
         for node, value in zip(nodes, values, strict=True):
             if value is None:
                 continue
