@@ -102,7 +102,17 @@ def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, si
     }
     # The two listings of the second pass are made side by side.
     told[3:5] = sorted(told[3:5])
-    assert told == ["ledgers", "objects", "references", "changes", "late_references", "join", "classes", "plan"]
+    assert told == [
+        "ledgers",
+        "objects",
+        "references",
+        "changes",
+        "late_references",
+        "join",
+        "classes",
+        "missing",
+        "plan",
+    ]
     summary = result.summary
     assert [(one.ledger_id, len(one.places)) for one in summary.missing] == [(300, 1)]
     assert {one.ledger_ids for one in summary.foreign} == {(200,)}
