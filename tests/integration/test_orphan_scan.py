@@ -229,7 +229,7 @@ def test_on_a_real_pulsar_an_orphan_is_planned_and_marked_and_what_brokers_use_i
     settings = site.settings
     orphan = 1_300_000_000 + uuid4().int % 100_000_000
     with MetadataContext(settings) as metadata:
-        path = Population(metadata.store).ledger(orphan, ManagedLedgerHolder(f"{namespace}/persistent/orders"))
+        path = Population(metadata.store).ledger(orphan, ManagedLedgerHolder(f"{namespace}/persistent/gone"))
         made = metadata.store.get(path)
     assert made is not None
     with closing(PulsarAdmin(cluster.connection())) as admin:

@@ -195,7 +195,11 @@ def test_what_brokers_of_either_version_name_is_referenced_and_an_orphan_of_each
     summary = result.summary
     assert planned.keys() & (used[0] | used[1]) == set()
     topic = TopicName.parse(sides[0].topic).managed_ledger
-    assert [(planned[found].cause, planned[found].holder) for found in lost] == [(Cause.TRIM.value, topic)] * 2
+    # Both clusters have the topic, and nothing says whose ledger it was: the later one lies inside the other's list.
+    trimmed, inside = sorted(lost)
+    assert (planned[trimmed].cause, planned[trimmed].holder) == (Cause.TRIM.value, topic)
+    assert inside not in planned
+    assert summary.total(LedgerClass.INSIDE_LIST)[0] == 1
     assert [name for name in planned if kinds_of_places(settings, {name})] == []
     assert summary.total(LedgerClass.REFERENCED)[0] >= len(used[0] | used[1])
     unclear = (LedgerClass.UNPARSABLE, LedgerClass.UNKNOWN_OWNER, LedgerClass.UNKNOWN_REFERENCES, LedgerClass.FOREIGN)

@@ -27,12 +27,15 @@ class ScannedSite:
 
     def __init__(self, hosts: str, chroot: str, admin_url: str, folder: Path) -> None:
         with_root = open_store(f"zk:{hosts}")
+        # Sites of other tests there have ledgers of the same ids and topics, and each its own BookKeeper.
+        others = [f"zk:{hosts}/{name}" for name in with_root.list_children("/") if name.startswith("s-")]
         with_root.create(chroot, b"")
         with_root.close()
         self.url = f"zk:{hosts}{chroot}"
         self.folder = folder
         self.overrides = {
             "metadata_store.urls": f"['{self.url}']",
+            "metadata_store.separate_roots": str(others),
             "pulsar.admin_url": admin_url,
             "orphans.folder": str(folder),
             "orphans.min_age_days": "0",
