@@ -7,6 +7,7 @@ from random import Random
 from typing import TypeVar
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.journal_reading import JournalReader, SelectedDeletions, Selection
@@ -31,7 +32,7 @@ from .channel import Sender, Topics
 from .faults import CALM, Faults, Killed, Session, Troubles
 from .journal import MemoryJournal
 from .model import Topic, World
-from .scanning import Plans, Roots, Scan, identity_of, scan
+from .scanning import Plans, Roots, Scan, identity_of, require_all_roots, scan
 from .sweeping import Deployment, Sweeper
 from .violation import Violation
 
@@ -112,7 +113,9 @@ class Life:
         entries = Entries(self.world)
         entries.faults = faults
         by_url = {f"sim:{root}": session for root, session in configured.items()}
-        return Roots(self._session(faults), self._session(faults), by_url, frozenset(configured), entries)
+        return Roots(
+            lambda chroot: self._session(faults, chroot), self._session(faults), by_url, frozenset(configured), entries
+        )
 
     def scan(self, rng: Random, troubles: Troubles) -> Scan | None:
         """Scan, and make a plan; None where it was refused or broke off."""
@@ -159,6 +162,7 @@ class Life:
             decode_ledger_metadata,
             f"undo-{rng.randrange(10**6)}",
             clock=self.world.clock,
+            undone=UndoneLedgers(self._session(faults)),
         )
 
         def put_back() -> None:
@@ -179,7 +183,13 @@ class Life:
         faults = self._faults(rng, troubles)
         self.world.kept.discard(ledger_id)
         marker = Marker(Sender(self.topics, faults), clock=self.world.clock)
-        self._unless_stopped(lambda: marker.mark(marks_of_ids(BookKeeperCatalog(self._session(faults)), [ledger_id])))
+
+        def mark() -> None:
+            marks = marks_of_ids(BookKeeperCatalog(self._session(faults)), [ledger_id])
+            UndoneLedgers(self._session(faults)).withdraw_many([ledger_id])
+            marker.mark(marks)
+
+        self._unless_stopped(mark)
 
     def mark_topic(self, rng: Random, troubles: Troubles, *, skew_ms: int = 0) -> None:
         """Trim or delete a topic of the first cluster in two phases."""
@@ -250,6 +260,10 @@ class _Cluster:
     def identity(self) -> ClusterIdentity:
         """Read which it is now."""
         return identity_of(self._roots)
+
+    def require_all_roots(self) -> None:
+        """Refuse where another Pulsar names a ledger of this BookKeeper."""
+        require_all_roots(self._roots)
 
 
 class _Admin:

@@ -6,13 +6,16 @@ What `pipelines` does with tables is done here with dictionaries; every decision
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
-from bookwarden.clusters.pulsar.other_roots import roots_without_bookkeeper
+from bookwarden.clusters.pulsar.other_roots import roots_on
 from bookwarden.clusters.pulsar.reference_pieces import PieceOfNodes, ReferencePieces
+from bookwarden.clusters.pulsar.root_sample import sample_root
+from bookwarden.clusters.pulsar.shared_bookkeeper import shared_ledger
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.holders import BucketHolder, CursorHolder
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
@@ -42,9 +45,9 @@ _LOG_PLACES = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 
 @dataclass
 class Roots:
-    """The sessions of one scan: the ensemble, BookKeeper's store, and the configured roots by URL."""
+    """The sessions of one scan: on the ensemble at a chroot, BookKeeper's store, and the configured roots by URL."""
 
-    ensemble: MetadataStore
+    at: Callable[[str], MetadataStore]
     bookkeeper: MetadataStore
     by_url: dict[str, MetadataStore]
     chroots: frozenset[str]
@@ -143,10 +146,13 @@ def scan(
 
 
 def require_all_roots(roots: Roots) -> None:
-    """Refuse where another Pulsar may be over the same BookKeeper."""
-    others = [root for root in roots_without_bookkeeper(roots.ensemble, LEDGERS_ROOT) if root not in roots.chroots]
-    if others:
-        raise RefusedError(f"there are managed ledgers in {', '.join(others)} too")
+    """Refuse where another Pulsar names a ledger of this BookKeeper."""
+    for root in roots_on(roots.at("")):
+        if root not in roots.chroots:
+            sample = sample_root(roots.at(root))
+            _, evidence = shared_ledger(sample.ledgers, BookKeeperCatalog(roots.bookkeeper), roots.by_url)
+            if evidence is not None:
+                raise RefusedError(f"ledger {evidence.ledger_id} is one of {root} too")
 
 
 def _references(roots: Roots, begun_ms: int) -> tuple[list[ListedReference], list[Doubt]]:

@@ -10,6 +10,7 @@ from typing import Any
 from pyarrow import ArrowException
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
@@ -178,6 +179,7 @@ class _Process:
             SweepLimits(7, 1e12 if patient else 0.0),
             copies=self._store,
             sent=sweeper.journal,
+            undone=UndoneLedgers(self._bookkeeper),
             pause=world.advance,
             clock=clock,
         )
