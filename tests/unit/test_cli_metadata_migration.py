@@ -195,7 +195,7 @@ def test_what_the_target_was_written_after_the_switch_is_no_fault(site: Site, mo
     site.flag("COMPLETED")
     flag = site.source.get(MIGRATION_PATH)
     assert flag is not None
-    monkeypatch.setattr("bookwarden.metastore.memory._now_ms", lambda: flag.modified_ms + 1)
+    monkeypatch.setattr(site.target, "_clock", lambda: flag.modified_ms / 1000 + 1)
     site.target.put(LEDGERS[0], b"other", 0)
     site.target.create("/new", b"")
     result = site.verify()
@@ -207,7 +207,7 @@ def test_a_source_that_is_still_written_to_is_a_fault(site: Site, monkeypatch: p
     site.flag("COMPLETED")
     flag = site.source.get(MIGRATION_PATH)
     assert flag is not None
-    monkeypatch.setattr("bookwarden.metastore.memory._now_ms", lambda: flag.modified_ms + 1)
+    monkeypatch.setattr(site.source, "_clock", lambda: flag.modified_ms / 1000 + 1)
     site.source.put(LEDGERS[0], b"other", 0)
     result = site.verify()
     assert result.exit_code == DIFFERENCES_FOUND

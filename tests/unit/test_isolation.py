@@ -157,7 +157,8 @@ def test_a_replay_deletes_what_it_may_delete_by_now_though_a_retry_was_sent(tmp_
     world.population.ledger(1, DATA)
     world.population.names(DATA, [1])
     assert with_records(world, FileSentRecords(tmp_path)).outcomes(mark(1, age=5)) == [Outcome.RETRY]
-    world.population.names(DATA, [])
+    world.population.ledger(9, DATA)
+    world.population.names(DATA, [9])
     assert with_records(world, FileSentRecords(tmp_path)).outcomes(mark(1, age=5)) == [Outcome.DELETED]
 
 
