@@ -15,7 +15,7 @@ from bookwarden.clusters.pulsar.unnamed_use import UnnamedUses
 from bookwarden.deletion import decide, sweeping
 from bookwarden.ledgers.holders import LiveReferences
 
-from . import journal, scanning
+from . import journal
 
 Put = Callable[[pytest.MonkeyPatch], None]
 
@@ -23,10 +23,6 @@ Put = Callable[[pytest.MonkeyPatch], None]
 def _bookie_cluster(patch: pytest.MonkeyPatch) -> None:
     judge = decide._judge
     patch.setattr(decide, "_judge", lambda mark, *rest: judge(replace(mark, bookie_cluster=""), *rest))
-
-
-def _left_behind_unseen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scanning, "classify_left", lambda row, places, knowledge: scanning.classify_named(row, places))
 
 
 def _roots(patch: pytest.MonkeyPatch) -> None:
@@ -39,7 +35,7 @@ def _roots(patch: pytest.MonkeyPatch) -> None:
 
 
 def _shadows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(references, "_nodes_of_shadows", lambda holder, shadows: ())
+    patch.setattr(references, "_nodes_of_others", lambda holder, shadows, ledger_ids: ())
 
 
 def _compaction(patch: pytest.MonkeyPatch) -> None:
@@ -64,9 +60,8 @@ def _replays(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS: dict[str, Put] = {
     "a mark of other bookies is carried out": _bookie_cluster,
-    "what a broker left behind is not planned": _left_behind_unseen,
     "only the first metadata root is read": _roots,
-    "shadow topics are not looked for": _shadows,
+    "who else lists a ledger is not looked for": _shadows,
     "a compacted ledger that nothing names is not in use": _compaction,
     "retries count as sent before they are": _flush,
     "nothing is journaled": _journal,
