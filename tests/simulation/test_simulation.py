@@ -13,7 +13,7 @@ from simulation.script import FEATURES, KNOWN, play, script_of, shrunk
 from simulation.violation import Violation
 
 STEPS = 20_000
-MOST_STEPS = 8_000
+MOST_STEPS = 12_000
 
 
 @pytest.fixture(autouse=True)
