@@ -302,7 +302,8 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
         return site.backlog() == 0
 
     eventually(swept, 120)
-    assert site.counts()["deleted"] == 3
+    # An upload that was never finished has no object: it is aborted, and its copy was gone already.
+    assert (site.counts()["deleted"], site.counts()["already gone"]) == (2, 1)
     assert server.keys(BUCKET) == left - lost
     assert server.uploads(BUCKET) == set()
     assert read_all(kept) == VALUES
