@@ -15,6 +15,7 @@ import yaml
 
 from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
 from bookwarden.context import connection_of, in_flight_of
+from bookwarden.deletion.named_ledgers import waive_the_list
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import PulsarError, PulsarUnavailableError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -67,9 +68,14 @@ class Load:
         thread.start()
         return thread
 
-    def mark(self, ledgers: Sequence[int]) -> None:
-        """Mark some ledgers at once."""
-        self.site.mark(*self._marks_of(ledgers))
+    def mark(self, ledgers: Sequence[int], *, of_loaded_topics: bool = False) -> None:
+        """Mark some ledgers at once.
+
+        A broker that loaded the topics since gave them ledgers with smaller ids than those of the load, which lie inside
+        their lists then: ``of_loaded_topics`` waives that.
+        """
+        marks = self._marks_of(ledgers)
+        self.site.mark(*(waive_the_list(marks) if of_loaded_topics else marks))
         self.confirmed |= set(ledgers)
         if self.confirmed == set(self.ids):
             self.ended.set()
