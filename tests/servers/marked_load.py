@@ -71,8 +71,8 @@ class Load:
     def mark(self, ledgers: Sequence[int], *, of_loaded_topics: bool = False) -> None:
         """Mark some ledgers at once.
 
-        A broker that loaded the topics since gave them ledgers with smaller ids than those of the load, which lie inside
-        their lists then: ``of_loaded_topics`` waives that.
+        A broker that loaded the topics since gave them ledgers with smaller ids, so that those of the load lie inside
+        their lists: ``of_loaded_topics`` waives that.
         """
         marks = self._marks_of(ledgers)
         self.site.mark(*(waive_the_list(marks) if of_loaded_topics else marks))
