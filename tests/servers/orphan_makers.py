@@ -341,8 +341,8 @@ class BucketNotRecorded(Maker):
     """A bucket of delayed messages is stored in a ledger, and the cursor's node cannot take its property.
 
     The broker logs that and uses the bucket from memory (Bucket.asyncSaveBucketSnapshot). After a restart nobody knows
-    of it: the messages are read again, into new buckets. Here nobody loads the topic again, so that it is certain at
-    once that no broker uses the bucket.
+    of it: the messages are read again, into new buckets. That no broker uses the bucket is certain when one has loaded
+    and unloaded the topic: a broker that lost its session alone would look as if it had died.
     """
 
     cause = Cause.DELAYED_DELIVERY
