@@ -48,7 +48,7 @@ def test_a_ledger_that_is_named_between_check_and_delete_stays(
     pulsar = Population(connect(chroot=f"{top}/pulsar"))
     pulsar.names(holder, [7])
     pulsar.names(INVOICES, [8])
-    for ledger_id, owner in ((1, holder), (2, INVOICES)):
+    for ledger_id, owner in ((1, holder), (2, INVOICES), (7, holder), (8, INVOICES)):
         ledgers.ledger(ledger_id, owner)
     settings = load_settings(
         overrides={

@@ -268,6 +268,7 @@ def listed_in(store: MetadataStore) -> list[int]:
 def test_a_trim_in_the_store_waits_for_the_end_or_fails_at_once(
     migration: Migration, open_store: Callable[..., MigratingStore], pool: ThreadPoolExecutor
 ) -> None:
+    migration.source.create("/ledgers", b"")
     migration.source.create(NODE, managed_ledger([1, 2, 3]).SerializeToString(), make_parents=True)
     patient, hurried = Sender(), Sender()
     migration.prepare()

@@ -43,6 +43,8 @@ class ManagedLedgerNode(NamedTuple):
         try:
             info = decode_managed_ledger(raw)
         except FormatError as error:
+            if is_cursor_of_odd_topic(self.name, raw):
+                return NodeReferences(self.path, root), ManagedLedgerInfo()
             doubt = doubt_about_managed_ledger(self.path, root, str(error))
             return NodeReferences(self.path, root, doubt=doubt), None
         named = named_by_managed_ledger(self.name, info, self.path, root)
@@ -105,6 +107,21 @@ class LogNode(NamedTuple):
             return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error))), None
         ids = frozenset[int]() if found is None else frozenset((found,))
         return NodeReferences(self.path, root, ((Place(kind, self.log, self.path, root), ids),)), None
+
+
+def is_cursor_of_odd_topic(name: str, raw: bytes) -> bool:
+    """Say whether this is a cursor of a topic that is called "persistent", whose node has the name of a managed ledger.
+
+    ``tenant/namespace/persistent/persistent/cursor`` might be ``tenant/cluster/namespace/persistent/topic`` as well.
+    """
+    parts = name.split("/")
+    if len(parts) != 5 or parts[2:4] != ["persistent", "persistent"]:
+        return False
+    try:
+        decode_cursor(raw)
+    except FormatError:
+        return False
+    return True
 
 
 ReferenceNode = ManagedLedgerNode | CursorNode | SchemaNode | LogNode

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from bookwarden.clusters.pulsar.managed_ledger_names import walk_managed_ledgers
 from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.clusters.pulsar.reference_nodes import is_cursor_of_odd_topic
 from bookwarden.clusters.pulsar.refused_nodes import read_each
 from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
@@ -108,7 +109,8 @@ def read_shadows(store: MetadataStore) -> Shadows:
                 info = decode_managed_ledger(node.value if node is not None else b"")
                 sources = _sources(name, info)
             except FormatError as error:
-                doubts.append(ShadowDoubt(managed_ledger_path(name), str(error)))
+                if not is_cursor_of_odd_topic(name, node.value if node is not None else b""):
+                    doubts.append(ShadowDoubt(managed_ledger_path(name), str(error)))
                 continue
             for source in sources:
                 found[source].append(name)
