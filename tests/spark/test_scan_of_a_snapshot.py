@@ -25,7 +25,8 @@ from bookwarden.pipelines.scan_reading import LEDGERS_STAGE, REFERENCES_STAGE
 BEGUN = 0x10
 TOPIC = "t/n/persistent/orders"
 # In three directories, of which the last is one that a transaction changed.
-NAMED, ORPHANS, LATER = [3, 10_001, 20_000], [4, 5, 10_002, 20_001], 20_002
+# Trims take the oldest.
+NAMED, ORPHANS, LATER = [20_010, 20_011, 30_000], [4, 5, 10_002, 20_001], 30_002
 
 
 def written(folder: Path) -> Path:
