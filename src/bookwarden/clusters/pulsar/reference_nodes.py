@@ -43,10 +43,10 @@ class ManagedLedgerNode(NamedTuple):
         try:
             info = decode_managed_ledger(raw)
         except FormatError as error:
-            if is_cursor_of_odd_topic(self.name, raw):
-                return NodeReferences(self.path, root), ManagedLedgerInfo()
-            doubt = doubt_about_managed_ledger(self.path, root, str(error))
-            return NodeReferences(self.path, root, doubt=doubt), None
+            if not is_cursor_of_odd_topic(self.name, raw):
+                doubt = doubt_about_managed_ledger(self.path, root, str(error))
+                return NodeReferences(self.path, root, doubt=doubt), None
+            info = ManagedLedgerInfo()
         named = named_by_managed_ledger(self.name, info, self.path, root)
         return NodeReferences(
             self.path, root, named, info.offloaded, with_copies=info.with_copies, puzzling=info.puzzling
