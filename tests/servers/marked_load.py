@@ -81,7 +81,9 @@ class Load:
             self.ended.set()
 
     def _send(self) -> None:
-        waiting = list(self.ids)
+        # Those that are kept are sent again from the beginning: a storm may leave no bookie for a topic's first ledger.
+        kept, others = iter(sorted(self.kept)), iter(sorted(set(self.ids) - self.kept))
+        waiting = [next(others if place % ONE_KEPT_OF else kept) for place in range(len(self.ids))]
         while waiting:
             chunk, waiting = waiting[:PER_SEND], waiting[PER_SEND:]
             # What phase one could not send, it reports; whoever asked marks it again.
