@@ -7,8 +7,6 @@ a doubt about a place that could name a ledger makes the answer "unknown", never
 from __future__ import annotations
 
 import enum
-from array import array
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from bookwarden.ledgers.managed_ledger import (
     ManagedLedgerInfo,
     SchemaLocator,
 )
+from bookwarden.ledgers.namers import LedgerNamers
 
 # An index packs what so many nodes say at a time.
 _UNFILED = 1000
@@ -131,16 +130,13 @@ class NodeReferences(NamedTuple):
 class ReferenceIndex:
     """All references of some metadata roots, or those to some ledgers only, or those of some nodes.
 
-    With ``wanted`` only references to these ledgers are kept. A reference takes 16 bytes, and a place its strings
+    With ``wanted`` only references to these ledgers are kept. A reference takes 12 bytes, and a place its strings
     once, however many ledgers it names. With ``keep_nodes`` the index can also be asked what a node of it says.
     """
 
     def __init__(self, wanted: Collection[int] | None = None, *, keep_nodes: bool = False) -> None:
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._ids = array("q")
-        self._places_of = array("q")
-        self._places: list[Place] = []
-        self._sorted = True
+        self._places: LedgerNamers[Place] = LedgerNamers()
         self._doubts: list[Doubt] = []
         self._keeps_nodes = keep_nodes
         self._nodes: defaultdict[str, dict[str, NodeReferences | None]] = defaultdict(dict)
@@ -148,17 +144,13 @@ class ReferenceIndex:
 
     def __len__(self) -> int:
         self._file()
-        return len(self._ids)
+        return len(self._places)
 
     def add(self, place: Place, ledger_ids: Iterable[int]) -> None:
         """Note that the place names these ledgers."""
-        kept = [ledger_id for ledger_id in ledger_ids if self._wanted is None or ledger_id in self._wanted]
-        if not kept:
-            return
-        self._ids.extend(kept)
-        self._places_of.extend([len(self._places)] * len(kept))
-        self._places.append(place)
-        self._sorted = False
+        self._places.add(
+            place, [ledger_id for ledger_id in ledger_ids if self._wanted is None or ledger_id in self._wanted]
+        )
 
     def note(self, doubt: Doubt) -> None:
         """Note a place that could not be read."""
@@ -187,13 +179,8 @@ class ReferenceIndex:
 
     def who_names(self, ledger_id: int) -> tuple[Reference, ...]:
         """Return the references to the ledger."""
-        self._sort()
-        found = []
-        index = bisect_left(self._ids, ledger_id)
-        while index < len(self._ids) and self._ids[index] == ledger_id:
-            found.append(Reference(ledger_id, self._places[self._places_of[index]]))
-            index += 1
-        return tuple(found)
+        self._file()
+        return tuple([Reference(ledger_id, place) for place in self._places.of(ledger_id)])
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -207,9 +194,8 @@ class ReferenceIndex:
 
     def is_referenced(self, ledger_id: int, holder: Holder | None) -> bool | None:
         """Say whether any place names the ledger; None where a doubt about its holder leaves that open."""
-        self._sort()
-        index = bisect_left(self._ids, ledger_id)
-        if index < len(self._ids) and self._ids[index] == ledger_id:
+        self._file()
+        if self._places.of(ledger_id):
             return True
         return None if any(doubt.concerns(holder) for doubt in self._doubts) else False
 
@@ -221,15 +207,6 @@ class ReferenceIndex:
                 self.add(place, ledger_ids)
             if node.doubt is not None:
                 self.note(node.doubt)
-
-    def _sort(self) -> None:
-        self._file()
-        if self._sorted:
-            return
-        order = sorted(range(len(self._ids)), key=self._ids.__getitem__)
-        self._ids = array("q", [self._ids[index] for index in order])
-        self._places_of = array("q", [self._places_of[index] for index in order])
-        self._sorted = True
 
 
 def _topic_of(holder: Holder) -> str:

@@ -229,9 +229,7 @@ def _nodes_of_others(
     if not shadows or not isinstance(holder, ManagedLedgerHolder):
         return ()
     names = dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
-    names |= dict.fromkeys(
-        name for root in shadows for ledger_id in ledger_ids for name in root.listed.listers(ledger_id)
-    )
+    names |= dict.fromkeys(name for root in shadows for ledger_id in ledger_ids for name in root.listed.of(ledger_id))
     return tuple(managed_ledger_node(name) for name in names if name != holder.name)
 
 

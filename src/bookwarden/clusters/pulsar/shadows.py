@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from bookwarden.clusters.pulsar.reference_nodes import is_cursor_of_odd_topic
 from bookwarden.clusters.pulsar.refused_nodes import read_each
 from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
+from bookwarden.ledgers.namers import LedgerNamers
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.managed_ledger import decode_managed_ledger
@@ -40,25 +39,6 @@ class ShadowDoubt(NamedTuple):
         return f"{self.path}: {self.reason}"
 
 
-class ListedLedgers:
-    """Who lists which ledger: made of ids with the number, among the names, of who lists each."""
-
-    def __init__(self, ids: Sequence[int], listers: Sequence[int], names: Sequence[str]) -> None:
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        self._ids = array("q", [ids[index] for index in order])
-        self._listers = array("i", [listers[index] for index in order])
-        self._names = names
-
-    def listers(self, ledger_id: int) -> list[str]:
-        """Name the managed ledgers that list the ledger."""
-        found = []
-        index = bisect_left(self._ids, ledger_id)
-        while index < len(self._ids) and self._ids[index] == ledger_id:
-            found.append(self._names[self._listers[index]])
-            index += 1
-        return found
-
-
 @dataclass(frozen=True, slots=True)
 class Shadows:
     """The shadows of each source, by names of managed ledgers.
@@ -68,7 +48,7 @@ class Shadows:
 
     by_source: Mapping[str, tuple[str, ...]]
     doubts: tuple[ShadowDoubt, ...] = ()
-    listed: ListedLedgers = field(default_factory=lambda: ListedLedgers([], [], []))
+    listed: LedgerNamers[str] = field(default_factory=LedgerNamers[str])
 
 
 class ShadowTopics:
@@ -97,8 +77,7 @@ def read_shadows(store: MetadataStore) -> Shadows:
     store.sync()
     found: defaultdict[str, list[str]] = defaultdict(list)
     doubts = []
-    ids, listers = array("q"), array("i")
-    all_names: list[str] = []
+    listed: LedgerNamers[str] = LedgerNamers()
     for names in _portions(walk_managed_ledgers(store)):
         nodes = read_each(store, [managed_ledger_path(name) for name in names])
         for name, node in zip(names, nodes, strict=True):
@@ -114,10 +93,9 @@ def read_shadows(store: MetadataStore) -> Shadows:
                 continue
             for source in sources:
                 found[source].append(name)
-            ids.extend(info.ledger_ids)
-            listers.extend([len(all_names)] * len(info.ledger_ids))
-            all_names.append(name)
-    listed = ListedLedgers(ids, listers, all_names)
+            listed.add(name, info.ledger_ids)
+    # Threads share it from here on.
+    listed.sort()
     return Shadows({source: tuple(shadows) for source, shadows in found.items()}, tuple(doubts), listed)
 
 
