@@ -52,6 +52,7 @@ class Stores:
         self.deleted: list[OffloadedCopy] = []
         self.trouble = ""
         self.unreadable = ""
+        self.fate = CopyFate.DELETED
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         self.looked += copies
@@ -68,7 +69,7 @@ class Stores:
             return [CopyDeletion(CopyFate.FAILED, self.trouble) for _ in copies]
         for copy in copies:
             self.owners.pop(copy.uuid, None)
-        return [CopyDeletion(CopyFate.DELETED) for _ in copies]
+        return [CopyDeletion(self.fate) for _ in copies]
 
 
 class Recorder:
@@ -320,6 +321,15 @@ def test_an_absent_copy_is_already_gone_and_its_remains_are_deleted() -> None:
     world.copies.owners.clear()
     assert world.outcomes(mark()) == [Outcome.ALREADY_GONE]
     assert len(world.copies.deleted) == 1
+
+
+def test_a_copy_of_which_only_an_unfinished_upload_was_left_is_deleted() -> None:
+    world = World()
+    world.copies.owners.clear()
+    world.copies.fate = CopyFate.ABORTED
+    (row,) = world.sweep(mark())
+    assert (row.outcome, "aborted" in row.reason) == (Outcome.DELETED, True)
+    assert isinstance(world.recorder.records[0], CopyEntry)
 
 
 def test_a_store_in_trouble_is_retried_and_given_up_with_its_own_words() -> None:

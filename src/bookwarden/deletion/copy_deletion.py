@@ -168,6 +168,8 @@ def _verdict(copy: OffloadedCopy, reading: CopyReading | None, *, proven: bool) 
 def _after(reading: CopyReading | None, result: CopyDeletion) -> Decision:
     if result.fate is CopyFate.FAILED:
         return Decision(Action.RETRY, Outcome.RETRY, f"the offloaded copy could not be deleted: {result.reason}")
+    if result.fate is CopyFate.ABORTED:
+        return Decision(Action.FINISH, Outcome.DELETED, "an unfinished upload of it was aborted")
     if result.fate is CopyFate.ABSENT or isinstance(reading, AbsentCopy):
         return _ALREADY_GONE
     return Decision(Action.FINISH, Outcome.DELETED, "")

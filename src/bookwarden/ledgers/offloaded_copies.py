@@ -103,9 +103,13 @@ CopyReading = PresentCopy | AbsentCopy | UnreadableCopy
 
 
 class CopyFate(enum.Enum):
-    """What became of the delete of one copy."""
+    """What became of the delete of one copy.
+
+    ABORTED: deleted too, and an upload of it was not finished; it may have been all that there was.
+    """
 
     DELETED = "deleted"
+    ABORTED = "aborted"
     ABSENT = "absent"
     FAILED = "failed"
 

@@ -89,11 +89,9 @@ class S3Store:
                 # Each request was tried several times: what the store refuses now it refuses for the rest too.
                 failures.update(dict.fromkeys(copies[start:], self._say(error)))
                 break
-        failures.update(self._abort_uploads([copy for copy in copies if copy not in failures]))
-        return [
-            CopyDeletion(CopyFate.FAILED, failures[copy]) if copy in failures else CopyDeletion(CopyFate.DELETED)
-            for copy in copies
-        ]
+        fates = {copy: CopyDeletion(CopyFate.FAILED, why) for copy, why in failures.items()}
+        fates.update(self._abort_uploads([copy for copy in copies if copy not in failures]))
+        return [fates.get(copy, CopyDeletion(CopyFate.DELETED)) for copy in copies]
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
         """Give objects and unfinished uploads page by page; uploads only with ``abort_uploads``, for want of rights."""
@@ -163,33 +161,37 @@ class S3Store:
             if refused.get("Code") not in _GONE
         }
 
-    def _abort_uploads(self, copies: Sequence[OffloadedCopy]) -> dict[OffloadedCopy, str]:
+    def _abort_uploads(self, copies: Sequence[OffloadedCopy]) -> dict[OffloadedCopy, CopyDeletion]:
+        """Abort the unfinished uploads of these copies; say what became of each that had one."""
         if not copies or not self._limits.abort_uploads:
             return {}
         try:
             uploads = self._unfinished()
         except (ClientError, BotoCoreError) as error:
-            return dict.fromkeys(
-                copies, f"unfinished uploads could not be listed (offload.abort_uploads): {self._say(error)}"
-            )
-        failures = {}
+            text = f"unfinished uploads could not be listed (offload.abort_uploads): {self._say(error)}"
+            return dict.fromkeys(copies, CopyDeletion(CopyFate.FAILED, text))
+        fates = {}
         for copy in copies:
-            for key in object_names(copy):
-                for upload in uploads.pop(key, ()):
-                    try:
-                        self._abort(key, upload)
-                    except (ClientError, BotoCoreError) as error:
-                        self._uploads_listed = None
-                        failures[copy] = f"an unfinished upload could not be aborted: {self._say(error)}"
-        return failures
+            keyed = [(key, upload) for key in object_names(copy) for upload in uploads.pop(key, ())]
+            try:
+                if any([self._abort(key, upload) for key, upload in keyed]):
+                    fates[copy] = CopyDeletion(CopyFate.ABORTED)
+            except (ClientError, BotoCoreError) as error:
+                self._uploads_listed = None
+                text = f"an unfinished upload could not be aborted: {self._say(error)}"
+                fates[copy] = CopyDeletion(CopyFate.FAILED, text)
+        return fates
 
-    def _abort(self, key: str, upload: str) -> None:
+    def _abort(self, key: str, upload: str) -> bool:
+        """Abort an upload; say whether it was still there."""
         try:
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
         except ClientError as error:
             if error.response["Error"].get("Code") not in _GONE:
                 raise
+            return False
         logger.info("aborted an unfinished upload of %s in bucket %s", key, self._bucket)
+        return True
 
     def _unfinished(self) -> dict[str, list[str]]:
         """List the bucket's unfinished uploads: one request for all ledgers, and again only after a while."""
