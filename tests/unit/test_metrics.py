@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from prometheus_client import CollectorRegistry
 
 from bookwarden.deletion.mark import Marker
+from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.migrating_progress import Standing
 from bookwarden.metastore.migration_phases import State
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -24,8 +30,23 @@ def test_every_series_of_the_sweep_is_zero_before_the_first_batch() -> None:
         assert value(registry, "ledger_deletions_failed_total", ledger_type=kind) == 0
         assert value(registry, "pending_deletions_sent_total", ledger_type=kind, destination="retry") == 0
         assert value(registry, "outcomes_total", ledger_type=kind, outcome="still referenced") == 0
-    assert value(registry, "outcomes_total", ledger_type="unknown", outcome="malformed") == 0
+    for outcome in ("malformed", "poisonous"):
+        assert value(registry, "outcomes_total", ledger_type="unknown", outcome=outcome) == 0
     assert value(registry, "batch_seconds_count") == 0
+
+
+def test_every_metric_and_every_outcome_is_in_the_documents() -> None:
+    metrics, marks = SweepMetrics(), CollectorRegistry()
+    metrics.show_migrations(dict)
+    MarkMetrics(marks)
+    told = (DOCS / "metrics.md").read_text()
+    for metric in (*metrics.registry.collect(), *marks.collect()):
+        if metric.name.startswith("bookwarden_"):
+            assert re.search(rf"`{metric.name}{'_total' if metric.type == 'counter' else ''}[`{{]", told), metric.name
+    outcomes = next(line for line in told.splitlines() if line.startswith("| `bookwarden_outcomes_total`"))
+    assert re.findall("`([a-z ]+)`", outcomes.partition("messages by")[2]) == [outcome.value for outcome in Outcome]
+    swept = (DOCS / "sweep.md").read_text()
+    assert [outcome.value for outcome in Outcome if f"\n| {outcome.value} |" not in swept] == ["would delete"]
 
 
 def test_a_batch_counts_each_outcome_where_it_belongs() -> None:
@@ -37,16 +58,18 @@ def test_a_batch_counts_each_outcome_where_it_belongs() -> None:
         ("delayed", "LEDGER", 6, 0),
         ("gave up", "OFFLOAD_LEDGER", 1, 0),
         ("malformed", "", 4, 0),
+        ("poisonous", "LEDGER", 1, 0),
     ]
     metrics.count_batch(batch, 0.2)
     registry = metrics.registry
-    assert value(registry, "pending_deletions_received_total", ledger_type="LEDGER") == 14
+    assert value(registry, "pending_deletions_received_total", ledger_type="LEDGER") == 15
     assert value(registry, "pending_deletions_received_total", ledger_type="unknown") == 4
     assert value(registry, "pending_deletions_acked_total", ledger_type="OFFLOAD_LEDGER") == 3
     assert value(registry, "ledgers_deleted_total", ledger_type="LEDGER") == 5
     assert value(registry, "ledgers_deleted_total", ledger_type="OFFLOAD_LEDGER") == 2
     assert value(registry, "ledger_bytes_deleted_total") == 700
-    assert value(registry, "ledger_deletions_failed_total", ledger_type="LEDGER") == 3
+    assert value(registry, "ledger_deletions_failed_total", ledger_type="LEDGER") == 4
+    assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="dlq") == 1
     assert value(registry, "ledger_deletions_failed_total", ledger_type="OFFLOAD_LEDGER") == 1
     assert value(registry, "pending_deletions_max_retry_total", ledger_type="OFFLOAD_LEDGER") == 1
     assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="retry") == 9

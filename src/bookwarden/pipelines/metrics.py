@@ -144,7 +144,7 @@ class SweepMetrics:
 
     def _show_zeros(self) -> None:
         # A rate over a series that begins with its first count misses that count.
-        for counter in (self._received, self._acked):
+        for counter in (self._received, self._acked, self._failed):
             counter.labels(_UNKNOWN)
         for kind in _KINDS:
             for counter in (self._received, self._deleted, self._failed, self._acked, self._max_retry):
@@ -154,7 +154,8 @@ class SweepMetrics:
                     self._outcomes.labels(outcome.value, kind)
             for destination in ("retry", "dlq"):
                 self._sent.labels(kind, destination)
-        self._outcomes.labels(Outcome.MALFORMED.value, _UNKNOWN)
+        for outcome in (Outcome.MALFORMED, Outcome.POISONOUS):
+            self._outcomes.labels(outcome.value, _UNKNOWN)
         self._sent.labels(_UNKNOWN, "dlq")
 
     def count_batch(
