@@ -29,13 +29,17 @@ from bookwarden.errors import StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyFate,
+    CopyIndex,
+    DamagedIndex,
     OffloadedCopy,
     PresentCopy,
     StoreLocation,
     UnreadableCopy,
 )
+from servers.offload_index import index_of
 
 OWNER = "t/n/persistent/orders"
+INDEX = index_of(1, 1, 1)
 BLOB_DATE, BLOB_DATE_MS = "Fri, 02 Jan 2026 03:04:05 GMT", 1_767_323_045_000
 LIMITS = RequestLimits(attempts=2, parallel=4, connect_timeout=2.0, read_timeout=5.0)
 
@@ -54,10 +58,10 @@ class Google:
         )
 
     def put(self, copy: OffloadedCopy) -> None:
-        for name in object_names(copy):
+        for name, body in zip(object_names(copy), (b"x", INDEX), strict=True):
             blob = self.client.bucket(copy.location.bucket).blob(name)
             blob.metadata = {"managedledgername": copy.managed_ledger}
-            blob.upload_from_string(b"x")
+            blob.upload_from_string(body)
 
     def names(self, bucket: str) -> set[str]:
         return {blob.name for blob in self.client.list_blobs(bucket)}
@@ -83,7 +87,11 @@ def test_google_deletes_many_in_one_request_and_knows_what_is_absent(google: Goo
     store = GcsStore(location, GcsAccess(anonymous=True), LIMITS)
     try:
         assert store.read_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER)]
-        assert store.examine_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER, 1, 1)]
+        assert store.examine_many([gone, doomed]) == [AbsentCopy(), PresentCopy(OWNER, 1, CopyIndex(1, 0, 1))]
+        google.client.bucket("offload").blob(object_names(kept)[1]).upload_from_string(bytes(90))
+        (other,) = store.examine_many([kept])
+        assert isinstance(other, PresentCopy)
+        assert isinstance(other.index, DamagedIndex)
         google.client.bucket("offload").delete_blob(object_names(doomed)[1])
         assert store.examine_many([doomed]) == [PresentCopy(OWNER, 1, None)]
         assert [done.fate for done in store.delete_many([gone, doomed])] == [CopyFate.ABSENT, CopyFate.DELETED]
@@ -120,7 +128,10 @@ def test_google_lists_every_object_once_and_a_bucket_that_is_not_there_is_an_err
     missing = GcsStore(location._replace(bucket="no-such"), GcsAccess(anonymous=True), LIMITS)
     try:
         found = [one for names in RANGES for page in store.pages(names) for one in page if names.has(one.key)]
-        lengths = {name: 1 for copy in copies for name in object_names(copy)} | {"notes": 3, "Zebra": 3}
+        lengths = {
+            name: size for copy in copies for name, size in zip(object_names(copy), (1, len(INDEX)), strict=True)
+        }
+        lengths |= {"notes": 3, "Zebra": 3}
         assert sorted((one.key, one.length) for one in found) == sorted(lengths.items())
         assert all(one.modified_ms > 1_600_000_000_000 for one in found)
         with pytest.raises(StoreError, match="no-such"):
@@ -131,10 +142,11 @@ def test_google_lists_every_object_once_and_a_bucket_that_is_not_there_is_an_err
 
 
 class AzureStub:
-    """As much of Blob Storage's REST interface as is used: HEAD, batches of DELETE, and List Blobs, two a page."""
+    """As much of Blob Storage's REST interface as is used: HEAD, GET, batches of DELETE, and List Blobs, two a page."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, dict[str, str]] = {}
+        self.bodies: dict[str, bytes] = {}
         self.containers = {"offload"}
         self.batches: list[int] = []
         self.refusing = False
@@ -144,11 +156,15 @@ class AzureStub:
             protocol_version = "HTTP/1.1"
 
             def do_HEAD(self) -> None:
-                status, headers = outer.look(unquote(self.path.partition("?")[0]))
-                self._answer(status, headers, b"")
+                path = unquote(self.path.partition("?")[0])
+                status, headers = outer.look(path)
+                self._answer(status, headers, outer.bodies.get(path, b""), head=True)
 
             def do_GET(self) -> None:
                 path, _, query = self.path.partition("?")
+                if unquote(path) in outer.bodies:
+                    self._answer(206, *outer.beginning(unquote(path)))
+                    return
                 status, body = outer.listed(unquote(path), {name: one[0] for name, one in parse_qs(query).items()})
                 code = {"x-ms-error-code": "ContainerNotFound"} if status == 404 else {}
                 self._answer(status, {"Content-Type": "application/xml", **code}, body.encode())
@@ -172,13 +188,13 @@ class AzureStub:
                 )
                 self._answer(202, {"Content-Type": "multipart/mixed; boundary=part"}, f"{answer}--part--\r\n".encode())
 
-            def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            def _answer(self, status: int, headers: dict[str, str], body: bytes, *, head: bool = False) -> None:
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(b"" if head else body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -194,6 +210,12 @@ class AzureStub:
             return 403, {"x-ms-error-code": "AuthenticationFailed"}
         code = self._missing(path)
         return (404, {"x-ms-error-code": code}) if code else (200, self.blobs[path])
+
+    def beginning(self, path: str) -> tuple[dict[str, str], bytes]:
+        """Give the whole of a blob as the part that was asked for."""
+        body = self.bodies[path]
+        told = {"Content-Range": f"bytes 0-{len(body) - 1}/{len(body)}", "Content-Type": "application/octet-stream"}
+        return {**self.blobs[path], **told}, body
 
     def listed(self, path: str, query: dict[str, str]) -> tuple[int, str]:
         if path.rpartition("/")[2] not in self.containers:
@@ -256,7 +278,12 @@ def test_azure_deletes_many_in_one_request_and_knows_what_is_absent(azure: Azure
     store = azure_store(azure)
     try:
         assert store.read_many(copies[:2]) == [AbsentCopy(), PresentCopy(OWNER)]
-        assert store.examine_many(copies[:2]) == [AbsentCopy(), PresentCopy(OWNER, 0, 0)]
+        azure.bodies[f"/account/offload/{object_names(copies[1])[1]}"] = INDEX
+        azure.bodies[f"/account/offload/{object_names(copies[2])[1]}"] = bytes(90)
+        absent, whole, damaged = store.examine_many(copies[:3])
+        assert (absent, whole) == (AbsentCopy(), PresentCopy(OWNER, 0, CopyIndex(1, 0, 1)))
+        assert isinstance(damaged, PresentCopy)
+        assert isinstance(damaged.index, DamagedIndex)
         fates = [done.fate for done in store.delete_many(copies[:-1])]
     finally:
         store.close()
@@ -324,7 +351,11 @@ def test_a_folder_of_a_file_system_goes_whole_and_its_neighbour_stays(tmp_path: 
         assert [done.fate for done in store.delete_many([gone, doomed])] == [CopyFate.ABSENT, CopyFate.DELETED]
     assert not (tmp_path / map_file_name(doomed)).exists()
     store = FileSystemStore(location, None)
-    assert store.examine_many([gone, kept]) == [AbsentCopy(), PresentCopy(OWNER, 1, 1)]
+    (damaged,) = store.examine_many([kept])
+    assert isinstance(damaged, PresentCopy)
+    assert isinstance(damaged.index, DamagedIndex)
+    (tmp_path / map_file_name(kept) / "index").write_bytes(b"SEQ\x06")
+    assert store.examine_many([gone, kept]) == [AbsentCopy(), PresentCopy(OWNER, 1, CopyIndex())]
     assert len(list((tmp_path / map_file_name(kept)).iterdir())) == 3
 
 

@@ -18,12 +18,15 @@ from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyFate,
+    CopyIndex,
+    DamagedIndex,
     OffloadedCopy,
     PresentCopy,
     StoreLocation,
     UnreadableCopy,
 )
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore
+from servers.offload_index import index_of
 
 OWNER = "t/n/persistent/orders%2Fnew"
 LIMITS = RequestLimits(attempts=3, parallel=4, connect_timeout=2.0, read_timeout=20.0)
@@ -54,10 +57,13 @@ def copy_in(endpoint: str, bucket: str, ledger_id: int = 7, uuid: UUID | None = 
     return OffloadedCopy(ledger_id, OWNER, uuid or uuid4(), StoreLocation("S3", bucket, REGION, endpoint))
 
 
-def put(server: ObjectStore, copy: OffloadedCopy) -> OffloadedCopy:
-    for name in object_names(copy):
+INDEX = index_of(1, 1, 1)
+
+
+def put(server: ObjectStore, copy: OffloadedCopy, index: bytes = INDEX) -> OffloadedCopy:
+    for name, body in zip(object_names(copy), (b"x", index), strict=True):
         server.client.put_object(
-            Bucket=copy.location.bucket, Key=name, Body=b"x", Metadata={"managedledgername": copy.managed_ledger}
+            Bucket=copy.location.bucket, Key=name, Body=body, Metadata={"managedledgername": copy.managed_ledger}
         )
     return copy
 
@@ -67,12 +73,31 @@ def test_data_and_index_go_and_nothing_else(server: ObjectStore, bucket: str, st
     segment = put(server, copy_in(server.endpoint, bucket, 9)._replace(segment=True))
     store = opened(stores, server.endpoint, bucket)
     assert store.read_many([doomed, segment]) == [PresentCopy(OWNER), PresentCopy(OWNER)]
-    assert store.examine_many([doomed]) == [PresentCopy(OWNER, 1, 1)]
+    assert store.examine_many([doomed]) == [PresentCopy(OWNER, 1, CopyIndex(1, 0, 1))]
     server.client.delete_object(Bucket=bucket, Key=object_names(doomed)[1])
     assert store.examine_many([doomed]) == [PresentCopy(OWNER, 1, None)]
     assert [done.fate for done in store.delete_many([doomed, segment])] == [CopyFate.DELETED] * 2
     assert server.keys(bucket) == set(object_names(kept))
     assert store.read_many([doomed]) == [AbsentCopy()]
+
+
+def test_an_index_of_nothing_is_damaged_and_one_that_may_not_be_read_is_no_damage(
+    server: ObjectStore, bucket: str, troubled: TroubledStore, stores: list[OffloadStores]
+) -> None:
+    empty, zeros, whole = (
+        put(server, copy_in(troubled.endpoint, bucket, ledger), index)
+        for ledger, index in enumerate((b"", bytes(len(INDEX)), INDEX))
+    )
+    store = opened(stores, troubled.endpoint, bucket)
+    found = [one.index for one in store.examine_many([empty, zeros, whole]) if isinstance(one, PresentCopy)]
+    assert found[0] == DamagedIndex("it is empty")
+    assert isinstance(found[1], DamagedIndex)
+    assert "begins with 0x00000000" in found[1].reason
+    assert found[2] == CopyIndex(1, 0, 1)
+    troubled.refuse(2, 403, "AccessDenied", "You may look only", "GET")
+    (refused,) = store.examine_many([whole])
+    assert isinstance(refused, UnreadableCopy)
+    assert "You may look only" in refused.reason
 
 
 def test_a_thousand_ledgers_take_two_deletes_and_one_listing(

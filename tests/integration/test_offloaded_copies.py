@@ -269,12 +269,16 @@ def test_what_a_broker_left_behind_after_its_offload_is_reclaimed_once_the_copy_
     whole, damaged = place.topic(namespace, "whole"), place.topic(namespace, "damaged")
     whole.admin.put(f"/namespaces/{namespace}/offloadDeletionLagMs", 0)
     place.leave_behind(whole, damaged)
-    left, kept = place.stored(whole), min(place.stored(damaged))
+    left, (kept, hollow, *_) = place.stored(whole), sorted(place.stored(damaged))
     assert (len(left), len(place.stored(damaged))) == (4, 4)
-    offload = place.ledgers(damaged)[0].offload
-    assert offload is not None
-    index = f"{offload.uuid}-ledger-{kept}-index"
-    place.server.client.delete_object(Bucket=BUCKET, Key=index)
+    first, second = (one.offload for one in place.ledgers(damaged)[:2])
+    assert first is not None
+    assert second is not None
+    place.server.client.delete_object(Bucket=BUCKET, Key=f"{first.uuid}-ledger-{kept}-index")
+    index = f"{second.uuid}-ledger-{hollow}-index"
+    assert index in place.server.keys(BUCKET)
+    size = place.server.client.head_object(Bucket=BUCKET, Key=index)["ContentLength"]
+    place.server.client.put_object(Bucket=BUCKET, Key=index, Body=bytes(size))
 
     scan = OrphanScan(spark, place.site.settings)
     found = scan.run(scan.begin())
@@ -288,11 +292,12 @@ def test_what_a_broker_left_behind_after_its_offload_is_reclaimed_once_the_copy_
     explained = place.run("ledger", "explain", str(kept))
     assert (explained["left_behind"], explained["outcome"]) == (True, "retry")
     assert "no index" in explained["reason"]
+    assert "index is damaged" in place.run("ledger", "explain", str(hollow))["reason"]
     assert place.run("ledger", "explain", str(min(left)))["outcome"] == "deleted"
 
     place.run("orphans", "apply", "--plan", found.plan.plan_id, "--execute")
     place.site.sweep_once(spark)
-    assert (place.stored(whole), place.stored(damaged)) == (set(), {kept})
-    assert set(place.site.outcome_of(kept)) == {"retry"}
+    assert (place.stored(whole), place.stored(damaged)) == (set(), {kept, hollow})
+    assert set(place.site.outcome_of(kept)) == set(place.site.outcome_of(hollow)) == {"retry"}
     assert all("no index" in row["reason"] for row in place.site.outcomes() if row["ledger_id"] == kept)
     assert read_all(whole) == VALUES

@@ -14,6 +14,7 @@ from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyDeletion,
     CopyFate,
+    CopyIndex,
     CopyReading,
     OffloadedCopy,
     PresentCopy,
@@ -109,7 +110,7 @@ class ObjectStore:
         found = self._world.copies.get(copy.uuid)
         if found is None or not isinstance(reading, PresentCopy):
             return reading
-        return PresentCopy(reading.owner, found.length, 50 if found.index else None)
+        return PresentCopy(reading.owner, found.length, CopyIndex(found.length) if found.index else None)
 
     def _read(self, copy: OffloadedCopy) -> CopyReading:
         self.faults.step()

@@ -20,7 +20,9 @@ from bookwarden.ledgers.managed_ledger import as_uuid
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyDeletion,
+    CopyIndex,
     CopyReading,
+    DamagedIndex,
     OffloadedCopy,
     PresentCopy,
     StoreLocation,
@@ -40,7 +42,8 @@ SHADOW = ManagedLedgerHolder("t/ns/persistent/shadow")
 UUID = as_uuid(-5, 6)
 LOCATION = StoreLocation("S3", "offload", "r", "http://s3")
 LENGTH = 1000
-WHOLE = PresentCopy(HOLDER.name, LENGTH, 90)
+INDEX = CopyIndex(LENGTH, 9, LENGTH)
+WHOLE = PresentCopy(HOLDER.name, LENGTH, INDEX)
 
 
 class Copies:
@@ -169,14 +172,27 @@ def test_a_ledger_whose_offloaded_copy_is_whole_goes_with_its_metadata_in_the_jo
 @pytest.mark.parametrize(
     ("reading", "told"),
     [
-        (replace(WHOLE, index_bytes=None), "no index"),
-        (replace(WHOLE, index_bytes=0), "index is empty"),
+        (replace(WHOLE, index=None), "no index"),
+        (replace(WHOLE, index=DamagedIndex("it is empty")), "index is damaged: it is empty"),
+        (replace(WHOLE, index=replace(INDEX, data_bytes=LENGTH + 1)), "of 1,001 bytes of data, and its data has 1,000"),
+        (replace(WHOLE, index=replace(INDEX, length=LENGTH - 1)), "of a ledger of 999 bytes"),
+        (replace(WHOLE, index=replace(INDEX, last_entry_id=8)), "ends with entry 8, and the ledger with 9"),
         (replace(WHOLE, data_bytes=LENGTH - 1), "999 bytes, and the ledger 1,000"),
         (replace(WHOLE, owner="t/ns/persistent/other"), "names t/ns/persistent/other"),
         (AbsentCopy(), "no data"),
         (UnreadableCopy("403 Forbidden"), "403 Forbidden"),
     ],
-    ids=["no index", "empty index", "short data", "another's", "absent", "unreadable"],
+    ids=[
+        "no index",
+        "empty index",
+        "of other data",
+        "of less",
+        "without its end",
+        "short data",
+        "another's",
+        "absent",
+        "unreadable",
+    ],
 )
 def test_without_a_whole_copy_the_ledger_is_kept_and_the_reason_told(reading: CopyReading, told: str) -> None:
     world = World()
@@ -267,7 +283,7 @@ def test_explain_looks_at_the_copy_and_tells_what_the_sweep_would_do() -> None:
     assert "left it behind" in found.verdict
     assert dict(reference_pairs(found))["names it"] == "yes, as offloaded and deleted from BookKeeper"
     assert reference_data(found)["left_behind"] is True
-    world.copies.reading = replace(WHOLE, index_bytes=None)
+    world.copies.reading = replace(WHOLE, index=None)
     assert (world.explained().outcome, "no index" in world.explained().reason) == (Outcome.RETRY, True)
     world.lists(complete=False)
     found = world.explained()

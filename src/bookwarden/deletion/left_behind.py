@@ -71,9 +71,8 @@ class LeftBehind:
         looked = dict(zip(distinct, self._copies.examine_many(distinct), strict=True))
         verdicts = {}
         for (holder, ledger_id), copy in copies.items():
-            reading = readings[ledger_id]
-            length = reading.metadata.length if isinstance(reading, StoredLedger) else 0
-            problem = why_not_whole(copy, looked[copy], max(length, _listed(references[holder], ledger_id).size))
+            length, last = _extent(readings[ledger_id], _listed(references[holder], ledger_id))
+            problem = why_not_whole(copy, looked[copy], length, last)
             verdicts[holder, ledger_id] = _PROVEN if problem is None else _kept(copy, problem)
         proven = [one for one, verdict in verdicts.items() if verdict is _PROVEN]
         ledgers: defaultdict[Holder, list[int]] = defaultdict(list)
@@ -102,6 +101,13 @@ def _listed(references: References, ledger_id: int) -> LedgerInfo:
     if not isinstance(references, LiveReferences):
         raise ValueError(f"ledger {ledger_id} is of a holder whose references are not known")
     return references.left_behind[ledger_id]
+
+
+def _extent(reading: LedgerReading, listed: LedgerInfo) -> tuple[int, int]:
+    """Give the bytes and the last entry that a whole copy must have at least: of both who tell of the ledger."""
+    if not isinstance(reading, StoredLedger) or reading.metadata.last_entry_id is None:
+        return listed.size, listed.entries - 1
+    return max(reading.metadata.length, listed.size), max(reading.metadata.last_entry_id, listed.entries - 1)
 
 
 def _kept(copy: OffloadedCopy, problem: str) -> Decision:

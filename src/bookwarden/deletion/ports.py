@@ -43,7 +43,7 @@ class OffloadedCopies(Protocol):
         """Look at each copy where it was recorded to be, in the order asked; this may be one request per copy."""
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, with their sizes; two requests per copy."""
+        """Look at data and index of each copy, and read the index; three requests per copy."""
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete each copy with its index and the remains of its uploads, in the order asked.

@@ -11,7 +11,9 @@ from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
+    CopyIndex,
     CopyReading,
+    DamagedIndex,
     OffloadedCopy,
     UnreadableCopy,
     store_location,
@@ -42,8 +44,8 @@ def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | Non
     return None
 
 
-def why_not_whole(copy: OffloadedCopy, reading: CopyReading, length: int) -> str | None:
-    """Say why what the store has is no whole copy of a ledger of so many bytes; None if it is."""
+def why_not_whole(copy: OffloadedCopy, reading: CopyReading, length: int, last_entry_id: int) -> str | None:
+    """Say why what the store has is no whole copy of a ledger of so many bytes and up to this entry; None if it is."""
     if isinstance(reading, UnreadableCopy):
         return f"it cannot be looked at: {reading.reason}"
     if isinstance(reading, AbsentCopy):
@@ -52,6 +54,18 @@ def why_not_whole(copy: OffloadedCopy, reading: CopyReading, length: int) -> str
         return f"it names {reading.owner}"
     if reading.data_bytes < max(length, 1):
         return f"its data has {reading.data_bytes:,} bytes, and the ledger {length:,}"
-    if not reading.index_bytes:
-        return "its index is empty" if reading.index_bytes == 0 else "the store has no index of it"
+    if reading.index is None:
+        return "the store has no index of it"
+    if isinstance(reading.index, DamagedIndex):
+        return f"its index is damaged: {reading.index.reason}"
+    return _why_not_its(reading.index, reading.data_bytes, length, last_entry_id)
+
+
+def _why_not_its(index: CopyIndex, data_bytes: int, length: int, last_entry_id: int) -> str | None:
+    if index.data_bytes not in (None, data_bytes):
+        return f"its index is of {index.data_bytes:,} bytes of data, and its data has {data_bytes:,}"
+    if index.length is not None and index.length < length:
+        return f"its index is of a ledger of {index.length:,} bytes, and the ledger has {length:,}"
+    if index.last_entry_id is not None and index.last_entry_id < last_entry_id:
+        return f"its index ends with entry {index.last_entry_id:,}, and the ledger with {last_entry_id:,}"
     return None

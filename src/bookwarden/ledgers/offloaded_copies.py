@@ -75,16 +75,35 @@ def recorded_metadata(location: StoreLocation) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyIndex:
+    """What the index of a copy says: the bytes of its data, and the last entry and the bytes of its ledger.
+
+    All None in that of a file system, which says nothing of the kind.
+    """
+
+    data_bytes: int | None = None
+    last_entry_id: int | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedIndex:
+    """An index from which no broker could read."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PresentCopy:
     """The store has the copy; ``owner`` is the managed ledger that it names, None if it names none.
 
-    ``data_bytes`` and ``index_bytes`` are the sizes of its parts, for those who asked for both; None for an index that
-    is missing.
+    ``data_bytes`` is the size of its data, and ``index`` what its index says, for those who asked for both; None where
+    it is missing.
     """
 
     owner: str | None
     data_bytes: int = 0
-    index_bytes: int | None = None
+    index: CopyIndex | DamagedIndex | None = None
 
 
 @dataclass(frozen=True, slots=True)

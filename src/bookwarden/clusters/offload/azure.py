@@ -25,6 +25,7 @@ from bookwarden.ledgers.offloaded_copies import (
     StoreLocation,
     UnreadableCopy,
 )
+from bookwarden.wire.offload_index import INDEX_BEGINNING
 
 # A batch carries up to 256 deletes; a copy needs two.
 _COPIES_PER_REQUEST = 128
@@ -67,8 +68,8 @@ class AzureStore:
         return look_at_each(copies, lambda copy: look(copy, self._head), self._limits.parallel)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, in the order asked."""
-        return look_at_each(copies, lambda copy: examine(copy, self._head), self._limits.parallel)
+        """Look at data and index of each copy, and read the index, in the order asked."""
+        return look_at_each(copies, lambda copy: examine(copy, self._head, self._beginning), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data and index of each copy, in the order asked; Azure drops unfinished uploads by itself."""
@@ -106,14 +107,24 @@ class AzureStore:
     def _head(self, name: str) -> Head:
         try:
             found = self._client.get_blob_client(name).get_blob_properties()
-        except ResourceNotFoundError as error:
+        except AzureError as error:
+            return self._unseen(error)
+        return StoredHead(int(found.size), owner_in(found.metadata or {}))
+
+    def _beginning(self, name: str) -> bytes | AbsentCopy | UnreadableCopy:
+        try:
+            return bytes(self._client.get_blob_client(name).download_blob(offset=0, length=INDEX_BEGINNING).readall())
+        except AzureError as error:
+            return self._unseen(error)
+
+    def _unseen(self, error: AzureError) -> AbsentCopy | UnreadableCopy:
+        """Say what an error tells of a blob; StoreSilentError where it is the store's own trouble."""
+        if isinstance(error, ResourceNotFoundError):
             # A missing container is no missing blob.
             return AbsentCopy() if _code(error) == _GONE else UnreadableCopy(self._say(error))
-        except AzureError as error:
-            if _is_silence(error):
-                raise StoreSilentError(self._say(error)) from error
-            return UnreadableCopy(self._say(error))
-        return StoredHead(int(found.size), owner_in(found.metadata or {}))
+        if _is_silence(error):
+            raise StoreSilentError(self._say(error)) from error
+        return UnreadableCopy(self._say(error))
 
     def _delete(self, copies: Sequence[OffloadedCopy]) -> Iterator[CopyDeletion]:
         names = [name for copy in copies for name in object_names(copy)]

@@ -17,7 +17,9 @@ from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyDeletion,
     CopyFate,
+    CopyIndex,
     CopyReading,
+    DamagedIndex,
     OffloadedCopy,
     PresentCopy,
     StoreLocation,
@@ -25,6 +27,8 @@ from bookwarden.ledgers.offloaded_copies import (
 )
 
 _T = TypeVar("_T")
+
+_SEQUENCE_FILE = b"SEQ"
 
 
 class FileSystemStore:
@@ -40,7 +44,7 @@ class FileSystemStore:
         return [self._guarded(copy, self._look, UnreadableCopy) for copy in copies]
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, in the order asked."""
+        """Look at data and index of each copy, and read the index, in the order asked."""
         return [self._guarded(copy, self._examine, UnreadableCopy) for copy in copies]
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
@@ -74,8 +78,7 @@ class FileSystemStore:
         data, index = folder / "data", folder / "index"
         if not data.is_file():
             return AbsentCopy()
-        index_bytes = index.stat().st_size if index.is_file() else None
-        return PresentCopy(copy.managed_ledger, data.stat().st_size, index_bytes)
+        return PresentCopy(copy.managed_ledger, data.stat().st_size, _index(index) if index.is_file() else None)
 
     def _delete(self, copy: OffloadedCopy, folder: Path) -> CopyDeletion:
         if not folder.exists():
@@ -103,6 +106,13 @@ class FileSystemStore:
         if not self._base.is_dir() or not any(self._base.iterdir()):
             return f"{self._base} is not there or is empty: is {self._recorded!r} mounted?"
         return self._base
+
+
+def _index(path: Path) -> CopyIndex | DamagedIndex:
+    """Say whether it is one; those of Hadoop are sequence files, and tell only where in the data to look for what."""
+    with path.open("rb") as file:
+        begins = file.read(len(_SEQUENCE_FILE))
+    return CopyIndex() if begins == _SEQUENCE_FILE else DamagedIndex("it is not Hadoop's index of a MapFile")
 
 
 def _look_into(folder: Path, base: Path) -> tuple[list[StoredObject], list[Path]]:

@@ -30,6 +30,7 @@ from bookwarden.ledgers.offloaded_copies import (
     StoreLocation,
     UnreadableCopy,
 )
+from bookwarden.wire.offload_index import INDEX_BEGINNING
 
 # A batch request carries up to 100 deletes; a copy needs two.
 _COPIES_PER_REQUEST = 50
@@ -61,9 +62,10 @@ class GcsStore:
         return look_at_each(copies, lambda copy: look(copy, head), self._limits.parallel)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, in the order asked."""
-        head = partial(self._head, self._client.bucket(self._location.bucket))
-        return look_at_each(copies, lambda copy: examine(copy, head), self._limits.parallel)
+        """Look at data and index of each copy, and read the index, in the order asked."""
+        bucket = self._client.bucket(self._location.bucket)
+        head, beginning = partial(self._head, bucket), partial(self._beginning, bucket)
+        return look_at_each(copies, lambda copy: examine(copy, head, beginning), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data and index of each copy, in the order asked; parts of uploads carry no ledger's name."""
@@ -110,10 +112,24 @@ class GcsStore:
         try:
             blob = bucket.get_blob(name, timeout=self._timeout, retry=self._retry)
         except _FAILURES as error:
-            if _is_silence(error):
-                raise StoreSilentError(self._say(error)) from error
-            return UnreadableCopy(self._say(error))
+            return self._unseen(error)
         return AbsentCopy() if blob is None else StoredHead(int(blob.size or 0), owner_in(blob.metadata or {}))
+
+    def _beginning(self, bucket: Any, name: str) -> bytes | AbsentCopy | UnreadableCopy:
+        try:
+            found = bucket.blob(name).download_as_bytes(
+                start=0, end=INDEX_BEGINNING - 1, timeout=self._timeout, retry=self._retry
+            )
+        except NotFound:
+            return AbsentCopy()
+        except _FAILURES as error:
+            return self._unseen(error)
+        return bytes(found)
+
+    def _unseen(self, error: Exception) -> UnreadableCopy:
+        if _is_silence(error):
+            raise StoreSilentError(self._say(error)) from error
+        return UnreadableCopy(self._say(error))
 
     def _delete(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         bucket = self._client.bucket(self._location.bucket)

@@ -1,4 +1,4 @@
-"""What the head of an object tells, and what the heads of a copy's objects say of the copy."""
+"""What the head of an object tells, and what the heads of a copy's objects and its index say of the copy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bookwarden.clusters.offload.names import data_name, object_names
+from bookwarden.errors import FormatError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
+    CopyIndex,
     CopyReading,
+    DamagedIndex,
     OffloadedCopy,
     PresentCopy,
     UnreadableCopy,
 )
+from bookwarden.wire.offload_index import decode_index_beginning
 
 
 class StoredHead(NamedTuple):
@@ -25,6 +29,8 @@ class StoredHead(NamedTuple):
 Head = StoredHead | AbsentCopy | UnreadableCopy
 # Looks at the object of a name; may raise StoreSilentError.
 ReadsHead = Callable[[str], Head]
+# Reads the first INDEX_BEGINNING bytes of an object that is not empty; may raise StoreSilentError.
+ReadsBeginning = Callable[[str], bytes | AbsentCopy | UnreadableCopy]
 
 
 def look(copy: OffloadedCopy, head: ReadsHead) -> CopyReading:
@@ -33,11 +39,28 @@ def look(copy: OffloadedCopy, head: ReadsHead) -> CopyReading:
     return PresentCopy(data.owner) if isinstance(data, StoredHead) else data
 
 
-def examine(copy: OffloadedCopy, head: ReadsHead) -> CopyReading:
-    """Look at data and index."""
-    data, index = (head(name) for name in object_names(copy))
+def examine(copy: OffloadedCopy, head: ReadsHead, beginning: ReadsBeginning) -> CopyReading:
+    """Look at data and index, and read the latter."""
+    data_key, index_key = object_names(copy)
+    data = head(data_key)
     if not isinstance(data, StoredHead):
         return data
+    found = head(index_key)
+    index = _index(index_key, found, beginning) if isinstance(found, StoredHead) else found
     if isinstance(index, UnreadableCopy):
         return index
-    return PresentCopy(data.owner, data.length, index.length if isinstance(index, StoredHead) else None)
+    return PresentCopy(data.owner, data.length, None if isinstance(index, AbsentCopy) else index)
+
+
+def _index(
+    key: str, found: StoredHead, beginning: ReadsBeginning
+) -> CopyIndex | DamagedIndex | AbsentCopy | UnreadableCopy:
+    if not found.length:
+        return DamagedIndex("it is empty")
+    raw = beginning(key)
+    if not isinstance(raw, bytes):
+        return raw
+    try:
+        return decode_index_beginning(raw, found.length)
+    except FormatError as error:
+        return DamagedIndex(str(error))

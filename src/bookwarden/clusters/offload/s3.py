@@ -31,6 +31,7 @@ from bookwarden.ledgers.offloaded_copies import (
     StoreLocation,
     UnreadableCopy,
 )
+from bookwarden.wire.offload_index import INDEX_BEGINNING
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +73,10 @@ class S3Store:
         return look_at_each(copies, lambda copy: look(copy, head), self._limits.parallel)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, in the order asked."""
-        head = partial(self._head, {})
-        return look_at_each(copies, lambda copy: examine(copy, head), self._limits.parallel)
+        """Look at data and index of each copy, and read the index, in the order asked."""
+        words: dict[int, str] = {}
+        head, beginning = partial(self._head, words), partial(self._beginning, words)
+        return look_at_each(copies, lambda copy: examine(copy, head, beginning), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete data, index and unfinished uploads of each copy; S3 does not tell absent objects from deleted."""
@@ -128,19 +130,32 @@ class S3Store:
     def _head(self, words: dict[int, str], name: str) -> Head:
         try:
             answer = self._client.head_object(Bucket=self._bucket, Key=name)
-        except BotoCoreError as error:
-            raise StoreSilentError(self._say(error)) from error
-        except ClientError as error:
-            status = _status(error)
-            if status == 404:
-                # A missing bucket looks the same here; the delete that follows tells.
-                return AbsentCopy()
-            if status not in words:
-                words[status] = self._words(name, error)
-            if is_silence(status):
-                raise StoreSilentError(words[status]) from error
-            return UnreadableCopy(words[status])
+        except (ClientError, BotoCoreError) as error:
+            return self._unseen(words, name, error)
         return StoredHead(int(answer["ContentLength"]), owner_in(answer.get("Metadata", {})))
+
+    def _beginning(self, words: dict[int, str], name: str) -> bytes | AbsentCopy | UnreadableCopy:
+        first = f"bytes=0-{INDEX_BEGINNING - 1}"
+        try:
+            return bytes(self._client.get_object(Bucket=self._bucket, Key=name, Range=first)["Body"].read())
+        except (ClientError, BotoCoreError) as error:
+            return self._unseen(words, name, error)
+
+    def _unseen(
+        self, words: dict[int, str], name: str, error: ClientError | BotoCoreError
+    ) -> AbsentCopy | UnreadableCopy:
+        """Say what an error tells of an object; StoreSilentError where it is the store's own trouble."""
+        if isinstance(error, BotoCoreError):
+            raise StoreSilentError(self._say(error)) from error
+        status = _status(error)
+        if status == 404:
+            # A missing bucket looks the same here; the delete that follows tells.
+            return AbsentCopy()
+        if status not in words:
+            words[status] = self._words(name, error)
+        if is_silence(status):
+            raise StoreSilentError(words[status]) from error
+        return UnreadableCopy(words[status])
 
     def _words(self, name: str, error: ClientError) -> str:
         """Ask again in a way that has an answer with text: that of a HEAD is empty."""
@@ -174,7 +189,8 @@ class S3Store:
         for copy in copies:
             keyed = [(key, upload) for key in object_names(copy) for upload in uploads.pop(key, ())]
             try:
-                if any([self._abort(key, upload) for key, upload in keyed]):
+                aborted = [self._abort(key, upload) for key, upload in keyed]
+                if any(aborted):
                     fates[copy] = CopyDeletion(CopyFate.ABORTED)
             except (ClientError, BotoCoreError) as error:
                 self._uploads_listed = None

@@ -38,7 +38,7 @@ class CopyStore(Protocol):
         """Look at each copy, in the order asked."""
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, in the order asked."""
+        """Look at data and index of each copy, and read the index, in the order asked."""
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete all objects of each copy, in the order asked."""
@@ -97,7 +97,10 @@ class OffloadStores:
         return self._each(copies, lambda store, some: store.read_many(some), UnreadableCopy)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, in the order asked; one that cannot be looked at is UnreadableCopy."""
+        """Look at data and index of each copy, and read the index, in the order asked.
+
+        A copy that cannot be looked at is UnreadableCopy.
+        """
         return self._each(copies, lambda store, some: store.examine_many(some), UnreadableCopy)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
