@@ -16,6 +16,7 @@ from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT, BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
 from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -334,6 +335,7 @@ class MetadataContext(Resources):
             self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
+            self.ids = ReturningIds(bookkeeper, place.ledgers_root, self._ids_begin_anew)
             self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
                 list(self.stores.values()),
@@ -364,6 +366,9 @@ class MetadataContext(Resources):
     def ledgers_moved_to(self) -> str | None:
         """The URL of the store that BookKeeper's metadata was moved to, as far as this process knows; None before."""
         return self.migrations.moved_to(self._ledgers_url)
+
+    def _ids_begin_anew(self) -> bool:
+        return scheme_of(self.ledgers_moved_to or self._ledgers_url) == "oxia"
 
     @property
     def reference_scan(self) -> ReferenceScan:
@@ -470,6 +475,7 @@ class SweepContext(Resources):
                 migrations=metadata.migrations,
                 sent=sent,
                 undone=metadata.undone,
+                ids=metadata.ids,
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,

@@ -15,11 +15,17 @@ from bookwarden.cli.main import cli
 from bookwarden.cli.migration_counters import COUNTERS_BEHIND
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
+from bookwarden.config import load_settings
+from bookwarden.context import MetadataContext
 from bookwarden.devcluster.oxia import OxiaServer
 from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.metadata_tree import remove_tree
+from servers.swept_store import SweptStore
 
 pytestmark = pytest.mark.servers
 
@@ -104,6 +110,30 @@ def test_a_ledger_that_the_source_did_not_count_is_passed_too(moved: Moved) -> N
         assert moved.counters("--execute", "--count-up")[IDS]["next"] == 23_457
     finally:
         moved.remove(ledger)
+
+
+def test_the_sweep_deletes_nothing_until_the_counter_has_passed_the_ledgers_and_then_goes_on(moved: Moved) -> None:
+    holder = ManagedLedgerHolder("t/n/persistent/moved")
+    settings = load_settings(overrides={"metadata_store.urls": json.dumps([moved.source_url])})
+    with MetadataContext(settings) as metadata:
+        site = SweptStore(metadata.store, ids=metadata.ids)
+        try:
+            site.ledgers(holder, 12, 39)
+            site.population.names(holder, [39])
+            rows = site.sweep(holder, 12, 39, 13)
+            assert [rows[found].outcome for found in (12, 39, 13)] == [
+                Outcome.WAITING,
+                Outcome.STILL_REFERENCED,
+                Outcome.ALREADY_GONE,
+            ]
+            assert "the next ledger gets the id 1, but there is a ledger 39" in rows[12].reason
+            assert "`bookwarden metadata-migration counters --execute`" in rows[12].reason
+            assert (site.left(12), site.journaled) == ({12}, [])
+            moved.counters("--execute", "--count-up")
+            assert site.outcomes(holder, 12) == [Outcome.DELETED]
+        finally:
+            for path in ("/ledgers/00", "/ledgers/000", "/managed-ledgers", "/schemas"):
+                remove_tree(moved.target, path)
 
 
 def test_settings_that_name_the_target_by_now_look_at_ledgers_too(moved: Moved) -> None:

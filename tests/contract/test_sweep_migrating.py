@@ -25,9 +25,11 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migration_phases import State
+from bookwarden.metastore.oxia import OxiaStore
 from bookwarden.pipelines.sweep_lock import SweepLock
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.metadata_tree import remove_tree
 from servers.migration_coordinator import Coordinator, copy_all
 from servers.population import Population
 from servers.waiting import eventually
@@ -36,12 +38,13 @@ from unit.test_mark_operations import NODE, TOPIC, managed_ledger
 from unit.test_sweeping import NOW, POLICY, Recorder, mark
 
 LEDGERS = 2000
+LEDGER_IDS = "/ledgers/idgen"
 
 
 class Migration:
     """A source of a test's own, with the coordinator of its migration, and the target."""
 
-    def __init__(self, hosts: str, source: MetadataStore, target: MetadataStore, target_url: str, chroot: str) -> None:
+    def __init__(self, hosts: str, source: MetadataStore, target: OxiaStore, target_url: str, chroot: str) -> None:
         self.source, self.target = source, target
         self.coordinator = Coordinator(source, target_url)
         self.coordinator.offer()
@@ -73,17 +76,7 @@ def migration(
     target = connect_oxia()
     yield Migration(lone_zookeeper.hosts, connect(chroot=chroot), target, oxia_server.url, chroot)
     for path in ("/ledgers", "/managed-ledgers", "/schemas", "/pulsar", "/bookwarden"):
-        remove(target, path)
-
-
-def remove(store: MetadataStore, path: str) -> None:
-    """Remove a node with everything below it."""
-    for names in store.list_many([path]):
-        for name in names:
-            remove(store, f"{path}/{name}")
-    node = store.get(path)
-    if node is not None:
-        store.delete_many([(path, node.version)])
+        remove_tree(target, path)
 
 
 class Task:
@@ -100,6 +93,7 @@ class Task:
             POLICY,
             SweepLimits(200, max_unreachable=30),
             migrations=self.metadata.migrations,
+            ids=self.metadata.ids,
             clock=lambda: NOW,
         )
 
@@ -128,6 +122,7 @@ class UnderWay:
         population = Population(migration.source)
         self.kept = population.ledger(LEDGERS + 1, holders[0])
         population.names(holders[0], [LEDGERS + 1])
+        migration.source.create(LEDGER_IDS, b"")
         numbers = range(1, LEDGERS + 1)
         with ThreadPoolExecutor(8) as makers:
             made = makers.map(lambda number: population.ledger(number, holders[number % 2]), numbers)
@@ -171,7 +166,12 @@ def test_a_sweep_waits_while_the_metadata_is_moved_and_one_task_finishes_it_in_o
             work.result(60)
     assert going_on.left_in(migration.target) == left
     alone = task(one_of_many=False)
-    outcomes = alone.run([one for share in going_on.marks for one in share])
+    marks = [one for share in going_on.marks for one in share]
+    assert alone.run(marks).count(Outcome.WAITING) == left
+    assert "metadata-migration counters --execute" in alone.recorder.waiting[0][1]
+    assert going_on.left_in(migration.target) == left
+    migration.target.count_up(LEDGER_IDS, LEDGERS + 2)
+    outcomes = alone.run(marks)
     # The batch is replayed: what the tasks had deleted is gone.
     assert outcomes.count(Outcome.DELETED) == left
     assert outcomes.count(Outcome.ALREADY_GONE) == LEDGERS - left

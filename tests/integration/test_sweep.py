@@ -53,8 +53,8 @@ def population(store: MetadataStore) -> Population:
 
 @pytest.fixture
 def ledger_ids(namespace: str) -> Iterator[int]:
-    """Ids far above those that the bookie's ledgers get, apart for each test."""
-    first = 1_500_000_000 + (hash(namespace) % 500_000) * 1000
+    """Ids that no counter gives the bookie's ledgers, apart for each test."""
+    first = 5_000_000_000 + (hash(namespace) % 500_000) * 1000
     return iter(range(first, first + 1000))
 
 

@@ -45,6 +45,15 @@ def fill(store: MemoryStore) -> None:
     store.create("/zookeeper/config", b"own", make_parents=True)
 
 
+def remove_tree(store: MetadataStore, path: str) -> None:
+    """Remove a node with everything below it."""
+    for name in store.children_of(path):
+        remove_tree(store, f"{path}/{name}")
+    node = store.get(path)
+    if node is not None:
+        store.delete_many([(path, node.version)])
+
+
 def paths_of(store: MemoryStore, below: str = "/") -> Iterator[str]:
     """Yield the paths of all nodes below one, those above first."""
     for name in store.list_children(below):

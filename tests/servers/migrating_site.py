@@ -11,6 +11,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
 from bookwarden.devcluster import DevCluster, ServerProcess
@@ -87,14 +90,15 @@ class Migration:
         """Take from an Oxia that does not run all that it has."""
         shutil.rmtree(self.cluster.home / "oxia")
 
-    def pass_ledger_ids(self, target: MetadataStore) -> None:
-        """Let the target's counter of ledger ids pass those of the cluster's own ledgers, as the runbook asks for.
+    def raise_counters(self) -> None:
+        """Let the target's counters pass what the source gave, as the runbook asks for.
 
-        Until then each topic that wants a ledger asks for one that is there, and fails.
+        Until then each topic that wants a ledger asks for one that is there, and fails, and the sweep deletes nothing.
         """
-        last = max(int(name[1:]) for name in self.source.list_children("/ledgers/00/0000") if name.startswith("L"))
-        while int(target.ephemeral_sequential("/ledgers/idgen/ID-", b"").rpartition("-")[2]) <= last:
-            pass
+        urls = f"metadata_store.urls={json.dumps([self.cluster.store_url])}"
+        command = ["metadata-migration", "counters", "--execute", "--count-up"]
+        result = CliRunner().invoke(cli, ["--set", urls, *command])
+        assert result.exit_code == 0, result.output
 
     def target(self) -> MetadataStore:
         """Open the Oxia."""

@@ -63,7 +63,10 @@ class SweepingSite:
         metadata = self.metadata
         policy, entries = policy_of(self.settings), metadata.last_entries
         found = explain_ledger(
-            *(ledger_id, metadata.catalog, metadata.references, policy, now_ms), entries=entries, undone=metadata.undone
+            *(ledger_id, metadata.catalog, metadata.references, policy, now_ms),
+            entries=entries,
+            undone=metadata.undone,
+            ids=metadata.ids,
         )
         return find_everywhere(found, metadata.reference_scan)
 

@@ -11,6 +11,7 @@ from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.journal import JournalEntry
 from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.returning_ids import DoubtsIds
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.holders import Holder
 from bookwarden.ledgers.metadata import AbsentLedger
@@ -26,7 +27,14 @@ _AHEAD_S = 3600
 class SweptStore:
     """Sweeps a store; it is its own journal and outbox."""
 
-    def __init__(self, store: MetadataStore, *, shadow_refresh: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        shadow_refresh: float = 0.0,
+        ids: DoubtsIds | None = None,
+        policy: DeletionPolicy | None = None,
+    ) -> None:
         self.store = store
         self.population = Population(store)
         self.catalog = BookKeeperCatalog(store)
@@ -34,8 +42,9 @@ class SweptStore:
         self.journaled: list[int] = []
         self.sent: list[tuple[str, int, str]] = []
         self._sweep = Sweep(
-            *(self.catalog, self.references, self, self, DeletionPolicy(), SweepLimits()),
+            *(self.catalog, self.references, self, self, policy or DeletionPolicy(), SweepLimits()),
             undone=UndoneLedgers(store),
+            ids=ids,
             clock=lambda: time.time() + _AHEAD_S,
         )
 

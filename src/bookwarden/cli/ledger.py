@@ -59,6 +59,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
             copies=lambda: metadata.offload_stores,
             entries=metadata.last_entries,
             undone=metadata.undone,
+            ids=metadata.ids,
         )
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)

@@ -16,6 +16,7 @@ from bookwarden.deletion.ports import (
     ReferenceReader,
     ReferenceSearch,
 )
+from bookwarden.deletion.returning_ids import DoubtsIds, NoIdReturns, waiting_decision
 from bookwarden.deletion.topic_lists import TopicLists
 from bookwarden.deletion.undone import WOULD_DELETE, NothingUndone, ReadsUndone, undone_decision
 from bookwarden.errors import FormatError
@@ -76,11 +77,13 @@ def explain_ledger(
     copies: Callable[[], OffloadedCopies] = NoStores,
     entries: LastEntryReader | None = None,
     undone: ReadsUndone | None = None,
+    ids: DoubtsIds | None = None,
 ) -> Explanation:
     """Read what there is to know of a ledger, and decide as the sweep would about a mark that has waited its grace.
 
     ``copies`` opens the stores in which an offloaded copy is looked at that is said to be the only one; ``entries`` are
-    asked of a ledger that goes only if it is empty; ``undone`` has the records of ledgers that were undone.
+    asked of a ledger that goes only if it is empty; ``undone`` has the records of ledgers that were undone, and ``ids``
+    tells whether ids come again.
     """
     (reading,) = catalog.read_many([ledger_id])
     if isinstance(reading, AbsentLedger):
@@ -109,6 +112,10 @@ def explain_ledger(
     record = (undone or NothingUndone()).read_many([ledger_id]).get(ledger_id)
     if decision.action in WOULD_DELETE and record is not None and record.is_of(reading):
         decision = undone_decision(record)
+        verdict = _VERDICTS[decision.outcome]
+    doubt = (ids or NoIdReturns()).doubt() if decision.action in WOULD_DELETE else None
+    if doubt is not None:
+        decision = waiting_decision(doubt)
         verdict = _VERDICTS[decision.outcome]
     reason = _reason(decision, found, ledger_id)
     return Explanation(reading, holder, found, decision.outcome, verdict, reason)

@@ -26,6 +26,7 @@ from bookwarden.deletion.ports import (
     OffloadedCopies,
     ReferenceReader,
 )
+from bookwarden.deletion.returning_ids import DoubtsIds, NoIdReturns, await_new_ids
 from bookwarden.deletion.sent_on import NoSentRecords, Sendings, SentRecords
 from bookwarden.deletion.topic_lists import TopicLists
 from bookwarden.deletion.undone import NothingUndone, ReadsUndone, keep_undone
@@ -103,6 +104,7 @@ class Sweep:
         migrations: MetadataMigrations | None = None,
         sent: SentRecords | None = None,
         undone: ReadsUndone | None = None,
+        ids: DoubtsIds | None = None,
         verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
@@ -119,6 +121,7 @@ class Sweep:
         self._sendings = Sendings(sent or NoSentRecords())
         self._isolation = Isolation()
         self._undone = undone or NothingUndone()
+        self._ids = ids or NoIdReturns()
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
@@ -208,6 +211,7 @@ class Sweep:
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)
         decided = keep_undone(decided, readings, self._undone)
+        decided = await_new_ids(decided, self._ids)
         decided, not_done = self._delete(decided, readings, references, run)
         return _Attempt(decided, readings, now_ms, not_done)
 

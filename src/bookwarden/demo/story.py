@@ -43,7 +43,8 @@ from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, Pen
 
 ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
 MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50}
-DAMAGED_LEDGER = 900_000_001
+# No counter of short ids gives it.
+DAMAGED_LEDGER = 5_000_000_001
 _TRIMMED_IN_STORE = (ORDERS, INVOICES, ARCHIVE)
 _PATIENCE_S = 300.0
 Say = Callable[[str], None]

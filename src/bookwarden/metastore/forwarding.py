@@ -50,5 +50,8 @@ class ForwardingStore(MetadataStore):
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         return self._store.ephemeral_sequential(prefix, value)
 
+    def next_number(self, path: str) -> int:
+        return self._store.next_number(path)
+
     def close(self) -> None:
         self._store.close()

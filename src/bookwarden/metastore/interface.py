@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bookwarden.errors import NotFoundError
+from bookwarden.errors import NotFoundError, StoreError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 
 
@@ -113,6 +113,13 @@ class MetadataStore(ABC):
     @abstractmethod
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         """Create a node named prefix + a growing ten-digit number, that ends with our session; return its path."""
+
+    def next_number(self, path: str) -> int:
+        """Tell the number of the next sequential node directly below; NotFoundError if there is no such node.
+
+        Raises StoreError where the store does not tell it.
+        """
+        raise StoreError(f"this metadata store does not tell how it numbers the nodes below {path}")
 
     @abstractmethod
     def close(self) -> None:

@@ -121,6 +121,13 @@ class MemoryStore(MetadataStore):
         self._notify([path])
         return path
 
+    def next_number(self, path: str) -> int:
+        with self._lock:
+            self._require_open()
+            if validate_path(path) not in self._nodes:
+                raise NotFoundError(f"the metadata store has no node {path}")
+            return self._sequences.get(path, 0)
+
     def close(self) -> None:
         with self._lock:
             gone = [path for path in self._ephemerals if path in self._nodes]

@@ -106,6 +106,9 @@ class MigratingStore(MetadataStore):
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         return self._read(lambda store: store.parents_among(paths))
 
+    def next_number(self, path: str) -> int:
+        return self._read(lambda store: store.next_number(path))
+
     def sync(self) -> None:
         self._start()
         self._progress.refresh(time.monotonic())

@@ -50,6 +50,10 @@ class ThrottledStore(ForwardingStore):
     def parents_among(self, paths: Sequence[str]) -> set[str]:
         return {path for batch in self._batches(paths) for path in self._store.parents_among(batch)}
 
+    def next_number(self, path: str) -> int:
+        self._wait_for(1)
+        return self._store.next_number(path)
+
     def _batches(self, paths: Sequence[str]) -> Iterator[Sequence[str]]:
         """Give paths to be read, each batch when it may be."""
         size = self._rate.most_at_once

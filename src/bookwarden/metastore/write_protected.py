@@ -11,7 +11,10 @@ from bookwarden.metastore.interface import MetadataStore
 
 
 class WriteProtectedStore(ForwardingStore):
-    """Passes reads on; each write raises StoreMovedError with the reason."""
+    """Passes reads on; each write raises StoreMovedError with the reason.
+
+    So does the question for the next number: it is asked by who is about to write.
+    """
 
     def __init__(self, store: MetadataStore, reason: str) -> None:
         super().__init__(store)
@@ -33,4 +36,7 @@ class WriteProtectedStore(ForwardingStore):
         raise StoreMovedError(self._reason)
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
+        raise StoreMovedError(self._reason)
+
+    def next_number(self, path: str) -> int:
         raise StoreMovedError(self._reason)
