@@ -101,6 +101,21 @@ def test_a_retry_keeps_the_message_and_counts_as_the_java_client_does(client, ou
     }
 
 
+def test_a_letter_fits_whatever_it_carries(client, outbox, topic, dead_letters):
+    payload, long = b"x" * (5 * 1024 * 1024 - 1), "why " * 2_000_000
+    theirs = {"theirs": long, "bookwarden.waives": "emptied"}
+    outbox.give_up(received(topic, payload=payload), Outcome.MALFORMED, long)
+    outbox.give_up(received(topic, 1, payload=payload, properties=theirs, key=long), Outcome.GAVE_UP, "why")
+    outbox.flush()
+    whole, without = dead_letters.read()
+    assert [letter.received.payload == payload for letter in (whole, without)] == [True, True]
+    assert (whole.received.properties["theirs"], len(whole.reason) <= 4096) == ("kept", True)
+    assert whole.reason.endswith("... (8,000,000 characters)")
+    assert (without.received.properties["bookwarden.waives"], without.received.key) == ("emptied", None)
+    assert "theirs" not in without.received.properties
+    dead_letters.drop()
+
+
 def test_a_second_retry_counts_on_and_keeps_the_first_origin(client, outbox, topic):
     first = {"RECONSUMETIMES": "4", "REAL_TOPIC": "persistent://x/y/first", "ORIGIN_MESSAGE_ID": "1:1:0"}
     begun = int(time.time() * 1000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark.sql import Row, SparkSession
 
 from bookwarden.clusters.pulsar.producers import ConfirmedProducers
-from bookwarden.context import connection_of
+from bookwarden.context import connection_of, dead_letters_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import SparkError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -26,6 +26,10 @@ from servers.deletion_site import DeletionSite
 from servers.population import Population
 
 pytestmark = pytest.mark.servers
+
+# In bytes, with all that is beside the payload: the broker's default.
+LARGEST_MESSAGE = 5 * 1024 * 1024
+NO_PROPERTIES: Mapping[str, str] = {}
 
 
 @pytest.fixture
@@ -59,11 +63,13 @@ def letters(site: DeletionSite, spark: SparkSession) -> list[Row]:
     return messages(site, spark, site.settings.deletion.dlq_topic)
 
 
-def send_raw(site: DeletionSite, payload: bytes, event_time: int | None = None) -> None:
+def send_raw(
+    site: DeletionSite, payload: bytes, event_time: int | None = None, properties: Mapping[str, str] = NO_PROPERTIES
+) -> None:
     producers = ConfirmedProducers(connection_of(site.settings))
     try:
         topic = site.settings.deletion.topic
-        producers.send(topic, payload, schema=None, key="k", properties={}, event_time=event_time)
+        producers.send(topic, payload, schema=None, key="k", properties=properties, event_time=event_time)
         producers.flush()
     finally:
         producers.close()
@@ -96,6 +102,38 @@ def test_times_that_no_clock_tells_have_one_letter_each_and_the_rest_is_settled(
     assert site.backlog() == 0
     site.sweep_once(spark)
     assert site.backlog_of_dlq() == 3
+
+
+def test_what_fills_a_message_nearly_alone_has_its_letter_and_stops_no_other(
+    site: DeletionSite, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
+) -> None:
+    site.overrides = {"deletion.two_phase_deletion_reconsume_later_in_seconds": "600"}
+    holder, population = ManagedLedgerHolder(f"{site.namespace}/persistent/orders"), Population(store)
+    good, named = next(ledger_ids), next(ledger_ids)
+    path, kept = population.ledger(good, holder), population.ledger(named, holder)
+    population.names(holder, [named])
+    fields = {"topicName": holder.name, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER"}
+    large = json.dumps({**fields, "ledgerId": good, "more": "x" * (LARGEST_MESSAGE - 400)}).encode()
+    send_raw(site, large)
+    theirs = {"theirs": "y" * (LARGEST_MESSAGE - 1000), "bookwarden.waives": "emptied,no such"}
+    send_raw(site, json.dumps({**fields, "ledgerId": named}).encode(), properties=theirs)
+    site.mark(pending(good, holder))
+    site.sweep_once(spark)
+    assert site.counts() == {"malformed": 1, "deleted": 1, "retry": 1}
+    assert [store.get(path), store.get(kept) is not None] == [None, True]
+    (retry,) = messages(site, spark, site.settings.deletion.retry_topic)
+    assert "theirs" not in retry.properties
+    assert retry.properties["bookwarden.waives"] == "emptied"
+    assert site.backlog() == 1
+
+    dead = dead_letters_of(site.settings)
+    (letter,) = dead.read()
+    assert letter.received.payload == large
+    assert (letter.outcome, f"{len(large):,} bytes" in letter.reason) == ("malformed", True)
+    assert len(dead.replay()) == 1
+    assert site.backlog_of_dlq() == 0
+    site.sweep_once(spark)
+    assert site.counts()["malformed"] == 2
 
 
 def test_a_batch_that_fails_behind_its_sends_sends_nothing_twice(

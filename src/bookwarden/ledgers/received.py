@@ -46,6 +46,9 @@ OF_PHASE_TWO = frozenset(
 WAIVES = "bookwarden.waives"
 _WAIVERS = {waiver.value: waiver for waiver in Waiver}
 
+# In bytes. A mark has less than a tenth of it; one must fit into a retry, with what is written on it.
+LARGEST_MARK = 1 << 18
+
 # Takes topic, payload and schema version; raises MalformedMarkError.
 Decode = Callable[[str, bytes, bytes | None], PendingDeletion]
 
@@ -140,6 +143,8 @@ def decode_mark(
     decode: Decode, topic: str, payload: bytes, version: bytes | None
 ) -> tuple[PendingDeletion | None, str | None]:
     """Return the mark of a payload, or what is wrong with it."""
+    if len(payload) > LARGEST_MARK:
+        return None, f"its payload has {len(payload):,} bytes, and no pending deletion more than {LARGEST_MARK:,}"
     try:
         mark = decode(topic, payload, version)
         mark.validate()

@@ -18,6 +18,7 @@ from bookwarden.ledgers.received import (
     DELAY_TIME,
     FIRST_PUBLISHED,
     FIRST_READ,
+    OF_PHASE_TWO,
     ORIGIN_MESSAGE_ID,
     ORIGIN_MESSAGE_ID_MISSPELT,
     OUTCOME,
@@ -27,9 +28,15 @@ from bookwarden.ledgers.received import (
     RECONSUME_TIMES,
     VERIFIED_AT,
     ReceivedMark,
+    waiving,
 )
 
 logger = logging.getLogger(__name__)
+
+# The broker takes 5 MiB a message unless told otherwise, and a payload may be that long alone. So it goes in chunks
+# where it must; what is beside it is in each chunk, and is kept short: in characters, each text and all that is theirs.
+_LONGEST = 4096
+_MOST_OF_THEIRS = 65536
 
 
 class RetrySender:
@@ -54,8 +61,8 @@ class RetrySender:
         self._dlq_topic = dlq_topic
         self._subscription = subscription
         self._registry = registry or SchemaRegistry(PulsarAdmin(connection))
-        # As in Java: a delayed message is an entry of its own in any case.
-        self._producers = ConfirmedProducers(connection, batching_enabled=False)
+        # As in Java: a delayed message is an entry of its own in any case. Chunks are for letters: no mark is so large.
+        self._producers = ConfirmedProducers(connection, batching_enabled=False, chunking_enabled=True)
 
     def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
         """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay.
@@ -82,7 +89,7 @@ class RetrySender:
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         """Send to the DLQ with the reason, the outcome and the number of retries."""
         properties = self._origin(received)
-        properties[REASON] = reason
+        properties[REASON] = _shortened(reason)
         properties[OUTCOME] = outcome.value
         properties[ATTEMPTS] = str(received.attempts)
         self._send(self._dlq_topic, received, properties, 0.0)
@@ -97,7 +104,7 @@ class RetrySender:
 
     def _origin(self, received: ReceivedMark) -> dict[str, str]:
         """The first hop's values stay, as Java's putIfAbsent does."""
-        properties = dict(received.properties)
+        properties = _carried(received)
         properties.setdefault(REAL_TOPIC, str(TopicName.parse(received.topic).base))
         properties.setdefault(REAL_SUBSCRIPTION, self._subscription)
         properties.setdefault(ORIGIN_MESSAGE_ID, received.message_id)
@@ -109,7 +116,7 @@ class RetrySender:
 
     def _send_later(self, received: ReceivedMark, properties: dict[str, str], delay_s: float, reason: str) -> None:
         properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
-        properties[REASON] = reason
+        properties[REASON] = _shortened(reason)
         self._send(self._retry_topic, received, properties, delay_s)
 
     def _send(self, topic: str, received: ReceivedMark, properties: dict[str, str], delay_s: float) -> None:
@@ -117,7 +124,7 @@ class RetrySender:
             topic,
             received.payload,
             schema=self._schema(received),
-            key=received.key,
+            key=received.key if len(received.key or "") <= _LONGEST else None,
             properties=properties,
             event_time=received.event_time,
             delay_s=delay_s,
@@ -131,3 +138,27 @@ class RetrySender:
         except NotFoundError as error:
             logger.warning("message %s of %s goes on without a schema: %s", received.message_id, received.topic, error)
             return None
+
+
+def _carried(received: ReceivedMark) -> dict[str, str]:
+    """Give the properties that go on with a message: ours, and those of its first sender unless they are too many."""
+    ours, theirs = dict[str, str](), dict[str, str]()
+    for name, value in received.properties.items():
+        if name not in OF_PHASE_TWO:
+            theirs[name] = value
+        elif len(value) <= _LONGEST:
+            ours[name] = value
+    size = sum(len(name) + len(value) for name, value in theirs.items())
+    if size > _MOST_OF_THEIRS:
+        logger.warning(
+            "message %s of %s goes on without its %d properties, which have %d characters",
+            *(received.message_id, received.topic, len(theirs), size),
+        )
+        theirs = waiving(received.waives)
+    return {**theirs, **ours}
+
+
+def _shortened(reason: str) -> str:
+    if len(reason) <= _LONGEST:
+        return reason
+    return f"{reason[: _LONGEST - 40]}... ({len(reason):,} characters)"
