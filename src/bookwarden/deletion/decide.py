@@ -178,26 +178,54 @@ def _judge_unreferenced(
     circumstances: Circumstances,
     policy: DeletionPolicy,
 ) -> Decision:
-    if (reading.metadata.ctime_ms or 0) > LAST_MS:
-        # No clock tells such a time, so the metadata is damaged: it says nothing of the ledger.
-        return _retry(f"ledger metadata: its creation time {reading.metadata.ctime_ms} lies beyond the year 9999")
+    standing = _standing(mark, reading, references, circumstances)
+    action = Action.PROVE_EMPTY if standing is Standing.UNPROVEN else Action.DELETE
+    return (
+        _of_no_time(reading)
+        or _too_young(reading, circumstances, policy)
+        or _perhaps_in_use(reading, references)
+        or _kept(mark, standing, references)
+        or _delayed(circumstances, policy)
+        or Decision(action, Outcome.DELETED, "")
+    )
+
+
+def _of_no_time(reading: StoredLedger) -> Decision | None:
+    """Keep a ledger whose metadata gives a time that no clock tells: it is damaged, and says nothing of the ledger."""
+    if (reading.metadata.ctime_ms or 0) <= LAST_MS:
+        return None
+    return _retry(f"ledger metadata: its creation time {reading.metadata.ctime_ms} lies beyond the year 9999")
+
+
+def _too_young(reading: StoredLedger, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
+    """Keep a ledger that was created a moment ago, and whose holder may be about to name it."""
+    age = (circumstances.now_ms - _created_ms(reading)) / 1000
+    if age >= policy.unlisted_grace:
+        return None
+    return _retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
+
+
+def _created_ms(reading: StoredLedger) -> int:
     # The creator's clock may be wrong; the store's own creation time is a second witness, and the younger one counts.
-    created_ms = max(reading.metadata.ctime_ms or 0, reading.created_ms)
-    age = (circumstances.now_ms - created_ms) / 1000
-    if age < policy.unlisted_grace:
-        return _retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
+    return max(reading.metadata.ctime_ms or 0, reading.created_ms)
+
+
+def _perhaps_in_use(reading: StoredLedger, references: LiveReferences) -> Decision | None:
+    """Keep a ledger of a kind that is used before, or without, being named, unless that is ruled out."""
     use = references.unnamed_use
-    if use is not None and not use.rules_out(reading.ledger_id, created_ms):
-        text = f"nothing names it, but it may be in use: {use.reason}"
-        return _retry(text) if use.lasting else _wait(text)
-    action = Action.DELETE
-    if mark.component is LedgerComponent.MANAGED_LEDGER and Waiver.INSIDE_LIST not in circumstances.waives:
-        standing = standing_of(reading.ledger_id, references.first_listed, has_entries(reading.metadata))
-        kept = _kept(mark, standing, references)
-        if kept is not None:
-            return kept
-        action = Action.PROVE_EMPTY if standing is Standing.UNPROVEN else Action.DELETE
-    return _delayed(circumstances, policy) or Decision(action, Outcome.DELETED, "")
+    if use is None or use.rules_out(reading.ledger_id, _created_ms(reading)):
+        return None
+    text = f"nothing names it, but it may be in use: {use.reason}"
+    return _retry(text) if use.lasting else _wait(text)
+
+
+def _standing(
+    mark: PendingDeletion, reading: StoredLedger, references: LiveReferences, circumstances: Circumstances
+) -> Standing:
+    """Say where the ledger stands to its topic's list; those of other holders, and what is waived, were let go."""
+    if mark.component is not LedgerComponent.MANAGED_LEDGER or Waiver.INSIDE_LIST in circumstances.waives:
+        return Standing.LET_GO
+    return standing_of(reading.ledger_id, references.first_listed, has_entries(reading.metadata))
 
 
 def judge_proven(mark: PendingDeletion, references: LiveReferences) -> Decision:
@@ -244,38 +272,58 @@ def _judge_copy(
             return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _unknown(mark, references)
+    # Without the ledger's own metadata only the copy itself can say whose it is.
+    action = Action.DELETE_COPY if isinstance(reading, StoredLedger) else Action.PROVE_COPY
+    return (
+        _named_copy(mark, mark.offload_context.uuid, references, circumstances, policy)
+        or _copy_of_lost_ledger(mark, references, circumstances)
+        or _of_puzzling_ledger(mark, references)
+        or _perhaps_the_only_copy(mark, mark.offload_context.uuid, reading, references)
+        or _delayed(circumstances, policy)
+        or Decision(action, Outcome.DELETED, "")
+    )
+
+
+def _named_copy(
+    mark: PendingDeletion, uuid: UUID, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+) -> Decision | None:
+    """Keep a copy that the holder names, with whatever ledger, or may name in words that are not known here."""
     if not all(listed.offload is None or listed.offload.understood for listed in references.with_copies):
         return _retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
-    if mark.offload_context.uuid in references.offloaded:
+    if uuid in references.offloaded:
         return _still_named(f"{mark.holder()} still names the offloaded copy", circumstances, policy)
-    if not references.names(mark.ledger_id) and Waiver.INSIDE_LIST not in circumstances.waives:
-        # It may be the only copy there is of a ledger that the list lost.
-        kept = _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references)
-        if kept is not None:
-            return kept
-    if mark.ledger_id in references.puzzling:
-        return _retry(f"{mark.holder()} says something of the ledger that is unknown to us, perhaps of this copy")
-    if isinstance(reading, AbsentLedger):
-        danger = _why_perhaps_the_only_one(mark, mark.offload_context.uuid, references)
-        if danger is not None:
-            return _retry(danger)
-    # Without the ledger's own metadata only the copy itself can say whose it is.
-    proven = isinstance(reading, StoredLedger)
-    action = Action.DELETE_COPY if proven else Action.PROVE_COPY
-    return _delayed(circumstances, policy) or Decision(action, Outcome.DELETED, "")
+    return None
 
 
-def _why_perhaps_the_only_one(mark: PendingDeletion, uuid: UUID, references: LiveReferences) -> str | None:
-    """Say why the copy may be all that is left of a ledger; its list may be an old one, put back.
+def _copy_of_lost_ledger(
+    mark: PendingDeletion, references: LiveReferences, circumstances: Circumstances
+) -> Decision | None:
+    """Keep a copy that may be the only one there is of a ledger that the list lost."""
+    if references.names(mark.ledger_id) or Waiver.INSIDE_LIST in circumstances.waives:
+        return None
+    return _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references)
+
+
+def _of_puzzling_ledger(mark: PendingDeletion, references: LiveReferences) -> Decision | None:
+    """Keep a copy of a ledger of which the list says something that is not known here."""
+    if mark.ledger_id not in references.puzzling:
+        return None
+    return _retry(f"{mark.holder()} says something of the ledger that is unknown to us, perhaps of this copy")
+
+
+def _perhaps_the_only_copy(
+    mark: PendingDeletion, uuid: UUID, reading: LedgerReading, references: LiveReferences
+) -> Decision | None:
+    """Keep a copy that may be all that is left of a ledger; its list may be an old one, put back.
 
     Where the list still names a ledger that BookKeeper has no more, what is in use must be another, finished copy.
     """
-    if not references.names(mark.ledger_id):
+    if not isinstance(reading, AbsentLedger) or not references.names(mark.ledger_id):
         return None
     copies = [listed.offload for listed in references.with_copies if listed.ledger_id == mark.ledger_id]
     if any(copy is not None and copy.complete and copy.uuid != uuid and copy.uuid.int for copy in copies):
         return None
-    return (
+    return _retry(
         f"{mark.holder()} names the ledger, which BookKeeper has no more, and no other finished copy of it: this one "
         "may be the only one"
     )
