@@ -25,6 +25,8 @@ from bookwarden.wire.pb import managed_ledger_pb2
 _BOOKIES = ("bookie-1.example.com:3181", "bookie-2.example.com:3181", "bookie-3.example.com:3181")
 # Far above the ids that the cluster itself gives out.
 _FIRST_ID = 100_000_000
+# Above all that is swept: a trim takes what is older than the list.
+_FIRST_LISTED = 2_000_000_000
 _IDS_OF_HOLDER = 3
 _PER_REQUEST = 500
 _REQUESTS_IN_FLIGHT = 4
@@ -43,11 +45,13 @@ class Population:
         ]
 
     def create_holders(self) -> None:
-        """Create the managed-ledger nodes."""
+        """Create the managed-ledger nodes, and the ledgers that they name."""
         nodes: list[tuple[str, bytes]] = []
         for number, holder in enumerate(self._holders):
-            ids = range(number * _IDS_OF_HOLDER, (number + 1) * _IDS_OF_HOLDER)
+            first = _FIRST_LISTED + number * _IDS_OF_HOLDER
+            ids = range(first, first + _IDS_OF_HOLDER)
             nodes.append((managed_ledger_path(holder.name), managed_ledger_of(ids)))
+            nodes += [(ledger_path("/ledgers", ledger_id), metadata_of(holder)) for ledger_id in ids]
         with zookeeper_of(self._site) as client:
             create_nodes(client, nodes)
 

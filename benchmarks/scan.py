@@ -37,6 +37,7 @@ from bookwarden.pipelines.scan_ledgers import ledger_table
 
 COUNT = 100_000
 LEDGERS_PER_TOPIC = 50
+# A topic names all but the oldest tenth of its ledgers, as after trims: what is younger than a listed one was lost.
 _ORPHANS_AMONG = 10
 _ROOT = "/ledgers"
 # Far above the ids that the cluster itself gives out.
@@ -120,9 +121,8 @@ def _create_ledgers(site: Site, count: int) -> None:
     values = [metadata_of(ManagedLedgerHolder(name)) for name in names]
     ids = range(_FIRST_ID, _FIRST_ID + count)
     named: dict[str, list[int]] = {name: [] for name in names}
-    for ledger_id in ids:
-        if ledger_id // topics % _ORPHANS_AMONG:
-            named[names[ledger_id % topics]].append(ledger_id)
+    for ledger_id in ids[count // _ORPHANS_AMONG :]:
+        named[names[ledger_id % topics]].append(ledger_id)
     with zookeeper_of(site) as client:
         if client.exists(f"{_ROOT}/LAYOUT") is None:
             client.create(f"{_ROOT}/LAYOUT", _LAYOUT)

@@ -42,7 +42,7 @@ from bookwarden.wire.pb import managed_ledger_pb2
 
 COUNT = 1_000_000
 LEDGERS_PER_TOPIC = 50
-# A topic names all but every tenth of its ledgers.
+# A topic names all but the oldest tenth of its ledgers, as after trims: what is younger than a listed one was lost.
 _ORPHANS_AMONG = 10
 _ROOT = "/ledgers"
 _FIRST_ID = 100_000_000
@@ -153,8 +153,8 @@ def _nodes(count: int, topics: int) -> Iterator[bytes]:
         yield node("/".join(parts[:depth]))
     for number, name in enumerate(names):
         ids = range(_FIRST_ID + number, _FIRST_ID + count, topics)
-        named = [ledger_id for index, ledger_id in enumerate(ids) if index % _ORPHANS_AMONG]
-        yield node(managed_ledger_path(name), managed_ledger_of(named))
+        oldest = _FIRST_ID + count // _ORPHANS_AMONG
+        yield node(managed_ledger_path(name), managed_ledger_of([one for one in ids if one >= oldest]))
         cursor = managed_ledger_pb2.ManagedCursorInfo(
             cursorsLedgerId=-1, markDeleteLedgerId=_FIRST_ID + number, markDeleteEntryId=7
         )
