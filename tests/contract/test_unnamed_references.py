@@ -72,6 +72,9 @@ class Entries:
         self._error = error
         self.open = open_ledgers
 
+    def records(self, ledger_id: int) -> bool:
+        return self._compacted == ledger_id
+
     def may_be_written(self, ledger_id: int) -> bool:
         return ledger_id in self.open
 
@@ -211,6 +214,33 @@ def test_a_topic_in_a_further_root_has_brokers_that_cannot_be_asked() -> None:
     empty.create("/managed-ledgers", b"")
     assert not deletable(live(COMPACTED, MetadataReferences([empty, theirs], brokers)), 20)
     assert deletable(live(COMPACTED, MetadataReferences([ours, empty], brokers)), 20)
+
+
+@pytest.mark.parametrize("brokers", [None, Brokers(TopicCompaction(True, True, frozenset()))])
+def test_what_was_replaced_is_in_doubt_and_not_named_where_bookies_have_recorded_another(
+    brokers: Brokers | None,
+) -> None:
+    # A scan plans it, so a mark of it must not be dropped as that of a ledger that is named.
+    for entries in (Entries(compacted=35), Entries(compacted=None)):
+        found = compacted(brokers, entries)
+        assert not found.names(30)
+        assert found.names(35) == entries.records(35)
+        assert not any(deletable(found, ledger) for ledger in range(60))
+    for silent in (Entries(error=BookieError("away")), None):
+        assert compacted(brokers, silent).names(30)
+    assert compacted(brokers, Entries(compacted=35), ledger_id=-1).names(30)
+
+
+def test_of_a_topic_in_a_further_root_the_bookies_tell_what_was_replaced() -> None:
+    empty = MemoryStore()
+    empty.create("/managed-ledgers", b"")
+    theirs = metadata_root(__compaction=cursor(90, 30))
+    found = live(COMPACTED, MetadataReferences([empty, theirs], Brokers(AT_REST), Entries(compacted=35)))
+    assert (found.names(30), found.names(35)) == (False, True)
+    assert not any(deletable(found, ledger) for ledger in range(60))
+    # The other root's cursor is closed, and its node up to date.
+    both = [metadata_root(__compaction=cursor(-1, 30)), theirs]
+    assert live(COMPACTED, MetadataReferences(both, Brokers(AT_REST), Entries(compacted=35))).names(30)
 
 
 def test_a_compaction_cursor_that_cannot_be_read_is_a_doubt() -> None:

@@ -337,7 +337,8 @@ def shadow(world: World, rng: Random) -> None:
 
 def rescue(world: World, rng: Random) -> None:
     """List what is left of a topic's ledgers under another name, as after an undo of a topic deleted by mistake."""
-    needed = {ledger_id for ledger_id, _ in world.needed()} - world.kept
+    # One that another rescue lists is that topic's, whose broker deletes it; one that an undo put back may be listed.
+    needed = {ledger_id for ledger_id, _ in world.needed_by_clusters()}
     left = [
         ledger
         for ledger in world.ledgers.values()

@@ -250,14 +250,18 @@ class World:
 
     def needed(self) -> Iterator[tuple[int, str]]:
         """Name each ledger that BookKeeper must have, and who needs it."""
+        yield from self.needed_by_clusters()
+        for ledger_id in self.kept:
+            yield ledger_id, "an operator put it back"
+
+    def needed_by_clusters(self) -> Iterator[tuple[int, str]]:
+        """Name each ledger that a cluster uses, and for what."""
         for cluster in self.clusters:
             for topic in cluster.topics.values():
                 yield from self._needed_by(topic)
             for schema_id, versions in cluster.schemas.items():
                 for ledger_id in versions:
                     yield ledger_id, f"a version of schema {schema_id} in {cluster.root or '/'}"
-        for ledger_id in self.kept:
-            yield ledger_id, "an operator put it back"
 
     def _needed_by(self, topic: Topic) -> Iterator[tuple[int, str]]:
         name = topic.managed_ledger

@@ -18,6 +18,7 @@ from bookwarden.clusters.pulsar.root_sample import sample_root
 from bookwarden.clusters.pulsar.shared_bookkeeper import shared_ledger
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.holders import BucketHolder, CursorHolder
+from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, PlaceKind
@@ -225,7 +226,18 @@ def _knowledge(
             names.add(str(CursorHolder(owner.holder.managed_ledger, owner.holder.cursor)))
     known = replace(known, existing=frozenset(names & holders))
     signs = {sign_of_life(owner, known) for owner, lately in owners.items() if lately}
-    return replace(known, alive=frozenset(sign for sign in signs if sign is not None))
+    alive = frozenset(sign for sign in signs if sign is not None)
+    return replace(known, alive=alive, first_listed=_first_listed(references))
+
+
+def _first_listed(references: Sequence[ListedReference]) -> dict[str, int]:
+    """Give the smallest id that each topic lists; a shadow's own list holds nothing against its source's ledgers."""
+    first: dict[str, int] = {}
+    for reference in references:
+        if reference.place in _TOPIC_PLACES:
+            ledger_id = NAMES_NOTHING if reference.ledger_id is None else reference.ledger_id
+            first[reference.holder] = min(ledger_id, first.get(reference.holder, ledger_id))
+    return first
 
 
 def _candidate(row: ListedLedger, found: Classified, before: Scan | None, now_ms: int) -> Candidate:

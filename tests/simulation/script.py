@@ -133,10 +133,6 @@ KNOWN = {
     "stranger": "that a sweep looks for other Pulsars before its first batch is not modelled, so marks come through",
     "ids again": "a counter that is behind does not keep the sweep from deleting; its grace for unlisted ledgers does",
     "empty nodes": "of ledgers that another topic lists nobody knows any more once that one's node has no bytes",
-    "holes": "whole runs with it have not been green yet",
-    "bad ledgers": "whole runs with it have not been green yet",
-    "undone": "whole runs with it have not been green yet",
-    "leaked compactions": "one that the scan takes for replaced and the sweep for named stays; each time it is told",
 }
 
 

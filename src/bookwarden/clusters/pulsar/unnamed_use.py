@@ -69,14 +69,15 @@ class UnnamedUses:
             return LiveReferences(named, exists=False)
         if set(cursors) != {0}:
             reason = "the topic is in a further metadata root, whose brokers cannot be asked"
-            return _doubtful(named, reason, lasting=True)
+            return _doubtful(self._named_now(named, cursors), reason, lasting=True)
         if self._brokers is None:
-            return _doubtful(named, _NO_BROKER, lasting=True)
+            return _doubtful(self._named_now(named, cursors), _NO_BROKER, lasting=True)
         cursor, topic = cursors[0], str(TopicName.of_managed_ledger(holder.managed_ledger))
         try:
             found = self._brokers.compaction(topic)
             if found.running:
-                return _doubtful(named | found.ledger_ids, "a compaction is under way")
+                named = self._named_now(named, cursors) | found.ledger_ids
+                return _doubtful(named, "a compaction is under way")
             recorded = self._recorded(cursor)
         except (PulsarError, NotFoundError, FormatError, BookieError) as error:
             reason = f"which compacted ledger is in use is not known: {error}"
@@ -86,7 +87,7 @@ class UnnamedUses:
             # Without a subscription no compaction runs, and none has ended.
             return LiveReferences(named, exists=True)
         if not in_use:
-            return _doubtful(named, "no compacted ledger of the topic is in use")
+            return _doubtful(self._named_now(named, cursors), "no compacted ledger of the topic is in use")
         if cursor is not None and cursor.cursors_ledger_id is not None and cursor.compacted_ledger_id is not None:
             # The node's value is that of the last switch of the cursor's ledger, and outdated.
             named = named - {cursor.compacted_ledger_id}
@@ -130,6 +131,22 @@ class UnnamedUses:
         Who closes a topic closes it; an owner's node goes with its session, and the broker may serve on without one.
         """
         return bool(ledger_ids) and self._entries is not None and self._entries.may_be_written(max(ledger_ids))
+
+    def _named_now(self, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]) -> frozenset[int]:
+        """Put the compacted ledgers of the last entries in the place of those of before, which the nodes still name.
+
+        A scan reads the same. Where bookies do not tell, what the nodes name stays.
+        """
+        if self._entries is None:
+            return named
+        there = [cursor for cursor in cursors.values() if cursor is not None]
+        before = {cursor.compacted_ledger_id for cursor in there if cursor.cursors_ledger_id is not None}
+        current = {cursor.compacted_ledger_id for cursor in there if cursor.cursors_ledger_id is None}
+        try:
+            recorded = [self._recorded(cursor) for cursor in there]
+        except (BookieError, NotFoundError, FormatError):
+            return named
+        return (named - (before - current)).union(*recorded)
 
     def _recorded(self, cursor: CursorInfo | None) -> frozenset[int]:
         """The compacted ledger as the bookies have it, where the cursor's ledger can be read."""
