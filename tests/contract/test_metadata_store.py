@@ -125,6 +125,22 @@ def test_a_node_has_its_version_and_creation_time(store: MetadataStore, root: st
     assert second.modified_ms >= second.created_ms
 
 
+def test_a_node_tells_whether_it_was_written_since_it_was_made(store: MetadataStore, root: str) -> None:
+    store.create(f"{root}/emptied", b"")
+    made = store.get(f"{root}/emptied")
+    assert made is not None
+    assert made.is_as_created
+    store.put(f"{root}/emptied", b"", store.put(f"{root}/emptied", b"list", made.version))
+    emptied = store.get(f"{root}/emptied")
+    assert emptied is not None
+    assert (emptied.value, emptied.is_as_created) == (b"", False)
+    assert store.delete_many([(f"{root}/emptied", emptied.version)]) == [DeleteResult.DELETED]
+    store.create(f"{root}/emptied", b"")
+    again = store.get(f"{root}/emptied")
+    assert again is not None
+    assert again.is_as_created
+
+
 def test_an_ephemeral_node_says_that_it_is_one(store: MetadataStore, root: str) -> None:
     path = store.ephemeral_sequential(f"{root}/id-", b"")
     found = store.get_many([path, root])

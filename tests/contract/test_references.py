@@ -103,6 +103,14 @@ def test_an_empty_node_is_a_managed_ledger_without_ledgers() -> None:
     assert read(LEDGERS, root) == LiveReferences(frozenset(), exists=True, names_nothing=True)
 
 
+def test_an_emptied_node_is_a_doubt() -> None:
+    root = metadata_root({f"/managed-ledgers/{TOPIC}": managed_ledger(3)})
+    root.put(f"/managed-ledgers/{TOPIC}", b"", 0)
+    found = read(LEDGERS, root)
+    assert isinstance(found, UnknownReferences)
+    assert not found.elsewhere
+
+
 def test_all_roots_count() -> None:
     other = metadata_root({f"/managed-ledgers/{TOPIC}": managed_ledger(3)})
     assert read(LEDGERS, whole_root(), other) == LiveReferences(frozenset({1, 2, 3}), exists=True)

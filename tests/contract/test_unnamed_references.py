@@ -390,6 +390,22 @@ def test_a_broken_node_may_list_any_ledger_and_is_a_doubt_about_others() -> None
     assert found.elsewhere
 
 
+def test_an_emptied_node_may_have_listed_any_ledger_and_one_that_was_just_made_none() -> None:
+    root = metadata_root()
+    rescuer = "/managed-ledgers/tenant/ns/persistent/rescued"
+    root.create(rescuer, b"", make_parents=True)
+    references = MetadataReferences([root], shadow_refresh=1e-9)
+    assert not live(SOURCE, references).names(99)
+    root.put(rescuer, topic(99), 0)
+    root.put(rescuer, b"", 1)
+    found = references.read([SOURCE])[SOURCE]
+    assert isinstance(found, UnknownReferences)
+    assert found.elsewhere
+    assert rescuer in found.reason
+    root.put(rescuer, topic(99), 2)
+    assert live(SOURCE, references).exists
+
+
 def test_who_else_lists_a_ledger_that_is_asked_about_counts_as_a_shadow() -> None:
     roots = metadata_root(), metadata_root()
     for root, ids in zip(roots, ([5, 7], [5, 8]), strict=True):

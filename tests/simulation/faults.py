@@ -14,6 +14,8 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 
 T = TypeVar("T")
+# Every outage ends. Whoever begins a step of many calls anew after each failure would else hardly ever come through.
+_MOST_FAILURES = 20
 
 
 class Killed(BaseException):
@@ -90,6 +92,8 @@ class Faults:
         self._rng = Random(seed)
         self._interleave = interleave
         self._calls = 0
+        self._failures = 0
+        self._failed: set[str] = set()
         self._truncated = not troubles.truncates
 
     def step(self) -> None:
@@ -102,7 +106,10 @@ class Faults:
 
     def fails(self) -> bool:
         """Say whether this call fails."""
-        return self._rng.random() < self.troubles.failures
+        if self._failures == _MOST_FAILURES or self._rng.random() >= self.troubles.failures:
+            return False
+        self._failures += 1
+        return True
 
     def happens(self, share: float) -> bool:
         """Draw for one thing in this many."""
@@ -116,9 +123,11 @@ class Faults:
         return names[: self._rng.randrange(1, len(names))]
 
     def in_thread(self, what: str) -> bool:
-        """Decide by what is done alone, for calls whose order is not known."""
+        """Decide by what is done alone, for calls whose order is not known; what is tried again comes through."""
         share = zlib.crc32(f"{self.seed} {what}".encode()) / 2**32
-        return share < self.troubles.failures
+        fails = share < self.troubles.failures and what not in self._failed
+        self._failed.add(what)
+        return fails
 
 
 class Session(MetadataStore):

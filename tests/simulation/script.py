@@ -132,7 +132,6 @@ FEATURES = frozenset(kind.feature for kind in KINDS.values() if kind.feature) | 
 KNOWN = {
     "stranger": "that a sweep looks for other Pulsars before its first batch is not modelled, so marks come through",
     "ids again": "a counter that is behind does not keep the sweep from deleting; its grace for unlisted ledgers does",
-    "empty nodes": "of ledgers that another topic lists nobody knows any more once that one's node has no bytes",
 }
 
 

@@ -38,6 +38,11 @@ class Versioned(NamedTuple):
     modifications: int | None = None
     session: int | None = None
 
+    @property
+    def is_as_created(self) -> bool:
+        """Whether nobody has written the node since it was made."""
+        return (self.version if self.modifications is None else self.modifications) == 0
+
 
 class MetadataStore(ABC):
     """A hierarchical store of small versioned values, such as ZooKeeper.

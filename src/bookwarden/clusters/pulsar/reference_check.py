@@ -11,13 +11,14 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
+    read_node,
     schema_node,
 )
 from bookwarden.clusters.pulsar.reference_rows import rows_of
 from bookwarden.clusters.pulsar.unnamed_use import ReadsLastEntries
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.references import PlaceKind
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Versioned
 
 _TOPICS = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 _LOGS = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
@@ -36,15 +37,15 @@ def still_named(
     compacted = CompactedNow(entries)
     named: dict[str, frozenset[tuple[int | None, str]] | None] = {}
     for (path, (node, root)), value in zip(nodes.items(), store.get_many(list(nodes)), strict=True):
-        named[path] = frozenset() if value is None else _named_by(node, value.value, root, compacted)
+        named[path] = frozenset() if value is None else _named_by(node, value, root, compacted)
     return [one for one in references if _is_among(named[one.path], one)]
 
 
 def _named_by(
-    node: ReferenceNode, value: bytes, root: str, compacted: CompactedNow
+    node: ReferenceNode, value: Versioned, root: str, compacted: CompactedNow
 ) -> frozenset[tuple[int | None, str]] | None:
     """Say which ledgers the node names in which places; None where it is in doubt."""
-    references, info = node.read(value, root)
+    references, info = read_node(node, value, root)
     if isinstance(node, CursorNode):
         references = compacted.complete(node, references)
     if references.doubt is not None:

@@ -5,7 +5,7 @@ Whoever looks for references reads nodes through this module: the sweep those of
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.metadata_paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.errors import FormatError
@@ -22,11 +22,17 @@ from bookwarden.ledgers.references import (
     named_by_managed_ledger,
     named_by_schema,
 )
+from bookwarden.metastore.interface import Versioned
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.log_nodes import decode_allocation, decode_segment, is_segment
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.schema_locator import decode_schema_locator
 
+EMPTIED: Final = (
+    "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node again "
+    "from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before it "
+    "listed the next one, which a load mends"
+)
 Info = ManagedLedgerInfo | CursorInfo | SchemaLocator
 # What a node says of ledgers, and its whole value; None where that cannot be parsed, and for nodes of logs.
 NodeReading = tuple[NodeReferences, Info | None]
@@ -107,6 +113,23 @@ class LogNode(NamedTuple):
             return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error))), None
         ids = frozenset[int]() if found is None else frozenset((found,))
         return NodeReferences(self.path, root, ((Place(kind, self.log, self.path, root), ids),)), None
+
+
+def was_emptied(node: Versioned) -> bool:
+    """Whether the node of a managed ledger had bytes and has none any more.
+
+    A broker makes it without a byte and lists a ledger by its next write. It leaves none only if it dies when the last
+    one, which had no entry, is off the list and the next not on it (MetaStoreImpl and ManagedLedgerImpl of Pulsar 4.0).
+    """
+    return not node.value and not node.is_as_created
+
+
+def read_node(node: ReferenceNode, found: Versioned, root: str) -> NodeReading:
+    """Read what the node names; one of a managed ledger that was emptied may have named any ledger."""
+    if isinstance(node, ManagedLedgerNode) and was_emptied(found):
+        doubt = doubt_about_managed_ledger(node.path, root, EMPTIED)
+        return NodeReferences(node.path, root, doubt=doubt), None
+    return node.read(found.value, root)
 
 
 def is_cursor_of_odd_topic(name: str, raw: bytes) -> bool:

@@ -24,7 +24,9 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
+    read_node,
     schema_node,
+    was_emptied,
 )
 from bookwarden.clusters.pulsar.reference_rows import copies_of, rows_of
 from bookwarden.clusters.pulsar.unnamed_use import ReadsLastEntries
@@ -217,22 +219,22 @@ class ReferencePieces:
         for portion in portions:
             unread = [node for node, value in portion if value is None]
             read = _values(store, unread) if unread else portion
-            found = [(node, value.value) for node, value in read if value is not None]
+            found = [(node, value) for node, value in read if value is not None]
             taken = _read_together(found, topics) if topics is not None else frozenset[str]()
             for node, value in found:
                 if node.path in taken:
                     yield node, (NodeReferences(node.path, piece.root), None)
                     continue
-                references, info = node.read(value, piece.root)
+                references, info = read_node(node, value, piece.root)
                 if isinstance(node, CursorNode):
                     references = compacted.complete(node, references)
                 yield node, (references, info)
 
 
-def _read_together(nodes: Sequence[tuple[ReferenceNode, bytes]], read: ReadsTopics) -> frozenset[str]:
+def _read_together(nodes: Sequence[tuple[ReferenceNode, Versioned]], read: ReadsTopics) -> frozenset[str]:
     """Let the topics be read together; return the paths of those that were."""
-    topics = [(node, value) for node, value in nodes if isinstance(node, ManagedLedgerNode)]
-    taken = read([node for node, _ in topics], [value for _, value in topics])
+    topics = [(node, found) for node, found in nodes if isinstance(node, ManagedLedgerNode) and not was_emptied(found)]
+    taken = read([node for node, _ in topics], [found.value for _, found in topics])
     return frozenset(node.path for (node, _), was_taken in zip(topics, taken, strict=True) if was_taken)
 
 

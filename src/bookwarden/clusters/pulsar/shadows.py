@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from bookwarden.clusters.pulsar.managed_ledger_names import walk_managed_ledgers
 from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
-from bookwarden.clusters.pulsar.reference_nodes import is_cursor_of_odd_topic
+from bookwarden.clusters.pulsar.reference_nodes import EMPTIED, is_cursor_of_odd_topic, was_emptied
 from bookwarden.clusters.pulsar.refused_nodes import read_each
 from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
@@ -83,6 +83,9 @@ def read_shadows(store: MetadataStore) -> Shadows:
         for name, node in zip(names, nodes, strict=True):
             if isinstance(node, StoreAccessError):
                 doubts.append(ShadowDoubt(managed_ledger_path(name), str(node)))
+                continue
+            if node is not None and was_emptied(node):
+                doubts.append(ShadowDoubt(managed_ledger_path(name), EMPTIED))
                 continue
             try:
                 info = decode_managed_ledger(node.value if node is not None else b"")
