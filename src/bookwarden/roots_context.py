@@ -109,12 +109,13 @@ def _told_of(settings: Settings, metadata: MetadataContext, url: str, root: Meta
         if allowed:
             return f"{url} may not be read ({error})"
         raise RefusedError(f"{url} has managed ledgers, and may not be read ({error}): {_UNSEEN}") from error
-    return _judged(url, sample, metadata.catalog, metadata.stores, allowed=allowed)
+    return judged(url, sample, metadata.catalog, metadata.stores, allowed=allowed)
 
 
-def _judged(
+def judged(
     url: str, sample: RootSample, catalog: ReadsLedgers, ours: Mapping[str, MetadataStore], *, allowed: bool
 ) -> str:
+    """Say what a root is, of which this is a sample; RefusedError where it shares the BookKeeper, or may."""
     looked_up, evidence = shared_ledger(sample.ledgers, catalog, ours)
     if evidence is not None:
         raise RefusedError(

@@ -1,7 +1,8 @@
 """Bad writes: nodes whose bytes are not what their writer meant, as far as anybody can tell them from good ones.
 
-A list that lost its first ledgers is what a trim leaves, and a cursor that names another ledger is one that was
-switched: no reader can see that these are wrong, so no such damage is done.
+A list that lost its first ledgers is what a trim leaves, a cursor that names another ledger is one that was switched,
+and a cursor's ledger whose metadata says another cursor's is that one's to whoever marks it by its id: no reader can
+see that these are wrong, so no such damage is done.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from random import Random
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import signed_halves
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 
 from . import nodes
@@ -70,9 +75,12 @@ def damage_ledger(world: World, rng: Random, kinds: tuple[str, ...]) -> None:
     whole = [one for one in world.ledgers.values() if not one.damaged and one.ledger_id not in hurt]
     if whole:
         ledger = rng.choice(whole)
-        ledger.damaged = True
         other = rng.choice(list(world.ledgers.values())).raw
-        world.nodes.write(ledger.path, nodes.damaged(rng.choice(kinds), ledger.raw, other, rng))
+        bad = nodes.damaged(rng.choice(kinds), ledger.raw, other, rng)
+        # Who lists a data ledger is looked up over all topics, whatever the ledger says.
+        if isinstance(ledger.holder, ManagedLedgerHolder) or _holder_of(bad) in (None, ledger.holder):
+            ledger.damaged = True
+            world.nodes.write(ledger.path, bad)
 
 
 def _has_damaged_ledger(world: World, topic: Topic) -> bool:
@@ -112,6 +120,13 @@ def _same_offloads(topic: Topic, node: managed_ledger_pb2.ManagedLedgerInfo) -> 
         if said != (*signed_halves(ledger.offload.uuid), ledger.offload.complete, ledger.offload.bookkeeper_deleted):
             return False
     return True
+
+
+def _holder_of(value: bytes) -> Holder | None:
+    try:
+        return identify_holder(decode_ledger_metadata(value).custom)
+    except FormatError:
+        return None
 
 
 def _is_cursor(value: bytes) -> bool:

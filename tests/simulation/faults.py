@@ -141,11 +141,14 @@ class Session(MetadataStore):
         faults: Faults,
         chroot: str = "",
         on_delete: Callable[[Sequence[tuple[str, int]]], None] = lambda _: None,
+        *,
+        lists_whole: bool = False,
     ) -> None:
         self._nodes = nodes
         self.faults = faults
         self._chroot = chroot
         self._on_delete = on_delete
+        self._lists_whole = lists_whole
         self._seen: Nodes | None = None
 
     def fall_behind(self) -> None:
@@ -158,7 +161,8 @@ class Session(MetadataStore):
 
     def list_children(self, path: str) -> list[str]:
         self._pass("listing")
-        return self.faults.truncated(self._read().list_children(self._full(path)))
+        names = self._read().list_children(self._full(path))
+        return names if self._lists_whole else self.faults.truncated(names)
 
     def sync(self) -> None:
         self._pass("sync")

@@ -68,7 +68,7 @@ class Life:
         deployment = Deployment(policy)
         self.topics = Topics(self.world.clock)
         self.journal = MemoryJournal(self.world.clock)
-        self.sweeper = Sweeper(self.world, self.topics, self.journal, deployment)
+        self.sweeper = Sweeper(self.world, self.topics, self.journal, deployment, self._look_for_others)
         self.plans = Plans()
         self.told: list[str] = []
 
@@ -114,8 +114,16 @@ class Life:
         entries.faults = faults
         by_url = {f"sim:{root}": session for root, session in configured.items()}
         return Roots(
-            lambda chroot: self._session(faults, chroot), self._session(faults), by_url, frozenset(configured), entries
+            # Chroots are ZooKeeper's, which lists all or nothing; in an Oxia no other root can be seen.
+            lambda chroot: Session(self.world.nodes, faults, chroot, lists_whole=True),
+            self._session(faults),
+            by_url,
+            frozenset(configured),
+            entries,
         )
+
+    def _look_for_others(self, faults: Faults) -> None:
+        require_all_roots(self._roots(faults))
 
     def scan(self, rng: Random, troubles: Troubles) -> Scan | None:
         """Scan, and make a plan; None where it was refused or broke off."""
@@ -241,7 +249,7 @@ class Life:
     def _drain(self, rng: Random) -> None:
         """Sweep until nothing is left but marks that wait for something that may never come."""
         for _ in range(_LONGEST_DRAIN):
-            if self.sweeper.is_idle:
+            if self.sweeper.is_idle or self.sweeper.refused:
                 return
             self.sweeper.run(rng.randrange(2**32), CALM)
             self.check()

@@ -15,8 +15,6 @@ from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenant
 from bookwarden.clusters.pulsar.other_roots import roots_on
 from bookwarden.clusters.pulsar.reference_pieces import PieceOfNodes, ReferencePieces
 from bookwarden.clusters.pulsar.root_sample import sample_root
-from bookwarden.clusters.pulsar.shared_bookkeeper import shared_ledger
-from bookwarden.errors import RefusedError
 from bookwarden.ledgers.holders import BucketHolder, CursorHolder
 from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
@@ -37,6 +35,7 @@ from bookwarden.orphans.guards import GuardLimits, cutoff_of
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, FileDigest, PlanCounts, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
+from bookwarden.roots_context import judged
 
 from .nodes import LEDGERS_ROOT
 
@@ -150,10 +149,8 @@ def require_all_roots(roots: Roots) -> None:
     """Refuse where another Pulsar names a ledger of this BookKeeper."""
     for root in roots_on(roots.at("")):
         if root not in roots.chroots:
-            sample = sample_root(roots.at(root))
-            _, evidence = shared_ledger(sample.ledgers, BookKeeperCatalog(roots.bookkeeper), roots.by_url)
-            if evidence is not None:
-                raise RefusedError(f"ledger {evidence.ledger_id} is one of {root} too")
+            catalog = BookKeeperCatalog(roots.bookkeeper)
+            judged(root, sample_root(roots.at(root)), catalog, roots.by_url, allowed=False)
 
 
 def _references(roots: Roots, begun_ms: int) -> tuple[list[ListedReference], list[Doubt]]:

@@ -130,7 +130,6 @@ FEATURES = frozenset(kind.feature for kind in KINDS.values() if kind.feature) | 
 
 # What the product does not stand yet; whoever mends it takes the line away.
 KNOWN = {
-    "stranger": "that a sweep looks for other Pulsars before its first batch is not modelled, so marks come through",
     "ids again": "a counter that is behind does not keep the sweep from deleting; its grace for unlisted ledgers does",
 }
 

@@ -14,12 +14,13 @@ from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
-from bookwarden.errors import BookwardenError
+from bookwarden.errors import BookwardenError, RefusedError
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.pipelines.outcome_table import outcome_batch
+from bookwarden.pipelines.proven_roots import LOOK_AGAIN_SECONDS
 
 from . import nodes
 from .adapters import Brokers, Entries, ObjectStore
@@ -33,6 +34,8 @@ _SENT_ON = (Outcome.RETRY, Outcome.DELAYED, Outcome.WAITING)
 _DEAD = (Outcome.GAVE_UP, Outcome.MALFORMED, Outcome.POISONOUS)
 _GONE = (Outcome.DELETED, Outcome.ALREADY_GONE)
 _MOST_AT_ONCE = 40
+# Where the sweep looks for other Pulsars; raises RefusedError.
+Look = Callable[[Faults], None]
 
 
 @dataclass
@@ -51,12 +54,14 @@ class Sweeper:
     topics: Topics
     journal: MemoryJournal
     deployment: Deployment
+    look: Look
     rows: list[OutcomeRow] = field(default_factory=list)
     told: dict[int, str] = field(default_factory=dict)
     first_read: dict[int, float] = field(default_factory=dict)
     skew_s: float = 0.0
     failures: int = 0
     last_failure: str = ""
+    refused: str = ""
     _batch: list[Message] = field(default_factory=list)
     _number: int = 0
     _process: _Process | None = None
@@ -75,12 +80,19 @@ class Sweeper:
             return
         if self._process is None or rng.random() < 0.2:
             self._process = _Process(self, patient=rng.random() < 0.3)
-        self._process.begin(Faults(seed, troubles, interleave))
+        faults = Faults(seed, troubles, interleave)
+        self._process.begin(faults)
         there = frozenset(self.world.ledgers)
         try:
+            self._look(faults)
             rows = self._process.carry_out(self._batch, f"query/{self._number}", self._number)
         except Killed:
             self._process = None
+            return
+        except RefusedError as error:
+            # The driver ends; whoever starts it again is told the same.
+            self._process, self.failures = None, 0
+            self.refused = str(error)
             return
         except (BookwardenError, ArrowException) as error:
             self.failures += 1
@@ -88,6 +100,15 @@ class Sweeper:
             return
         self.failures = 0
         self._settle(rows, there)
+
+    def _look(self, faults: Faults) -> None:
+        """Look for other Pulsars before the first batch of a process, and when it is time to look again."""
+        process = self._process
+        if process is None or self.world.clock.now - process.looked_s < LOOK_AGAIN_SECONDS:
+            return
+        self.refused = ""
+        self.look(faults)
+        process.looked_s = self.world.clock.now
 
     def _receive(self, rng: Random) -> None:
         due = self.topics.due()
@@ -157,6 +178,7 @@ class _Process:
     def __init__(self, sweeper: Sweeper, *, patient: bool) -> None:
         world = sweeper.world
         self._sweeper = sweeper
+        self.looked_s = float("-inf")
         calm = Faults(0, Troubles())
         self._bookkeeper = Session(world.nodes, calm, on_delete=sweeper.before_delete)
         self._roots = [Session(world.nodes, calm, cluster.root) for cluster in world.clusters if cluster.configured]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.orphan_scan import OrphanScan
-from bookwarden.pipelines.proven_roots import prove_roots
+from bookwarden.pipelines.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.supervisor import Patience
 from bookwarden.roots_context import require_all_roots, require_roots_of_bookkeeper
 from bookwarden.scan_context import ScanContext
@@ -239,3 +240,27 @@ def test_a_sweep_waits_for_a_store_that_is_away_as_for_its_query(
 def test_an_ensemble_has_one_url_whatever_the_order_of_its_hosts(url: str, parts: tuple[str, str]) -> None:
     assert split_chroot(url) == parts
     assert split_chroot(with_chroot(*parts)) == parts
+
+
+def test_another_pulsar_that_comes_later_stops_the_sweep(ensembles: Ensembles) -> None:
+    """At first the other has no ledger, then the store is away, then it has one."""
+    ensembles.population("zk:a:1/blue").names(TOPIC, [])
+    settings = load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"})
+    stopped, looks = threading.Event(), 0
+
+    with MetadataContext(settings) as metadata:
+
+        def look() -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                raise StoreUnavailableError("away")
+            if looks == 3:
+                shared(ensembles)
+            require_all_roots(settings, metadata)
+
+        with pytest.raises(RefusedError, match="zk:a:1/green"), looked_at_again(look, stopped.set, 0.001):
+            assert stopped.wait(60)
+        with looked_at_again(look, stopped.set):
+            pass
+    assert looks == 3

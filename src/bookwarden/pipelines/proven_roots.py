@@ -1,17 +1,26 @@
-"""What a sweep proves before its first batch: that the roots belong to the BookKeeper, and are all that do."""
+"""What a sweep proves before its first batch: that the roots belong to the BookKeeper, and are all that do.
+
+A sweep runs for months, in which another Pulsar may come; so whether these are all is looked at again and again.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from bookwarden.config import Settings
 from bookwarden.context import MetadataContext
-from bookwarden.errors import StoreUnavailableError
+from bookwarden.errors import RefusedError, StoreError, StoreUnavailableError
 from bookwarden.pipelines.supervisor import Patience
 from bookwarden.roots_context import require_all_roots, require_roots_of_bookkeeper
 
 logger = logging.getLogger(__name__)
+LOOK_AGAIN_SECONDS: Final = 300.0
+"""Half of what a ledger is old by default before it may go, so that one who lists it by then was seen."""
+_END_SECONDS = 5.0
 
 
 def prove_roots(
@@ -37,3 +46,38 @@ def prove_roots(
             delay = min(2 * delay, patience.max_backoff)
         else:
             return
+
+
+@contextmanager
+def looked_at_again(
+    look: Callable[[], object], stop: Callable[[], None], seconds: float = LOOK_AGAIN_SECONDS
+) -> Iterator[None]:
+    """Look again for other Pulsars, every so many seconds while the block runs.
+
+    Once `look` refuses, as `require_all_roots` does, `stop` is called, which should end the block; behind it the
+    RefusedError is raised. A store that does not answer is asked again the next time.
+    """
+    ended = threading.Event()
+    refused: list[RefusedError] = []
+
+    def watch() -> None:
+        while not ended.wait(seconds):
+            try:
+                look()
+            except RefusedError as error:
+                logger.error("the sweep stops: %s", error)
+                refused.append(error)
+                stop()
+                return
+            except StoreError as error:
+                logger.warning("whether another Pulsar shares the BookKeeper cannot be seen now: %s", error)
+
+    thread = threading.Thread(target=watch, name="other-roots", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_END_SECONDS)
+    if refused:
+        raise refused[0]

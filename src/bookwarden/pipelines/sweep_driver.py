@@ -25,10 +25,11 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.ledger_deletion import LedgerDeletion
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.own_jvm import OwnJvm, own_jvm
-from bookwarden.pipelines.proven_roots import prove_roots
+from bookwarden.pipelines.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
 from bookwarden.pipelines.sweep_lock import SweepLock
 from bookwarden.pipelines.task_beats import figures_of
+from bookwarden.roots_context import require_all_roots
 
 logger = logging.getLogger(__name__)
 _INFLIGHT_SECONDS = 15.0
@@ -136,8 +137,8 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
 
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
     while it failed, DataGoneError when messages were trimmed or skipped, RefusedError while another sweep of the
-    subscription runs or another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper do not
-    belong together.
+    subscription runs or once another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper
+    do not belong together.
     """
     with MetadataContext(settings) as metadata:
         return _run_sweep(spark, settings, metadata, once=once)
@@ -175,9 +176,12 @@ def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContex
             _stopped_by_signals(supervisor.stop),
             _published(settings, metrics),
         ):
-            if not sweep.dry_run:
+            if sweep.dry_run:
+                supervisor.run()
+            else:
                 prove_roots(settings, metadata, patience, supervisor.wait)
-            supervisor.run()
+                with looked_at_again(lambda: require_all_roots(settings, metadata), supervisor.stop):
+                    supervisor.run()
     finally:
         _unless_gone(lambda: spark.streams.removeListener(pulse))
     if supervisor.failing is not None:

@@ -29,9 +29,9 @@ from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.schema_locator import decode_schema_locator
 
 EMPTIED: Final = (
-    "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node again "
-    "from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before it "
-    "listed the next one, which a load mends"
+    "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node "
+    "again from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before "
+    "it listed the next one, which a load mends"
 )
 Info = ManagedLedgerInfo | CursorInfo | SchemaLocator
 # What a node says of ledgers, and its whole value; None where that cannot be parsed, and for nodes of logs.
