@@ -359,6 +359,13 @@ def rescue(world: World, rng: Random) -> None:
 def count_back(world: World, rng: Random) -> None:
     """Begin ids anew, as a metadata migration without its counters does."""
     world.next_id = rng.randrange(1, world.next_id + 1)
+    world.write_counter()
+
+
+def count_on(world: World) -> None:
+    """Put the counter behind all ledgers, as an operator does with `metadata-migration counters`."""
+    world.next_id = max([world.next_id, *(ledger_id + 1 for ledger_id in world.ledgers)])
+    world.write_counter()
 
 
 def jump_broker_clock(world: World, rng: Random) -> None:

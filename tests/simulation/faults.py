@@ -45,7 +45,12 @@ class Nodes(MemoryStore):
         copy = Nodes(self._clock)
         copy._nodes = dict(self._nodes)
         copy._children = {path: set(names) for path, names in self._children.items()}
+        copy._sequences = dict(self._sequences)
         return copy
+
+    def number(self, path: str, following: int) -> None:
+        """Set which number the next sequential node directly below gets."""
+        self._sequences[path] = following
 
     def has(self, path: str) -> bool:
         """Say whether there is such a node."""
@@ -208,6 +213,10 @@ class Session(MetadataStore):
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         return self._nodes.ephemeral_sequential(self._full(prefix), value).removeprefix(self._chroot)
+
+    def next_number(self, path: str) -> int:
+        self._pass("numbering")
+        return self._read().next_number(self._full(path))
 
     def close(self) -> None:
         self._seen = None

@@ -229,6 +229,7 @@ class Life:
         self.sweeper.skew_s = 0.0
         world.broker_skew_ms = 0
         world.repair()
+        brokers.count_on(world)
         world.advance(3600.0)
         self.check()
         for cluster in world.clusters:

@@ -140,6 +140,8 @@ class World:
         self._later: list[_Later] = []
         self._numbers = 0
         self.nodes.write(f"{nodes.LEDGERS_ROOT}/INSTANCEID", b"an-instance")
+        self.nodes.write(nodes.COUNTER, b"")
+        self.write_counter()
 
     def add_cluster(self, root: str, *, configured: bool) -> Cluster:
         """Found a Pulsar at this chroot."""
@@ -229,6 +231,12 @@ class World:
 
     def write_counter(self) -> None:
         """Tell the ensemble which id is next, as BookKeeper's id generator keeps it."""
+        self.nodes.number(nodes.COUNTER, self.next_id)
+
+    @property
+    def counter_is_behind(self) -> bool:
+        """Whether ids come again: a ledger is there with an id that is still to be given."""
+        return any(ledger_id >= self.next_id for ledger_id in self.ledgers)
 
     def note_deletions(self) -> None:
         """Note what the product deleted, none of which was needed."""

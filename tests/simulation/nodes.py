@@ -16,6 +16,7 @@ from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 
 LEDGERS_ROOT = "/ledgers"
+COUNTER = f"{LEDGERS_ROOT}/idgen"
 # A message of another kind, a field that no version has, and one of the wrong type.
 STRANGE = (b"\x08\x05", b"\xa2\x01\x02\x08\x01", b"\x0a\x00\x98\x06\x01")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import Any
 
 from pyarrow import ArrowException
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.decide import DeletionPolicy
@@ -160,6 +162,8 @@ class Sweeper:
 
     def before_delete(self, pairs: Sequence[tuple[str, int]]) -> None:
         """Hold a delete against the journal and the delay."""
+        if self.world.counter_is_behind:
+            raise Violation("ids", f"{len(pairs)} ledgers are deleted while ids come again")
         by_path = {ledger.path: ledger.ledger_id for ledger in self.world.ledgers.values()}
         for path, version in pairs:
             ledger_id = by_path.get(path)
@@ -183,6 +187,7 @@ class _Process:
         self._bookkeeper = Session(world.nodes, calm, on_delete=sweeper.before_delete)
         self._roots = [Session(world.nodes, calm, cluster.root) for cluster in world.clusters if cluster.configured]
         self._brokers, self._entries, self._store = Brokers(world), Entries(world), ObjectStore(world)
+        self._ids = Session(world.nodes, calm, lists_whole=True)
         clock = StoreClock(self._bookkeeper, steady=world.clock, local=lambda: world.clock.now + sweeper.skew_s)
         self._outbox = outbox(sweeper.topics, calm, 0, clock)
         self._sweep = Sweep(
@@ -202,13 +207,15 @@ class _Process:
             copies=self._store,
             sent=sweeper.journal,
             undone=UndoneLedgers(self._bookkeeper),
+            # Anew each time: a process is started again where the metadata was moved.
+            ids=ReturningIds(self._ids, nodes.LEDGERS_ROOT, lambda: True, clock=map(float, count(0, 100)).__next__),
             pause=world.advance,
             clock=clock,
         )
 
     def begin(self, faults: Faults) -> None:
         """Let these faults befall what is done next."""
-        for port in (self._bookkeeper, *self._roots, self._brokers, self._entries, self._store):
+        for port in (self._bookkeeper, self._ids, *self._roots, self._brokers, self._entries, self._store):
             port.faults = faults
         self._sweeper.journal.faults = faults
         producers: Any = Producers(self._sweeper.topics, faults, 0)
