@@ -95,21 +95,23 @@ def connection_of(settings: Settings) -> PulsarConnection:
     )
 
 
-def open_metadata_store(settings: Settings, url: str, *, one_of_many: bool = False) -> MetadataStore:
+def open_metadata_store(
+    settings: Settings, url: str, *, one_of_many: bool = False, deletes: bool = False
+) -> MetadataStore:
     """Make the metadata store of this URL, also where Pulsar moves it to; it connects at its first call.
 
     ``one_of_many`` is for tasks that write at the same time: one whose metadata moves to where only one may write
-    (`has_one_writer`) gets StoreMovedError for each write.
+    (`has_one_writer`) gets StoreMovedError for each write. ``deletes`` is as for `open_single_store`.
     """
-    source = open_single_store(settings, url)
+    source = open_single_store(settings, url, deletes=deletes)
     if not isinstance(source, ConditionalStore):
         return source
 
     def open_target(target: str) -> MetadataStore:
-        opened = open_single_store(settings, target)
         if not (one_of_many and _takes_one_writer(settings, target)):
-            return opened
+            return open_single_store(settings, target, deletes=deletes)
         reason = f"the metadata of {url} was moved to {target}, which takes one writer, and this task is one of many"
+        opened = open_single_store(settings, target)
         return WriteProtectedStore(opened, f"{reason}: the sweep starts it again as the only one")
 
     store = settings.metadata_store
@@ -117,10 +119,11 @@ def open_metadata_store(settings: Settings, url: str, *, one_of_many: bool = Fal
     return MigratingStore(source, open_target=open_target, times=times)
 
 
-def open_single_store(settings: Settings, url: str) -> MetadataStore:
+def open_single_store(settings: Settings, url: str, *, deletes: bool = False) -> MetadataStore:
     """Make the store that the URL names and no other, also while its metadata is moved and after it: to look at it.
 
-    Nothing is to be written through it. It connects at its first call.
+    Nothing is to be written through it. It connects at its first call. ``deletes`` says that ledgers are deleted by
+    what it reads: on Oxia each `sync` then proves that the leaders still lead.
     """
     store = settings.metadata_store
     scheme = scheme_of(url)
@@ -141,6 +144,7 @@ def open_single_store(settings: Settings, url: str) -> MetadataStore:
     if scheme == "oxia":
         options["use_ssl"] = store.tls if store.oxia_tls is None else store.oxia_tls
         options["token"] = store.oxia_token.get_secret_value() if store.oxia_token else None
+        options["proves_leaders"] = deletes
         return open_store(url, **options)
     options["max_request_bytes"] = store.jute_maxbuffer
     options["max_latency_s"] = None if store.max_store_latency_ms is None else store.max_store_latency_ms / 1000
@@ -159,12 +163,13 @@ def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
 
 
 def has_one_writer(settings: Settings, moved_to: str | None = None) -> bool:
-    """Say whether only one process at a time should delete ledgers: their metadata is in an Oxia that may be old.
+    """Say whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
 
     Two that write at the same moment can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
     metadata was moved to, if it was.
     """
-    return _takes_one_writer(settings, moved_to or bookkeeper_place_of(settings).url)
+    written = (moved_to or bookkeeper_place_of(settings).url, *settings.metadata_store.urls)
+    return any(_takes_one_writer(settings, url) for url in written)
 
 
 def _takes_one_writer(settings: Settings, url: str) -> bool:
@@ -315,14 +320,20 @@ class MetadataContext(Resources):
     """The metadata stores, and what is read through them; close it, or use it in a with statement.
 
     ``max_reads_per_second`` is for each store of this process; None sets no limit. ``one_of_many`` is as for
-    `open_metadata_store`. ``migrations`` tells where the stores stand that Pulsar may move.
+    `open_metadata_store`, and so is ``deletes``. ``migrations`` tells where the stores stand that Pulsar may move.
     """
 
     def __init__(
-        self, settings: Settings, *, max_reads_per_second: float | None = None, one_of_many: bool = False
+        self,
+        settings: Settings,
+        *,
+        max_reads_per_second: float | None = None,
+        one_of_many: bool = False,
+        deletes: bool = False,
     ) -> None:
         super().__init__()
         self._one_of_many = one_of_many
+        self._deletes = deletes
         self._settings = settings
         self.migrations = Migrations()
         urls = settings.metadata_store.urls
@@ -348,7 +359,7 @@ class MetadataContext(Resources):
             self._bookie_options = bookie_options_of(settings)
 
     def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
-        store = self._keep(open_metadata_store(settings, url, one_of_many=self._one_of_many))
+        store = self._keep(open_metadata_store(settings, url, one_of_many=self._one_of_many, deletes=self._deletes))
         self.migrations.follow(url, store)
         return throttled(store, max_reads_per_second)
 
@@ -448,7 +459,8 @@ class SweepContext(Resources):
         connection = connection_of(settings)
         with self._closed_on_error():
             registry = SchemaRegistry(self._keep(PulsarAdmin(connection)))
-            metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many))
+            deletes = not settings.sweep.dry_run
+            metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=deletes))
             journal = self._keep(journal_of(settings))
             # A dry run writes nothing, and deletes nothing by a wrong age.
             clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)

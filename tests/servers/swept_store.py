@@ -34,6 +34,7 @@ class SweptStore:
         shadow_refresh: float = 0.0,
         ids: DoubtsIds | None = None,
         policy: DeletionPolicy | None = None,
+        limits: SweepLimits | None = None,
     ) -> None:
         self.store = store
         self.population = Population(store)
@@ -42,7 +43,7 @@ class SweptStore:
         self.journaled: list[int] = []
         self.sent: list[tuple[str, int, str]] = []
         self._sweep = Sweep(
-            *(self.catalog, self.references, self, self, policy or DeletionPolicy(), SweepLimits()),
+            *(self.catalog, self.references, self, self, policy or DeletionPolicy(), limits or SweepLimits()),
             undone=UndoneLedgers(store),
             ids=ids,
             clock=lambda: time.time() + _AHEAD_S,

@@ -14,6 +14,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.context import MetadataContext, PhaseOneContext, SweepContext
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.metastore.oxia import OxiaStore
 from bookwarden.pipelines.metrics import MarkMetrics
 from bookwarden.resources import Resources
 
@@ -30,6 +31,7 @@ class Ledger:
     def __init__(self) -> None:
         self.opened: list[str] = []
         self.closed: list[str] = []
+        self.stores: list[Any] = []
         self.failing: str | None = None
 
     def maker(self, name: str, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,6 +39,10 @@ class Ledger:
             return self.watched(name, make(*arguments, **options))
 
         return made
+
+    def watched_store(self, url: str, store: Any) -> Any:
+        self.stores.append(store)
+        return self.watched(url, store)
 
     def watched(self, name: str, thing: Any) -> Any:
         if name == self.failing:
@@ -65,7 +71,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     monkeypatch.setattr(
         bookwarden.context,
         "open_metadata_store",
-        lambda settings, url, **options: found.watched(url, opening(settings, url, **options)),
+        lambda settings, url, **options: found.watched_store(url, opening(settings, url, **options)),
     )
     for name in ("PulsarAdmin", "PendingDeletionSender", "RetrySender", "journal_of"):
         monkeypatch.setattr(bookwarden.context, name, found.maker(name, getattr(bookwarden.context, name)))
@@ -92,6 +98,20 @@ def test_a_context_that_cannot_open_one_thing_closes_those_before_it(
         kind(settings)
     before = OPENED[kind][: OPENED[kind].index(failing)]
     assert (ledger.opened, ledger.closed) == (before, before[::-1])
+
+
+@pytest.mark.parametrize(("dry_run", "proves"), [("false", True), ("true", False)])
+def test_what_deletes_has_the_leaders_of_an_oxia_proven_and_what_only_reads_has_not(
+    tmp_path: Path, ledger: Ledger, dry_run: str, proves: bool
+) -> None:
+    overrides = {"metadata_store.urls": "['oxia://o:6648/broker']", "sweep.journal": str(tmp_path / "journal")}
+    overrides |= {"metadata_store.bookkeeper_url": "oxia://o:6648/bookkeeper", "sweep.dry_run": dry_run}
+    settings = load_settings(overrides=overrides)
+    for kind in (MetadataContext, PhaseOneContext, SweepContext):
+        with kind(settings):
+            pass
+    stores = [store for store in ledger.stores if isinstance(store, OxiaStore)]
+    assert [store.connection.proves_leaders for store in stores] == [False] * 4 + [proves] * 2
 
 
 class Fragile:

@@ -47,7 +47,7 @@ def on(url: str, **others: str) -> Settings:
         (on(ZOOKEEPER), False),
         (on(ZOOKEEPER, **{"metadata_store.bookkeeper_url": OXIA}), True),
         (on(ZOOKEEPER, **{"metadata_store.bookkeeper_url": f"metadata-store:{OXIA}"}), True),
-        (on(OXIA, **{"metadata_store.bookkeeper_url": ZOOKEEPER}), False),
+        (on(OXIA, **{"metadata_store.bookkeeper_url": ZOOKEEPER}), True),
     ],
     ids=[
         "on Oxia",
@@ -58,7 +58,7 @@ def on(url: str, **others: str) -> Settings:
         "with BookKeeper's metadata in ZooKeeper",
     ],
 )
-def test_one_task_alone_deletes_where_the_ledgers_are_in_oxia(settings: Settings, one: bool) -> None:
+def test_one_task_alone_deletes_where_metadata_is_in_oxia(settings: Settings, one: bool) -> None:
     assert has_one_writer(settings) is one
 
 

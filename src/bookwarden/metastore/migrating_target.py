@@ -74,7 +74,8 @@ class MigrationTarget:
             self.discard()
         if self.store is None:
             self.store, self._url = TargetStore(self._open_store(url)), url
-        self.store.sync()
+        # A read, since `sync` of an Oxia may write (`prove_leaders`), and nothing is written before all is copied.
+        self.store.get("/")
 
     def discard(self) -> None:
         """Close the store; with its session our nodes there end."""

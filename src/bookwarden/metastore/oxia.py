@@ -22,6 +22,7 @@ from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.oxia_creates import WRITE_OVERHEAD, BatchCreate
 from bookwarden.metastore.oxia_deletes import BatchDelete
+from bookwarden.metastore.oxia_leaders import prove_leaders
 from bookwarden.metastore.oxia_lists import ChildLists
 from bookwarden.metastore.oxia_notifications import Watch
 from bookwarden.metastore.oxia_numbers import KeyNumbers
@@ -137,6 +138,8 @@ class OxiaStore(MetadataStore):
     def sync(self) -> None:
         # Reads go to the leaders, which have everything that was committed; what is left is to find them.
         self._cluster.shards(self._cluster.deadline())
+        if self.connection.proves_leaders:
+            prove_leaders(self._cluster, self._writers)
 
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         watch = Watch(self._cluster, validate_path(path), changed)

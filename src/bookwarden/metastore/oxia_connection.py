@@ -20,7 +20,8 @@ class OxiaConnection:
     ``address`` is the host:port of any of its servers. ``operation_timeout_s`` bounds how long a call goes on without
     any progress, an outage included. ``max_request_bytes`` bounds a request, and so a value: brokers' clients take no
     answer above gRPC's 4 MiB. ``max_requests_per_second`` counts each key of a request. ``certfile`` and ``keyfile``
-    are our own certificate, if the servers ask for one.
+    are our own certificate, if the servers ask for one. ``proves_leaders`` is for who deletes by what was read: each
+    `sync` has every leader commit a write that changes nothing, so that none answers that was replaced unawares.
     """
 
     address: str
@@ -37,6 +38,7 @@ class OxiaConnection:
     in_flight: int = 8
     max_request_bytes: int = 4 * 1024 * 1024 - 16 * 1024
     max_requests_per_second: float | None = None
+    proves_leaders: bool = False
 
     def validate(self) -> None:
         """Raise ConfigError for what cannot work, before anything is connected."""

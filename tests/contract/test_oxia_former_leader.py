@@ -1,0 +1,101 @@
+"""Three Oxia servers, one of which leads shards no more and does not know it: nothing is deleted by what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+
+import pytest
+
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.metadata_paths import cursor_path
+from bookwarden.deletion.sweeping import SweepLimits
+from bookwarden.errors import StoreError, StoreUnavailableError
+from bookwarden.ledgers.holders import CursorHolder, LiveReferences, ManagedLedgerHolder
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.oxia_shards import ShardMap
+from bookwarden.metastore.urls import open_store
+from servers.oxia_ensemble import OxiaEnsemble, OxiaMember
+from servers.population import ROOT
+from servers.swept_store import SweptStore
+from servers.waiting import eventually
+
+# The first start on a machine builds Oxia.
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
+
+SHARDS = 4
+TOPIC = "t/n/persistent/orders"
+TIMEOUT_S = 3.0
+Opener = Callable[..., OxiaStore]
+
+
+@pytest.fixture
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OxiaEnsemble]:
+    made = OxiaEnsemble(tmp_path_factory.mktemp("oxia"), shards=SHARDS)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    with ExitStack() as stores:
+
+        def make(member: OxiaMember, *, proves_leaders: bool = False) -> OxiaStore:
+            store = open_store(member.url, operation_timeout_s=TIMEOUT_S, proves_leaders=proves_leaders)
+            assert isinstance(store, OxiaStore)
+            stores.callback(store.close)
+            return store
+
+        yield make
+
+
+def shards_of(store: OxiaStore) -> ShardMap | None:
+    """Say who leads which shard, None until all have a leader."""
+    try:
+        found = store._cluster.shards(store._cluster.deadline())
+    except StoreError:
+        return None
+    return found if all(shard.leader for shard in found.shards) else None
+
+
+def test_nothing_is_deleted_by_what_a_former_leader_says(ensemble: OxiaEnsemble, opened: Opener) -> None:
+    first = opened(ensemble.members[0])
+    shards = eventually(lambda: shards_of(first))
+    leaders = {shard.leader for shard in shards.shards}
+    assert len(leaders) > 1, "one server leads all shards"
+    former = ensemble.member_at(shards.shards[0].leader)
+    cursors = (CursorHolder(TOPIC, f"s{number}") for number in count())
+    holder = next(one for one in cursors if shards.of(cursor_path(TOPIC, one.cursor)).leader == former.address)
+    ledger = next(found for found in count(2) if shards.of(ledger_path(ROOT, found)).leader != former.address)
+    before = SweptStore(first).population
+    before.names(ManagedLedgerHolder(TOPIC), [0])
+    before.names(holder, [1])
+    misled, careful = opened(former), opened(former, proves_leaders=True)
+    for store in (misled, careful):
+        eventually(lambda store=store: shards_of(store))
+        store.sync()
+
+    former.inner.cut_off()
+    healthy = opened(next(member for member in ensemble.members if member is not former))
+    eventually(lambda: (found := shards_of(healthy)) and former.address not in {one.leader for one in found.shards})
+    # The broker goes on where the others lead: the cursor has another ledger.
+    site = SweptStore(healthy)
+    site.ledgers(holder, ledger)
+    site.population.names(holder, [ledger])
+
+    # What the former leader answers; a sweep would have deleted the ledger by it.
+    misled.sync()
+    stale = SweptStore(misled).references.read([holder])[holder]
+    assert isinstance(stale, LiveReferences)
+    assert not stale.names(ledger)
+    with pytest.raises(StoreUnavailableError, match=f"{former.address} commits nothing as the leader of shard"):
+        SweptStore(careful, limits=SweepLimits(max_unreachable=0.1)).sweep(holder, ledger)
+    assert site.left(ledger) == {ledger}
+    proving = SweptStore(opened(ensemble.member_at(healthy.connection.address), proves_leaders=True))
+    assert proving.outcomes(holder, ledger) == [Outcome.STILL_REFERENCED]
+    assert healthy.get("/bookwarden-nothing") is None
