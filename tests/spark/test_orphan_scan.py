@@ -342,6 +342,7 @@ def test_ledgers_that_their_topics_lists_lost_are_a_class_of_their_own(spark: Sp
     joined = Joined(spark, folder, fill(folder, ledgers, references, late=late, with_lists=True))
     known = knowledge(existing=joined.join.existing(), first_listed=joined.join.first_listed())
     assert known.first_listed == {TOPIC: 12, nothing: -1, twice: 30}
+    assert joined.join.holey() == {TOPIC, nothing, twice}
     found = joined.classify(known)
     assert [(one["ledger_id"], one["cause"]) for one in orphans_of(found)] == [
         (11, "trimmed, never deleted"),
@@ -404,6 +405,24 @@ def test_the_schema_of_a_topic_that_is_alive_elsewhere_is_held_back(spark: Spark
     known = knowledge(existing=joined.join.existing())
     found = joined.classify(replace(known, alive=joined.join.alive(known)))
     assert [one["ledger_id"] for one in orphans_of(found)] == [5]
+
+
+def test_of_a_topic_whose_list_lost_ledgers_nothing_is_planned(spark: SparkSession, folder: ScanFolder) -> None:
+    part, sound = "t/n/persistent/cut-partition-1", "t/n/persistent/sound"
+    of_schemas = {"kind": LedgerComponent.SCHEMA_STORAGE.name, "state": "CLOSED", "length": 10, "ctime_ms": DAY_MS}
+    ledgers = [
+        *(data(ledger_id, part) for ledger_id in (1, 4)),
+        *(data(ledger_id, sound) for ledger_id in (2, 5)),
+        ledger(6, **of_schemas, holder="schema:t/n/cut"),
+        ledger(7, **of_schemas, holder="schema:t/n/sound"),
+        data(8, sound)._replace(length=0),
+    ]
+    references = [named(3, part), named(6, sound)]
+    joined = Joined(spark, folder, fill(folder, ledgers, references, with_lists=True))
+    known = knowledge(existing=joined.join.existing(), first_listed=joined.join.first_listed())
+    assert joined.join.holey() == {part, "t/n/persistent/cut"}
+    found = joined.classify(replace(known, holey=joined.join.holey()))
+    assert [one["ledger_id"] for one in orphans_of(found)] == [2, 5, 7, 8]
 
 
 def test_orphans_come_by_growing_id_from_pieces_that_overlap(spark: SparkSession, folder: ScanFolder) -> None:

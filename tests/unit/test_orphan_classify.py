@@ -125,6 +125,27 @@ def test_a_ledger_with_entries_that_no_trim_can_have_taken_is_no_orphan(
     assert (found.cause is not None) == (expected is LedgerClass.ORPHAN)
 
 
+@pytest.mark.parametrize(
+    ("listed", "holey", "expected"),
+    [
+        (row(), TOPIC, LedgerClass.UNKNOWN_REFERENCES),
+        (row(CursorHolder(TOPIC, "c")), TOPIC, LedgerClass.UNKNOWN_REFERENCES),
+        (row(SchemaHolder("t/n/orders")), "t/n/persistent/orders", LedgerClass.UNKNOWN_REFERENCES),
+        (row(), f"{TOPIC}x", LedgerClass.ORPHAN),
+        (row(created_ms=CUTOFF_MS + 1), TOPIC, LedgerClass.TOO_YOUNG),
+    ],
+)
+def test_nothing_is_planned_of_a_topic_whose_list_lost_ledgers(
+    listed: ListedLedger, holey: str, expected: LedgerClass
+) -> None:
+    found = classify(listed, knowledge(first_listed={TOPIC: 4712}, holey=frozenset([holey])))
+    assert found.ledger_class is expected
+    if expected is LedgerClass.UNKNOWN_REFERENCES:
+        assert f"other ledgers of {holey} with data are missing inside its list" in found.detail
+        hole = classify(row(), knowledge(first_listed={TOPIC: 4710}, holey=frozenset([TOPIC])))
+        assert hole.ledger_class is LedgerClass.INSIDE_LIST
+
+
 def test_a_namespace_that_is_referenced_is_ours_although_its_tenant_has_no_policies() -> None:
     heartbeat = ManagedLedgerHolder("sla-monitor/c/broker:8080/persistent/x")
     assert classify(row(heartbeat), knowledge()).ledger_class is LedgerClass.FOREIGN

@@ -66,6 +66,8 @@ class Knowledge:
     created after the cutoff all the same, as `sign_of_life` tells: another cluster may be writing to them.
 
     ``first_listed`` has the smallest id that each topic lists, in any root, as `ledgers.holes.standing_of` takes it.
+    ``holey`` are the topics that have ledgers inside their lists: their nodes were written badly, or another cluster
+    over this BookKeeper has topics of the same names, and may name what these do not.
     """
 
     cutoff_ms: int
@@ -75,6 +77,7 @@ class Knowledge:
     doubts: tuple[Doubt, ...] = ()
     alive: Container[str] = frozenset()
     first_listed: Mapping[str, int] = field(default_factory=dict)
+    holey: Container[str] = frozenset()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is computed."""
@@ -127,6 +130,8 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
     hole = _why_hole(row, owner, knowledge)
     if hole is not None:
         return Classified(LedgerClass.INSIDE_LIST, detail=hole)
+    if owner.topic in knowledge.holey:
+        return Classified(LedgerClass.UNKNOWN_REFERENCES, detail=is_holey(owner.topic))
     return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
 
 
@@ -204,6 +209,14 @@ def _of_no_holder(row: ListedLedger) -> Classified:
     if _PULSARS in custom.split(", "):
         return Classified(LedgerClass.UNKNOWN_OWNER, detail=custom)
     return Classified(LedgerClass.FOREIGN, detail=custom or "no custom metadata")
+
+
+def is_holey(topic: str) -> str:
+    """Say of a topic of `Knowledge.holey` why nothing of it is planned."""
+    return (
+        f"other ledgers of {topic} with data are missing inside its list: the list was written badly, or another "
+        "cluster has a topic of this name"
+    )
 
 
 def is_alive(what: str, name: str) -> str:

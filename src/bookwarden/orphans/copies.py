@@ -17,7 +17,7 @@ from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, PresentCopy, UnreadableCopy
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, HoldersBelow
-from bookwarden.orphans.classify import Knowledge, is_alive, why_foreign
+from bookwarden.orphans.classify import Knowledge, is_alive, is_holey, why_foreign
 from bookwarden.orphans.owners import Owner, owner_of
 
 
@@ -162,13 +162,15 @@ def _kept(owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
 
 
 def _of_hole(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
-    """Keep the copy of a ledger that its topic's list lost: it may be all that is left of it."""
+    """Keep the copy of a ledger that its topic's list lost, maybe all that is left of it, and the topic's others."""
     if copy.ledger_named or copy.ledger_id is None or owner.topic is None:
         return None
-    if standing_of(copy.ledger_id, knowledge.first_listed.get(owner.topic), True) is Standing.LET_GO:
-        return None
-    detail = f"no trim can have taken ledger {copy.ledger_id} off the list of {owner.topic}"
-    return ClassifiedCopy(CopyClass.INSIDE_LIST, detail=detail)
+    if standing_of(copy.ledger_id, knowledge.first_listed.get(owner.topic), True) is not Standing.LET_GO:
+        detail = f"no trim can have taken ledger {copy.ledger_id} off the list of {owner.topic}"
+        return ClassifiedCopy(CopyClass.INSIDE_LIST, detail=detail)
+    if owner.topic in knowledge.holey:
+        return ClassifiedCopy(CopyClass.UNKNOWN_REFERENCES, detail=is_holey(owner.topic))
+    return None
 
 
 def _cause(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> CopyCause:

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bookwarden.ledgers.holders import BucketHolder, CursorHolder
+from bookwarden.ledgers.holders import BucketHolder, CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.holes import Standing, standing_of
+from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, sign_of_life
@@ -32,6 +34,7 @@ JOIN_STAGE = "join"
 REFERENCED_CELLS = "referenced_cells"
 _OWNERS_TABLE = "unnamed_owners"
 _TWIN = "it has two metadata nodes"
+_OF_OWNERS = [("lately", "any"), ("last_written", "max")]
 _COUNTED = ["created_ms", "ctime_ms", "length", "kind", "holder"]
 
 # What is left of a holder's text when the names below its namespace are taken off, by kind.
@@ -128,18 +131,31 @@ class LedgerJoin:
         signs = {sign for owner in lately if (sign := sign_of_life(owner, knowledge)) is not None}
         return frozenset(signs | {without_partition(sign) for sign in signs})
 
+    def holey(self) -> frozenset[str]:
+        """Name the topics of ledgers that no trim can have taken off their lists, a partition's topic too."""
+        found = {
+            owner.holder.name
+            for owner, last_written in self._last_written.items()
+            if isinstance(owner.holder, ManagedLedgerHolder)
+            and standing_of(last_written, self._known.get(owner.holder.name), True) is not Standing.LET_GO
+        }
+        return frozenset(found | {without_partition(topic) for topic in found})
+
     def _read_owners(self) -> dict[Owner, bool]:
         """Read the owners of what no place names, with whether a ledger was made for them after the cutoff."""
         owners: dict[Owner, bool] = {}
+        self._last_written: dict[Owner, int] = {}
         rows = list(self._folder.read_all(_OWNERS_TABLE, OWNERS.arrow.names))
         if not rows:
             return owners
         # An owner's ledgers are in many pieces.
-        together = pa.concat_tables(rows).group_by(["kind", "holder"]).aggregate([("lately", "any")])
-        for kind, holder, lately in zip(*(column.to_pylist() for column in together.columns), strict=True):
+        together = pa.concat_tables(rows).group_by(["kind", "holder"]).aggregate(_OF_OWNERS)
+        for kind, holder, lately, last in zip(*(column.to_pylist() for column in together.columns), strict=True):
             owner = owner_of(kind, holder)
             if owner is not None:
                 owners[owner] = owners.get(owner, False) or lately
+            if owner is not None and last is not None:
+                self._last_written[owner] = max(last, self._last_written.get(owner, last))
         return owners
 
 
@@ -159,8 +175,13 @@ def _owners(others: pa.Table, cutoff_ms: int) -> pa.Table:
     """Say for whom there are ledgers that no place names."""
     understood = pc.and_(others.column("problem").is_null(), others.column("kind").is_valid())
     unnamed = others.filter(pc.and_(understood, others.column("only_logs").is_null()))
+    written = pc.and_(
+        pc.equal(unnamed.column("state"), LedgerState.CLOSED.name), pc.greater(unnamed.column("length"), 0)
+    )
+    last_written = pc.if_else(written, unnamed.column("ledger_id"), pa.scalar(None, pa.int64()))
     owners = unnamed.select(["kind", "holder"]).append_column("lately", pc.greater(_born_ms(unnamed), cutoff_ms))
-    return owners.group_by(["kind", "holder"]).aggregate([("lately", "any")]).rename_columns(OWNERS.arrow.names)
+    owners = owners.append_column("last_written", last_written)
+    return owners.group_by(["kind", "holder"]).aggregate(_OF_OWNERS).rename_columns(OWNERS.arrow.names)
 
 
 def _count(referenced: pa.Table, now_ms: int) -> pa.Table:

@@ -155,7 +155,7 @@ class Planning:
             doubts=tuple(self._doubts()),
             first_listed=join.first_listed(),
         )
-        return replace(known, alive=join.alive(known))
+        return replace(known, alive=join.alive(known), holey=join.holey())
 
     def _write(
         self,

@@ -66,11 +66,15 @@ class MissingReference(NamedTuple):
 
 
 class UnnamedOwner(NamedTuple):
-    """Whom ledgers that no place names were made for, by the listing's kind and text; ``lately``: after the cutoff."""
+    """Whom ledgers that no place names were made for, by the listing's kind and text; ``lately``: after the cutoff.
+
+    ``last_written`` is the largest id among those that are closed and have bytes, None where there are none.
+    """
 
     kind: str
     holder: str
     lately: bool
+    last_written: int | None
 
 
 class NamedBy(NamedTuple):
