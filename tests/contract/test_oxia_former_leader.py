@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
 
 SHARDS = 4
 TOPIC = "t/n/persistent/orders"
-TIMEOUT_S = 3.0
 Opener = Callable[..., OxiaStore]
 
 
@@ -45,8 +44,8 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OxiaEnsemble]
 def opened() -> Iterator[Opener]:
     with ExitStack() as stores:
 
-        def make(member: OxiaMember, *, proves_leaders: bool = False) -> OxiaStore:
-            store = open_store(member.url, operation_timeout_s=TIMEOUT_S, proves_leaders=proves_leaders)
+        def make(member: OxiaMember, *, proves_leaders: bool = False, timeout_s: float = 60.0) -> OxiaStore:
+            store = open_store(member.url, operation_timeout_s=timeout_s, proves_leaders=proves_leaders)
             assert isinstance(store, OxiaStore)
             stores.callback(store.close)
             return store
@@ -63,9 +62,17 @@ def shards_of(store: OxiaStore) -> ShardMap | None:
     return found if all(shard.leader for shard in found.shards) else None
 
 
+def synced(store: OxiaStore) -> bool:
+    try:
+        store.sync()
+    except StoreUnavailableError:
+        return False
+    return True
+
+
 def test_nothing_is_deleted_by_what_a_former_leader_says(ensemble: OxiaEnsemble, opened: Opener) -> None:
     first = opened(ensemble.members[0])
-    shards = eventually(lambda: shards_of(first))
+    shards = eventually(lambda: shards_of(first), 60)
     leaders = {shard.leader for shard in shards.shards}
     assert len(leaders) > 1, "one server leads all shards"
     former = ensemble.member_at(shards.shards[0].leader)
@@ -75,14 +82,13 @@ def test_nothing_is_deleted_by_what_a_former_leader_says(ensemble: OxiaEnsemble,
     before = SweptStore(first).population
     before.names(ManagedLedgerHolder(TOPIC), [0])
     before.names(holder, [1])
-    misled, careful = opened(former), opened(former, proves_leaders=True)
+    misled, careful = opened(former), opened(former, proves_leaders=True, timeout_s=3.0)
     for store in (misled, careful):
-        eventually(lambda store=store: shards_of(store))
-        store.sync()
+        eventually(lambda store=store: synced(store), 60)
 
     former.inner.cut_off()
     healthy = opened(next(member for member in ensemble.members if member is not former))
-    eventually(lambda: (found := shards_of(healthy)) and former.address not in {one.leader for one in found.shards})
+    eventually(lambda: (found := shards_of(healthy)) and former.address not in {one.leader for one in found.shards}, 60)
     # The broker goes on where the others lead: the cursor has another ledger.
     site = SweptStore(healthy)
     site.ledgers(holder, ledger)

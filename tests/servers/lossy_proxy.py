@@ -45,6 +45,8 @@ class LossyProxy:
         self._losing.clear()
 
     def close(self) -> None:
+        # A thread that waits in accept gets one more.
+        self._cut.set()
         self._listener.close()
         self.break_connections()
 
@@ -54,18 +56,27 @@ class LossyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            if self._cut.is_set():
+            try:
+                server = socket.create_connection(("127.0.0.1", self.server_port))
+            except OSError:
+                # As if it had been refused here.
                 _shut(client)
                 continue
-            server = socket.create_connection(("127.0.0.1", self.server_port))
             with self._lock:
-                self._sockets += [client, server]
+                is_cut = self._cut.is_set()
+                if not is_cut:
+                    self._sockets += [client, server]
+            if is_cut:
+                _shut(client)
+                _shut(server)
+                continue
             threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
             threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
-            while block := source.recv(65536):
+            # Who sees one connection end must not get through on another that is about to be closed.
+            while (block := source.recv(65536)) and not self._cut.is_set():
                 if not (is_answer and self._losing.is_set()):
                     target.sendall(block)
         _shut(source)
