@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.context import journal_of, journal_reader_of
+from bookwarden.context import journal_of, journal_reader_of, sent_records_of
 from bookwarden.deletion.journal import JournalEntry
 from bookwarden.deletion.journal_reading import SelectedDeletions, Selection, summarize_runs
+from bookwarden.deletion.sent_on import SentOn
 from bookwarden.errors import StoreAccessError, StoreError, StoreUnavailableError
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
 
@@ -59,6 +60,32 @@ def test_what_is_appended_is_there_and_read_back_by_run(store: TroubledStore, se
         assert [deletion.entry.ledger_id for deletion in found] == [1, 3, 5, 7, 9]
     assert damaged == []
     assert len([key for key in server.keys("journals") if key.startswith("a/b/2")]) == 2
+
+
+def test_what_was_sent_on_is_known_to_every_process_and_is_no_part_of_the_journal(store: TroubledStore) -> None:
+    where, damaged = settings("both"), []
+    sent = [SentOn("topic", f"1:{number}:0", "retry", "later") for number in range(4)]
+    with closing(sent_records_of(where)) as records, closing(sent_records_of(where)) as of_another:
+        records.add("q/1", sent[:1])
+        of_another.add("q/1", sent[1:2])
+        records.add("q/1", sent[2:3])
+        records.add("q/10", sent[3:])
+        store.refuse(99, 503, "SlowDown", "later")
+        with pytest.raises(StoreUnavailableError):
+            records.add("q/2", sent)
+        # What cannot be known is no empty answer: everything would be sent again.
+        with pytest.raises(StoreUnavailableError):
+            list(of_another.read("q/1"))
+    store.refuse(0, 200, "", "")
+    with closing(journal_of(where)) as journal:
+        journal.append(ENTRIES)
+    with closing(sent_records_of(where)) as later:
+        assert set(later.read("q/1")) == set(sent[:3])
+        assert list(later.read("q/10")) == sent[3:]
+        assert list(later.read("q/2")) == []
+    with closing(journal_reader_of(where, damaged.append)) as reader:
+        assert list(reader) == ENTRIES
+    assert damaged == []
 
 
 def test_an_object_that_the_store_does_not_confirm_is_an_error_that_waits(store: TroubledStore) -> None:
