@@ -8,7 +8,7 @@ import sys
 import time
 
 from .runner import STEPS_OF_A_LIFE, hunt, run
-from .script import FEATURES
+from .script import FEATURES, KINDS
 
 
 def main() -> int:
@@ -19,15 +19,16 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20_000, help="operations of that life, or of all together")
     parser.add_argument("--without", action="append", default=[], help="a feature that is left out", choices=FEATURES)
     parser.add_argument("--only", action="append", default=[], help="leave out all other features", choices=FEATURES)
+    parser.add_argument("--often", action="append", default=[], help="what happens ten times as often", choices=KINDS)
     parser.add_argument("--whole", action="store_true", help="do not make the script smaller")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
     features = (frozenset(asked.only) or FEATURES) - frozenset(asked.without)
     started = time.monotonic()
     if asked.seed is not None:
-        failure = run(asked.seed, asked.steps, features, shrink=not asked.whole)
+        failure = run(asked.seed, asked.steps, features, often=asked.often, shrink=not asked.whole)
     else:
-        failure = hunt(asked.steps, features, first_seed=asked.first, shrink=not asked.whole)
+        failure = hunt(asked.steps, features, often=asked.often, first_seed=asked.first, shrink=not asked.whole)
     took = time.monotonic() - started
     lives = 1 if asked.seed is not None else max(1, asked.steps // STEPS_OF_A_LIFE)
     sys.stdout.write(f"{failure or f'{asked.steps:,} steps of {lives:,} lives: nothing was violated'}\n{took:.1f} s\n")

@@ -53,7 +53,7 @@ class Brokers:
 
 
 class Entries:
-    """The last entries of cursors' ledgers, as bookies have them."""
+    """The last entries of ledgers, as bookies have them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -66,7 +66,9 @@ class Entries:
             raise BookieUnavailableError("no bookie answers")
         if ledger_id not in self._world.bookies:
             raise NotFoundError(f"there is no ledger {ledger_id}")
-        return self._world.entries.get(ledger_id)
+        ledger = self._world.ledgers.get(ledger_id)
+        of_data = b"an entry" if ledger is not None and ledger.has_data else None
+        return self._world.entries.get(ledger_id, of_data)
 
 
 class Probe:

@@ -130,13 +130,30 @@ class Producers:
         self._topics.sent_on.update(sent)
 
 
-def outbox(topics: Topics, faults: Faults, skew_ms: int, clock: Callable[[], float]) -> RetrySender:
-    """Make the product's own outbox over the topics in memory."""
+def outbox(
+    topics: Topics,
+    faults: Faults,
+    skew_ms: int,
+    clock: Callable[[], float],
+    before_send: Callable[[ReceivedMark], None],
+) -> RetrySender:
+    """Make the product's own outbox over the topics in memory; `before_send` is told of each message."""
     connection = PulsarConnection("pulsar://nowhere", "http://nowhere")
-    sender = RetrySender(connection, RETRY, DLQ, "worker", registry=_NoRegistry(), clock=clock)
+    sender = _Outbox(connection, RETRY, DLQ, "worker", registry=_NoRegistry(), clock=clock)
+    sender.before_send = before_send
     producers: Any = Producers(topics, faults, skew_ms)
     sender._producers = producers
     return sender
+
+
+class _Outbox(RetrySender):
+    """The product's own, watched."""
+
+    before_send: Callable[[ReceivedMark], None]
+
+    def _send(self, topic: str, received: ReceivedMark, properties: dict[str, str], delay_s: float) -> None:
+        self.before_send(received)
+        super()._send(topic, received, properties, delay_s)
 
 
 class _NoRegistry(SchemaRegistry):

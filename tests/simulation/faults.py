@@ -111,7 +111,14 @@ class Faults:
 
     def fails(self) -> bool:
         """Say whether this call fails."""
-        if self._failures == _MOST_FAILURES or self._rng.random() >= self.troubles.failures:
+        return self._fails(self.troubles.failures)
+
+    def breaks(self) -> bool:
+        """Say whether the connection breaks under a call of which there are few."""
+        return self._fails(5 * self.troubles.failures)
+
+    def _fails(self, share: float) -> bool:
+        if self._failures == _MOST_FAILURES or self._rng.random() >= share:
             return False
         self._failures += 1
         return True
@@ -186,7 +193,7 @@ class Session(MetadataStore):
         self._pass("deleting")
         pairs = [(self._full(path), version) for path, version in expected]
         self._on_delete(pairs)
-        if not self.faults.fails():
+        if not self.faults.breaks():
             results = self._nodes.delete_many(pairs, conditions=conditions)
         else:
             # The connection breaks somewhere in the middle; nobody knows what was done.

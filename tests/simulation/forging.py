@@ -11,7 +11,7 @@ from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
-from bookwarden.ledgers.received import DELAY_TIME, FIRST_PUBLISHED, RECONSUME_TIMES, VERIFIED_AT
+from bookwarden.ledgers.received import DELAY_TIME, FIRST_PUBLISHED, FIRST_READ, RECONSUME_TIMES, VERIFIED_AT
 
 from .channel import DELETION, RETRY, Topics, send_mark
 from .model import Ledger, World
@@ -44,7 +44,7 @@ def forge(world: World, topics: Topics, rng: Random, features: frozenset[str]) -
 def _mark(world: World, rng: Random) -> PendingDeletion | None:
     if not world.ledgers:
         return None
-    ledger = rng.choice(_worth_a_try(world) if rng.random() < 0.4 else list(world.ledgers.values()))
+    ledger = rng.choice(_worth_a_try(world, rng) if rng.random() < 0.4 else list(world.ledgers.values()))
     holder: Holder = ledger.holder
     ledger_id = ledger.ledger_id
     chance = rng.random()
@@ -61,13 +61,16 @@ def _mark(world: World, rng: Random) -> PendingDeletion | None:
     return mark
 
 
-def _worth_a_try(world: World) -> list[Ledger]:
-    """Give the ledgers about which something is unusual; all where that is none."""
+def _worth_a_try(world: World, rng: Random) -> list[Ledger]:
+    """Give the ledgers about which something is unusual, or those of just now; all where that is none."""
+    young = {ledger_id for topic in world.topics() for ledger_id in topic.creating}
+    if young and rng.random() < 0.5:
+        return [world.ledgers[ledger_id] for ledger_id in sorted(young)]
     ids = set(world.kept)
     for topic in world.topics():
         if topic.damaged or not topic.is_own or topic.name.local_name.startswith("rescued"):
             ids.update(ledger.ledger_id for ledger in topic.ledgers)
-        ids.update(topic.in_memory, topic.creating)
+        ids.update(topic.in_memory)
         ids.update(one.ledger_id for one in topic.ledgers if one.offload and one.offload.bookkeeper_deleted)
     found = [ledger for ledger in world.ledgers.values() if ledger.ledger_id in ids or ledger.damaged]
     return found or list(world.ledgers.values())
@@ -83,6 +86,8 @@ def _properties(world: World, rng: Random, topic: str, features: frozenset[str])
         properties[FIRST_PUBLISHED] = rng.choice(("0", "-1", "x"))
     if "forged verification" in features and chance > 0.7 and topic == DELETION:
         properties[VERIFIED_AT] = rng.choice(("1", str(world.clock.ms - 10**9)))
+        # Nothing counts as verified before it was read.
+        properties[FIRST_READ] = properties[VERIFIED_AT]
     return properties
 
 

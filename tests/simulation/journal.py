@@ -54,6 +54,10 @@ class MemoryJournal:
             raise StoreUnavailableError("the records cannot be written")
         self._sent = {run: [*self._sent.get(run, ()), *sent]}
 
+    def sent_on(self, run: str) -> set[tuple[str, str]]:
+        """Name the messages of a batch that are on record, by their topics and ids."""
+        return {(sent.topic, sent.message_id) for sent in self._sent.get(run, ())}
+
     def names(self) -> list[str]:
         """Name the files, oldest first."""
         return [str(number) for number in range(len(self._files))]

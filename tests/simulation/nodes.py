@@ -14,9 +14,11 @@ from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
+from bookwarden.wire.varint import encode_varint
 
 LEDGERS_ROOT = "/ledgers"
 COUNTER = f"{LEDGERS_ROOT}/idgen"
+_FIELD_20 = b"\xa2\x01"
 # A message of another kind, a field that no version has, and one of the wrong type.
 STRANGE = (b"\x08\x05", b"\xa2\x01\x02\x08\x01", b"\x0a\x00\x98\x06\x01")
 
@@ -138,6 +140,8 @@ def damaged(kind: str, value: bytes, foreign: bytes, rng: Random) -> bytes:
         return b""
     if kind == "flip":
         return _flipped(value, rng)
+    if kind == "newer":
+        return _newer(value, rng)
     if kind == "cut":
         return value[: rng.randrange(1, len(value))] if len(value) > 1 else b"\x01"
     parsed = managed_ledger_pb2.ManagedLedgerInfo.FromString(value)
@@ -146,6 +150,17 @@ def damaged(kind: str, value: bytes, foreign: bytes, rng: Random) -> bytes:
         first = rng.randrange(1, len(parsed.ledgerInfo) - 1)
         del parsed.ledgerInfo[first : rng.randrange(first + 1, len(parsed.ledgerInfo))]
     return parsed.SerializeToString()
+
+
+def _newer(value: bytes, rng: Random) -> bytes:
+    """Move the first ledgers of a list to a field of their own, as a later version of Pulsar may do."""
+    node = managed_ledger_pb2.ManagedLedgerInfo.FromString(value)
+    moved = managed_ledger_pb2.ManagedLedgerInfo()
+    count = rng.randrange(1, len(node.ledgerInfo) + 1)
+    moved.ledgerInfo.extend(node.ledgerInfo[:count])
+    del node.ledgerInfo[:count]
+    data = moved.SerializeToString()
+    return node.SerializeToString() + _FIELD_20 + encode_varint(len(data)) + data
 
 
 def _flipped(value: bytes, rng: Random) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from .script import Operation, Script, play, script_of, shrunk
+from .script import FEATURES, Operation, Script, play, script_of, shrunk
 from .violation import Violation
 
 STEPS_OF_A_LIFE = 200
@@ -16,6 +17,7 @@ class Failure(NamedTuple):
     seed: int
     steps: int
     features: frozenset[str]
+    often: frozenset[str]
     violation: Violation
     small: tuple[Operation, ...]
 
@@ -23,7 +25,8 @@ class Failure(NamedTuple):
         lines = [
             f"seed {self.seed} fails: {self.violation}",
             f"replay: python -m tests.simulation --seed {self.seed} --steps {self.steps}"
-            + "".join(f" --without {name!r}" for name in sorted(_all() - self.features)),
+            + "".join(f" --without {name!r}" for name in sorted(FEATURES - self.features))
+            + "".join(f" --often {name!r}" for name in sorted(self.often)),
             f"smallest script, {len(self.small)} operations:",
             *(f"    Operation({operation.name!r}, {operation.seed})," for operation in self.small),
         ]
@@ -39,9 +42,11 @@ def violation_of(script: Script, features: frozenset[str]) -> Violation | None:
     return None
 
 
-def run(seed: int, steps: int, features: frozenset[str], *, shrink: bool = True) -> Failure | None:
+def run(
+    seed: int, steps: int, features: frozenset[str], *, often: Collection[str] = (), shrink: bool = True
+) -> Failure | None:
     """Play one life."""
-    script = script_of(seed, steps, features)
+    script = script_of(seed, steps, features, often)
     violation = violation_of(script, features)
     if violation is None:
         return None
@@ -51,21 +56,22 @@ def run(seed: int, steps: int, features: frozenset[str], *, shrink: bool = True)
         return found is not None and found.kind == violation.kind
 
     small = shrunk(script, fails).operations if shrink else script.operations
-    return Failure(seed, steps, features, violation_of(Script(seed, small), features) or violation, small)
+    found = violation_of(Script(seed, small), features) if shrink else None
+    return Failure(seed, steps, features, frozenset(often), found or violation, small)
 
 
 def hunt(
-    steps: int, features: frozenset[str], *, first_seed: int = 0, of_a_life: int = STEPS_OF_A_LIFE, shrink: bool = True
+    steps: int,
+    features: frozenset[str],
+    *,
+    often: Collection[str] = (),
+    first_seed: int = 0,
+    of_a_life: int = STEPS_OF_A_LIFE,
+    shrink: bool = True,
 ) -> Failure | None:
     """Play lives until so many steps are done; give the first failure."""
     for number in range(max(1, steps // of_a_life)):
-        failure = run(first_seed + number, of_a_life, features, shrink=shrink)
+        failure = run(first_seed + number, of_a_life, features, often=often, shrink=shrink)
         if failure is not None:
             return failure
     return None
-
-
-def _all() -> frozenset[str]:
-    from .script import FEATURES
-
-    return FEATURES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ KINDS: dict[str, _Kind] = {
     "slow producer": _Kind(3, _mark_with_a_slow_clock, "producers' clocks"),
     "damage bytes": _Kind(2, lambda life, rng: damage.damage_topic(life.world, rng, _BYTES), "bad bytes"),
     "damage strange": _Kind(
-        2, lambda life, rng: damage.damage_topic(life.world, rng, ("strange", "foreign")), "strange nodes"
+        2, lambda life, rng: damage.damage_topic(life.world, rng, ("strange", "foreign", "newer")), "strange nodes"
     ),
     "damage to nothing": _Kind(1, lambda life, rng: damage.damage_topic(life.world, rng, ("empty",)), "empty nodes"),
     "damage list": _Kind(3, lambda life, rng: damage.damage_topic(life.world, rng, ("hole",)), "holes"),
@@ -132,10 +132,14 @@ FEATURES = frozenset(kind.feature for kind in KINDS.values() if kind.feature) | 
 KNOWN: dict[str, str] = {}
 
 
-def script_of(seed: int, steps: int, features: frozenset[str]) -> Script:
-    """Make a script of so many operations."""
+def script_of(seed: int, steps: int, features: frozenset[str], often: Collection[str] = ()) -> Script:
+    """Make a script of so many operations; those named ``often`` come ten times as often as in an ordinary life."""
     rng = Random(f"script {seed}")
-    usable = {name: kind.weight for name, kind in KINDS.items() if not kind.feature or kind.feature in features}
+    usable = {
+        name: kind.weight * (10 if name in often else 1)
+        for name, kind in KINDS.items()
+        if not kind.feature or kind.feature in features
+    }
     names = rng.choices(list(usable), list(usable.values()), k=steps)
     return Script(seed, tuple(Operation(name, rng.randrange(2**32)) for name in names))
 

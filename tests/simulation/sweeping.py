@@ -18,8 +18,8 @@ from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
 from bookwarden.errors import BookwardenError, RefusedError
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
-from bookwarden.ledgers.pending_deletion import LedgerType
-from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType
+from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID, ReceivedMark
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.pipelines.outcome_table import outcome_batch
 from bookwarden.pipelines.proven_roots import LOOK_AGAIN_SECONDS
@@ -96,7 +96,7 @@ class Sweeper:
             self._process, self.failures = None, 0
             self.refused = str(error)
             return
-        except (BookwardenError, ArrowException) as error:
+        except (BookwardenError, ArrowException, ArithmeticError) as error:
             self.failures += 1
             self.last_failure = f"{type(error).__name__}: {error}"
             return
@@ -142,6 +142,9 @@ class Sweeper:
         if row.bookie_cluster and row.outcome not in (*_SENT_ON, *_DEAD):
             raise Violation("foreign", f"a mark of {row.bookie_cluster} was settled here: {row.outcome.value}")
         origin = message.properties.get(ORIGIN_MESSAGE_ID, message.message_id)
+        if row.outcome is Outcome.POISONOUS:
+            raise Violation("poison", f"nobody thought of what message {message.message_id} says: {row.reason}")
+        self._check_cost(row)
         if row.outcome in _DEAD:
             if (DLQ, origin) not in self.topics.sent_on:
                 raise Violation("unsettled", f"message {message.message_id} was given up and is not in the DLQ")
@@ -159,6 +162,22 @@ class Sweeper:
             there = row.ledger_id in before and self.world.nodes.has(nodes.path_of_ledger(row.ledger_id))
             if there:
                 raise Violation("untrue", f"ledger {row.ledger_id} is there, and {row.outcome.value!r} was told")
+
+    def _check_cost(self, row: OutcomeRow) -> None:
+        """Hold it against the rule that what is no fault of a mark, nor of its ledger, costs it no retry."""
+        if row.outcome not in (Outcome.RETRY, Outcome.GAVE_UP):
+            return
+        others = [topic.path for topic in self.world.topics() if topic.damaged and topic.managed_ledger != row.holder]
+        named = [path for path in others if f"{path}:" in row.reason]
+        if named and row.component == LedgerComponent.MANAGED_LEDGER.value:
+            raise Violation("costly", f"the mark of ledger {row.ledger_id} of {row.holder} pays for {named[0]}")
+        if "a compaction is under way" in row.reason:
+            raise Violation("costly", f"the mark of ledger {row.ledger_id} of {row.holder} pays for a compaction")
+
+    def before_send(self, received: ReceivedMark) -> None:
+        """Hold a send against what of this batch was sent on before, and recorded."""
+        if (received.topic, received.message_id) in self.journal.sent_on(f"query/{self._number}"):
+            raise Violation("again", f"message {received.message_id} is sent on once more in a replay of its batch")
 
     def before_delete(self, pairs: Sequence[tuple[str, int]]) -> None:
         """Hold a delete against the journal and the delay."""
@@ -189,7 +208,7 @@ class _Process:
         self._brokers, self._entries, self._store = Brokers(world), Entries(world), ObjectStore(world)
         self._ids = Session(world.nodes, calm, lists_whole=True)
         clock = StoreClock(self._bookkeeper, steady=world.clock, local=lambda: world.clock.now + sweeper.skew_s)
-        self._outbox = outbox(sweeper.topics, calm, 0, clock)
+        self._outbox = outbox(sweeper.topics, calm, 0, clock, sweeper.before_send)
         self._sweep = Sweep(
             BookKeeperCatalog(self._bookkeeper),
             MetadataReferences(
@@ -205,6 +224,7 @@ class _Process:
             sweeper.deployment.policy,
             SweepLimits(7, 1e12 if patient else 0.0),
             copies=self._store,
+            entries=self._entries,
             sent=sweeper.journal,
             undone=UndoneLedgers(self._bookkeeper),
             # Anew each time: a process is started again where the metadata was moved.

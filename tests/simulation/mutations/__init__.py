@@ -1,0 +1,10 @@
+"""Holes that were closed, each put back by a change of the product: the simulation has to find every one."""
+
+from __future__ import annotations
+
+from . import deciding, reading, settling
+from .hole import Hole
+
+MUTATIONS: dict[str, Hole] = {**reading.HOLES, **deciding.HOLES, **settling.HOLES}
+
+__all__ = ["MUTATIONS", "Hole"]

@@ -1,0 +1,84 @@
+"""Holes in what is read: references that are not looked at, and nodes that are taken for what they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bookwarden.clusters.pulsar import references
+from bookwarden.clusters.pulsar.references import MetadataReferences
+from bookwarden.clusters.pulsar.unnamed_use import UnnamedUses
+from bookwarden.ledgers.holders import BucketHolder, LiveReferences
+from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
+from bookwarden.wire import cursor, managed_ledger
+
+from .hole import Hole
+
+
+def _roots(patch: pytest.MonkeyPatch) -> None:
+    begin = MetadataReferences.__init__
+
+    def first_only(self: MetadataReferences, stores: Sequence[Any], *rest: Any, **options: Any) -> None:
+        begin(self, stores[:1], *rest, **{**options, "seen_from_ledgers": options["seen_from_ledgers"][:1]})
+
+    patch.setattr(MetadataReferences, "__init__", first_only)
+
+
+def _shadows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(references, "_nodes_of_others", lambda holder, shadows, ledger_ids: ())
+
+
+def _listers(patch: pytest.MonkeyPatch) -> None:
+    others = references._nodes_of_others
+    patch.setattr(references, "_nodes_of_others", lambda holder, shadows, ledger_ids: others(holder, shadows, ()))
+
+
+def _compaction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(UnnamedUses, "of_compacted", lambda uses, holder, named, cursors: LiveReferences(named, True))
+
+
+def _buckets(patch: pytest.MonkeyPatch) -> None:
+    def named_only(uses: UnnamedUses, holder: BucketHolder, named: frozenset[int], *rest: object) -> LiveReferences:
+        return LiveReferences(named, True)
+
+    patch.setattr(UnnamedUses, "of_buckets", named_only)
+
+
+def _unknown_fields(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(managed_ledger, "refuse_unknown", lambda message, what: None)
+
+
+def _unknown_fields_of_cursors(patch: pytest.MonkeyPatch) -> None:
+    for check in ("refuse_unknown", "require"):
+        patch.setattr(cursor, check, lambda *rest: None)
+
+
+def _unreadable(patch: pytest.MonkeyPatch) -> None:
+    add = ReferenceIndex.add_node
+
+    def not_there(index: ReferenceIndex, node: NodeReferences) -> None:
+        if node.doubt is None:
+            add(index, node)
+        else:
+            index.note_absent(node.path, node.root)
+
+    patch.setattr(ReferenceIndex, "add_node", not_there)
+
+
+def _left_behind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(references, "_left_behind", lambda lists: {})
+
+
+HOLES = {
+    "only the first metadata root is read": Hole(_roots, "lost"),
+    "shadows, and who else lists a ledger, are not looked for": Hole(_shadows, "lost", (), ("shadow", "mark by id")),
+    "who else lists a ledger is not looked for": Hole(_listers, "lost", ("rescue",)),
+    "a compacted ledger that nothing names is not in use": Hole(_compaction, "lost"),
+    "a bucket that nothing names is not in use": Hole(_buckets, "lost", ()),
+    "a list may have fields that nobody knows": Hole(_unknown_fields, "lost", ("strange nodes",), ("damage strange",)),
+    "another message's bytes are a cursor of nothing": Hole(_unknown_fields_of_cursors, "lost", ("bad cursors",)),
+    "a node that cannot be read is not there": Hole(_unreadable, "lost", ("bad bytes", "bad cursors")),
+    "a ledger that its broker left behind is named": Hole(_left_behind, "leak", ("offload",), ("offload",)),
+}

@@ -1,0 +1,114 @@
+"""Holes in what is done and told: deletes, the journal, and marks that are sent on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from bookwarden.clusters.pulsar.retries import RetrySender
+from bookwarden.deletion import decide, sweeping
+from bookwarden.deletion.decide import Action, Decision
+from bookwarden.deletion.isolation import Isolation
+from bookwarden.deletion.sent_on import Sendings
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.pipelines import outcome_table
+from bookwarden.wire import pending_deletion_fields
+
+from .. import journal
+from .hole import Hole
+
+
+def _flush(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RetrySender, "flush", lambda sender: None)
+
+
+def _journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal.MemoryJournal, "append", lambda self, records: None)
+
+
+def _late_journal(patch: pytest.MonkeyPatch) -> None:
+    delete = sweeping.Sweep._delete
+
+    class Later(list[Any]):
+        append = list.extend  # type: ignore[assignment]
+
+    def delete_first(sweep: sweeping.Sweep, *rest: Any) -> Any:
+        written, later = sweep._journal, Later()
+        sweep._journal = later
+        try:
+            result = delete(sweep, *rest)
+        finally:
+            sweep._journal = written
+        written.append(later)
+        return result
+
+    patch.setattr(sweeping.Sweep, "_delete", delete_first)
+
+
+def _replays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sweeping.Sweep, "_send_on", lambda sweep, decided, now_ms: None)
+
+
+def _unknown_is_done(patch: pytest.MonkeyPatch) -> None:
+    done: Mapping[DeleteResult, Decision] = {
+        **sweeping._AFTER_DELETE,
+        DeleteResult.UNKNOWN: Decision(Action.FINISH, Outcome.DELETED, ""),
+    }
+    patch.setattr(sweeping, "_AFTER_DELETE", done)
+
+
+def _lost_race_is_done(patch: pytest.MonkeyPatch) -> None:
+    done: Mapping[DeleteResult, Decision] = {
+        **sweeping._AFTER_DELETE,
+        DeleteResult.LOST_RACE: Decision(Action.FINISH, Outcome.ALREADY_GONE, ""),
+    }
+    patch.setattr(sweeping, "_AFTER_DELETE", done)
+
+
+def _sent_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sendings, "without_sent", lambda sendings, decided: list(decided))
+
+
+def _any_time(patch: pytest.MonkeyPatch) -> None:
+    for module in (pending_deletion_fields, outcome_table):
+        patch.setattr(module, "is_time", lambda milliseconds: True)
+
+
+def _unthought_of(patch: pytest.MonkeyPatch) -> None:
+    judge = decide._judge
+
+    def fails(mark: PendingDeletion, *rest: Any) -> Decision:
+        if mark.marked_at == 1:
+            raise ArithmeticError("nobody thought of this")
+        return judge(mark, *rest)
+
+    patch.setattr(decide, "_judge", fails)
+
+
+def _not_cut_out(patch: pytest.MonkeyPatch) -> None:
+    _unthought_of(patch)
+
+    def all_or_nothing(isolation: Isolation, step: Any, act: Any, cut_out: Any) -> Iterator[Any]:
+        yield act(step)
+
+    patch.setattr(Isolation, "carry_out", all_or_nothing)
+
+
+_FORGED = ("roll over", "trim", "switch cursor", "forge", "mark by id", "sweep")
+
+HOLES = {
+    "retries count as sent before they are": Hole(_flush, "unsettled"),
+    "nothing is journaled": Hole(_journal, "journal"),
+    "the journal is written after the delete": Hole(_late_journal, "journal"),
+    "what is to be retried is not sent on": Hole(_replays, "unsettled"),
+    "a delete without an answer was done": Hole(_unknown_is_done, "untrue", (), _FORGED),
+    "a ledger that changed meanwhile is gone": Hole(_lost_race_is_done, "untrue", (), ("trim", "mark topic", "sweep")),
+    "a replay sends the same retries and letters again": Hole(_sent_again, "again"),
+    "a mark of a time that no clock tells is taken": Hole(_any_time, "stuck", ("forged times",)),
+    "nobody thought of what a mark says": Hole(_unthought_of, "poison", ()),
+    "a mark that fails is not cut out of its batch": Hole(_not_cut_out, "stuck", ()),
+}
