@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.orphans.applying import ApplyResult
-from bookwarden.orphans.classes import PLANNED, LedgerClass
+from bookwarden.orphans.classes import PLANNED, Cause, LedgerClass
 
 from .channel import Topics
 from .model import Ledger, World
@@ -27,6 +27,20 @@ def leaks(world: World) -> list[Ledger]:
     """Give the ledgers that BookKeeper has and nobody needs; what an operator once put back is no leak."""
     needed = {ledger_id for ledger_id, _ in world.needed()}
     return [one for one in world.ledgers.values() if one.ledger_id not in needed and one.ledger_id not in world.undone]
+
+
+def nothing_needed_is_planned(world: World, scan: Scan) -> None:
+    """Raise Violation for a ledger in a plan that somebody needs, as far as metadata and entries can tell of it.
+
+    Of what only a broker's memory has, what an undo put back, and whether an offloaded copy is whole, the sweep judges.
+    """
+    unseen = set(world.kept)
+    for topic in world.topics():
+        unseen |= topic.in_memory | {topic.compacting}
+    planned = {one.ledger_id for one in scan.candidates if one.cause != Cause.OFFLOADED.value} - unseen
+    for ledger_id, reason in world.needed():
+        if ledger_id in planned:
+            raise Violation("planned", f"ledger {ledger_id} is a candidate of {scan.plan.plan_id}, and {reason}")
 
 
 def every_leak_is_told(world: World, topics: Topics, scan: Scan | None, applied: ApplyResult | None) -> None:

@@ -131,9 +131,12 @@ class Life:
         skew_ms = int(self.sweeper.skew_s * 1000)
         begun_ms = self.world.clock.ms + skew_ms
         clocks = {"the broker": self.world.clock.ms + self.world.broker_skew_ms}
-        return self._unless_stopped(
+        found = self._unless_stopped(
             lambda: scan(roots, self.plans, LIMITS, now_ms=begun_ms + 1000, begun_ms=begun_ms, clocks=clocks)
         )
+        if found is not None:
+            invariants.nothing_needed_is_planned(self.world, found)
+        return found
 
     def apply(self, rng: Random, troubles: Troubles) -> ApplyResult | None:
         """Mark what the newest plan has."""

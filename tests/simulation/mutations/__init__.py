@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import deciding, reading, settling
+from . import deciding, reading, scanning, settling
 from .hole import Hole
 
-MUTATIONS: dict[str, Hole] = {**reading.HOLES, **deciding.HOLES, **settling.HOLES}
+MUTATIONS: dict[str, Hole] = {**reading.HOLES, **deciding.HOLES, **settling.HOLES, **scanning.HOLES}
 
 __all__ = ["MUTATIONS", "Hole"]

@@ -73,6 +73,10 @@ def _policy(**changes: float) -> Callable[[pytest.MonkeyPatch], None]:
     return put_back
 
 
+def _returning_ids(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sweeping, "await_new_ids", lambda decided, ids: list(decided))
+
+
 def _doubts_cost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_wait", decide._retry)
 
@@ -99,6 +103,7 @@ HOLES = {
         _policy(unlisted_grace=0.0), "lost", (), ("roll over", "forge", "sweep")
     ),
     "a mark does not wait for the update that follows it": Hole(_policy(still_referenced_grace=0.0), "hasty", ()),
+    "ledgers are deleted while ids come again": Hole(_returning_ids, "ids", ("ids again",)),
     "a doubt about another's node costs a retry": Hole(_doubts_cost, "costly", ("strange nodes",)),
     "a compaction under way costs a retry": Hole(_doubts_cost, "costly", ()),
     "the delay is not waited for": Hole(_policy(delete_delay=0.0), "delay", ()),

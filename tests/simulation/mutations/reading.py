@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.clusters.pulsar import references
+from bookwarden.clusters.pulsar import reference_nodes, references, shadows
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.clusters.pulsar.unnamed_use import UnnamedUses
 from bookwarden.ledgers.holders import BucketHolder, LiveReferences
@@ -27,7 +27,7 @@ def _roots(patch: pytest.MonkeyPatch) -> None:
 
 
 def _shadows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(references, "_nodes_of_others", lambda holder, shadows, ledger_ids: ())
+    patch.setattr(references, "_nodes_of_others", lambda *rest: ())
 
 
 def _listers(patch: pytest.MonkeyPatch) -> None:
@@ -67,6 +67,11 @@ def _unreadable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReferenceIndex, "add_node", not_there)
 
 
+def _no_bytes(patch: pytest.MonkeyPatch) -> None:
+    for module in (reference_nodes, shadows):
+        patch.setattr(module, "was_emptied", lambda node: False)
+
+
 def _left_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(references, "_left_behind", lambda lists: {})
 
@@ -80,5 +85,6 @@ HOLES = {
     "a list may have fields that nobody knows": Hole(_unknown_fields, "lost", ("strange nodes",), ("damage strange",)),
     "another message's bytes are a cursor of nothing": Hole(_unknown_fields_of_cursors, "lost", ("bad cursors",)),
     "a node that cannot be read is not there": Hole(_unreadable, "lost", ("bad bytes", "bad cursors")),
+    "a list that lost all its bytes names nothing": Hole(_no_bytes, "planned", ("empty nodes",)),
     "a ledger that its broker left behind is named": Hole(_left_behind, "leak", ("offload",), ("offload",)),
 }

@@ -1,0 +1,51 @@
+"""Holes in the scan: what it does not look at, or believes, so that a ledger in use is planned, or a leak is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bookwarden.clusters.pulsar import shared_bookkeeper
+from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
+from bookwarden.clusters.pulsar.shared_bookkeeper import LookedUp
+from bookwarden.orphans import classify
+from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.classify import Classified, Knowledge
+
+from .. import scanning
+from .hole import Hole
+
+
+def _other_roots(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shared_bookkeeper, "look_up", lambda sample, catalog: LookedUp(len(sample), ()))
+
+
+def _doubts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Knowledge, "doubt_about", lambda knowledge, holder: None)
+
+
+def _inside_list(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(classify, "_why_hole", lambda row, owner, knowledge: None)
+
+
+def _left_behind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scanning, "classify_left", lambda row, places, knowledge: Classified(LedgerClass.REFERENCED))
+
+
+def _one_root(patch: pytest.MonkeyPatch) -> None:
+    begin = ReferencePieces.__init__
+
+    def first_only(pieces: ReferencePieces, roots: dict[str, Any], *rest: Any) -> None:
+        begin(pieces, dict(list(roots.items())[:1]), *rest)
+
+    patch.setattr(ReferencePieces, "__init__", first_only)
+
+
+HOLES = {
+    "nobody looks whether another Pulsar has ledgers here": Hole(_other_roots, "lost", ("stranger",)),
+    "the scan reads the first metadata root alone": Hole(_one_root, "planned", ()),
+    "the scan takes a doubt for nothing named": Hole(_doubts, "planned", ("bad bytes", "bad cursors")),
+    "the scan plans what lies inside its topic's list": Hole(_inside_list, "planned", ("holes",), ("damage list",)),
+    "the scan does not plan what a broker left behind": Hole(_left_behind, "leak", ("offload",), ("offload",)),
+}
