@@ -378,6 +378,14 @@ def collect(world: World, rng: Random) -> None:
     world.bookies &= set(world.ledgers)
 
 
+def replicate_again(world: World, rng: Random) -> None:
+    """Write a ledger's metadata anew, as whoever replaces a bookie that is gone does."""
+    whole = [one for one in world.ledgers.values() if not one.damaged and world.nodes.has(one.path)]
+    if whole:
+        ledger = rng.choice(whole)
+        world.nodes.write(ledger.path, ledger.raw)
+
+
 def lose_copy(world: World, rng: Random) -> None:
     """Lose an offloaded copy, or its index, by no fault of ours, while the bookies may still have the ledger."""
     leaked = [

@@ -42,16 +42,18 @@ LIMITS = GuardLimits(max_share=1.0)
 _ROUNDS = 3
 _LONGEST_DRAIN = 40
 _DAY_S = 86_400.0
-_UNDER_A_READER: tuple[brokers.Operation, ...] = (
-    brokers.roll_over,
-    brokers.trim,
-    brokers.switch_cursor,
-    brokers.compact,
-    brokers.offload,
-    brokers.delete_topic,
-    brokers.create_topic,
-    brokers.make_bucket,
-    brokers.add_schema,
+# With the feature that each needs, "" for none.
+_UNDER_A_READER: tuple[tuple[brokers.Operation, str], ...] = (
+    (brokers.roll_over, ""),
+    (brokers.trim, ""),
+    (brokers.switch_cursor, ""),
+    (brokers.compact, ""),
+    (brokers.offload, "offload"),
+    (brokers.delete_topic, ""),
+    (brokers.create_topic, ""),
+    (brokers.make_bucket, ""),
+    (brokers.add_schema, ""),
+    (brokers.replicate_again, "replication"),
 )
 
 
@@ -98,8 +100,8 @@ class Life:
         self.sweeper.run(rng.randrange(2**32), troubles, self._interleave)
 
     def _interleave(self, rng: Random) -> None:
-        operation = rng.choice(_UNDER_A_READER)
-        if operation is not brokers.offload or "offload" in self.features:
+        operation, feature = rng.choice(_UNDER_A_READER)
+        if not feature or feature in self.features:
             operation(self.world, rng)
 
     def _session(self, faults: Faults, chroot: str = "") -> Session:

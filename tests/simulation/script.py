@@ -86,6 +86,7 @@ KINDS: dict[str, _Kind] = {
     "delete topic": _Kind(2, _of_world(brokers.delete_topic)),
     "shadow": _Kind(1, _of_world(brokers.shadow)),
     "collect": _Kind(1, _of_world(brokers.collect)),
+    "replicate again": _Kind(1, _of_world(brokers.replicate_again), "replication"),
     "wait": _Kind(14, _wait),
     "wait long": _Kind(2, _wait_long),
     "sweep": _Kind(22, _troubled(Life.sweep)),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.retries import RetrySender
 from bookwarden.deletion import decide, sweeping
 from bookwarden.deletion.decide import Action, Decision
 from bookwarden.deletion.isolation import Isolation
 from bookwarden.deletion.sent_on import Sendings
-from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.metadata import DeleteResult, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.pipelines import outcome_table
@@ -69,6 +70,17 @@ def _lost_race_is_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sweeping, "_AFTER_DELETE", done)
 
 
+def _any_version(patch: pytest.MonkeyPatch) -> None:
+    delete = BookKeeperCatalog.delete_many
+
+    def as_it_is(catalog: BookKeeperCatalog, ledgers: Sequence[StoredLedger], *rest: Any) -> list[DeleteResult]:
+        now = catalog.read_many([ledger.ledger_id for ledger in ledgers])
+        newest = zip(ledgers, now, strict=True)
+        return delete(catalog, [new if isinstance(new, StoredLedger) else old for old, new in newest], *rest)
+
+    patch.setattr(BookKeeperCatalog, "delete_many", as_it_is)
+
+
 def _sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sendings, "without_sent", lambda sendings, decided: list(decided))
 
@@ -106,7 +118,8 @@ HOLES = {
     "the journal is written after the delete": Hole(_late_journal, "journal"),
     "what is to be retried is not sent on": Hole(_replays, "unsettled"),
     "a delete without an answer was done": Hole(_unknown_is_done, "untrue", (), _FORGED),
-    "a ledger that changed meanwhile is gone": Hole(_lost_race_is_done, "untrue", (), ("trim", "mark topic", "sweep")),
+    "a ledger that changed meanwhile is gone": Hole(_lost_race_is_done, "untrue", ("replication",), _FORGED),
+    "whatever version is deleted, not that which was read": Hole(_any_version, "journal", ("replication",), _FORGED),
     "a replay sends the same retries and letters again": Hole(_sent_again, "again"),
     "a mark of a time that no clock tells is taken": Hole(_any_time, "stuck", ("forged times",)),
     "nobody thought of what a mark says": Hole(_unthought_of, "poison", ()),
