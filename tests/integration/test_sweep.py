@@ -20,6 +20,7 @@ from bookwarden.clusters.pulsar.producers import ConfirmedProducers
 from bookwarden.context import connection_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
@@ -299,7 +300,7 @@ def test_an_unparsable_reference_is_retried_and_given_up_to_the_dlq_with_the_rea
 
     eventually(given_up, 60)
     # What cannot be read here would be in the way of everything that looks at all topics of the shared cluster.
-    store.put(node, found.value, damaged)
+    assert store.delete_many([(node, damaged)]) == [DeleteResult.DELETED]
     assert site.outcome_of(ledger) == ["retry", "retry", "gave up"]
     assert store.get(path) is not None
     assert site.backlog() == 0
