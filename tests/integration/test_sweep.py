@@ -298,9 +298,12 @@ def test_an_unparsable_reference_is_retried_and_given_up_to_the_dlq_with_the_rea
         site.sweep_once(spark)
         return site.counts()["gave up"] == 1
 
-    eventually(given_up, 60)
-    # What cannot be read here would be in the way of everything that looks at all topics of the shared cluster.
-    assert store.delete_many([(node, damaged)]) == [DeleteResult.DELETED]
+    try:
+        eventually(given_up, 180)
+    finally:
+        # What cannot be read here would be in the way of everything that looks at all topics of the shared cluster.
+        left = store.delete_many([(node, damaged)])
+    assert left == [DeleteResult.DELETED]
     assert site.outcome_of(ledger) == ["retry", "retry", "gave up"]
     assert store.get(path) is not None
     assert site.backlog() == 0

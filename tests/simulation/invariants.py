@@ -53,6 +53,9 @@ def every_leak_is_told(world: World, topics: Topics, scan: Scan | None, applied:
     marked = {_id(message.received()) for message in (*topics.letters, *topics.waiting)}
     for ledger in leaks(world):
         found = scan.classes.get(ledger.ledger_id)
+        if ledger.ledger_id in world.again and found is not None and found.ledger_class is LedgerClass.REFERENCED:
+            # A node names the former ledger of this id, such as one of which only the offloaded copy is left.
+            continue
         if found is None or found.ledger_class is LedgerClass.REFERENCED:
             kind = "not listed" if found is None else found.ledger_class.value
             raise Violation(

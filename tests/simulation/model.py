@@ -119,7 +119,8 @@ class _Later:
 class World:
     """All that is true; ``features`` are what may befall it beyond a cluster's ordinary life.
 
-    ``kept`` are ledgers that an operator put back and has not marked since, ``undone`` all that ever were put back.
+    ``kept`` are ledgers that an operator put back and has not marked since, ``undone`` all that ever were put back,
+    ``again`` the ids that were given more than once.
     """
 
     def __init__(self, features: frozenset[str] = frozenset()) -> None:
@@ -134,6 +135,7 @@ class World:
         self.kept: set[int] = set()
         self.undone: set[int] = set()
         self.deleted: dict[int, Ledger] = {}
+        self.again: set[int] = set()
         self.broker_skew_ms = 0
         self.next_id = 1
         self.largest_id = 0
@@ -183,6 +185,8 @@ class World:
             self.next_id += 1
         ledger_id = self.next_id
         self.next_id += 1
+        if ledger_id <= self.largest_id:
+            self.again.add(ledger_id)
         self.largest_id = max(self.largest_id, ledger_id)
         self.write_counter()
         raw = nodes.ledger_metadata(holder, ctime_ms=self.clock.ms + self.broker_skew_ms, entries=entries)
@@ -325,7 +329,9 @@ class World:
         for topic in self.topics():
             if topic.damaged:
                 topic.damaged = False
-                self.write_topic(topic)
+                if topic.ledgers:
+                    # One that was just made is as the broker left it: only a cursor of it is damaged.
+                    self.write_topic(topic)
                 for cursor in topic.cursors.values():
                     self.write_cursor(topic, cursor)
         for cluster in self.clusters:
