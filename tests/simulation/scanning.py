@@ -16,7 +16,7 @@ from bookwarden.clusters.pulsar.other_roots import roots_on
 from bookwarden.clusters.pulsar.reference_pieces import PieceOfNodes, ReferencePieces
 from bookwarden.clusters.pulsar.root_sample import sample_root
 from bookwarden.ledgers.holders import BucketHolder, CursorHolder
-from bookwarden.ledgers.holes import NAMES_NOTHING
+from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, PlaceKind
@@ -224,7 +224,15 @@ def _knowledge(
     known = replace(known, existing=frozenset(names & holders))
     signs = {sign_of_life(owner, known) for owner, lately in owners.items() if lately}
     alive = frozenset(sign for sign in signs if sign is not None)
-    return replace(known, alive=alive, first_listed=_first_listed(references))
+    first = _first_listed(references)
+    written = [row for row in rows if row.ledger_id not in places and row.state == "CLOSED" and row.length]
+    of_topics = [row for row in written if row.kind == LedgerComponent.MANAGED_LEDGER.name and row.holder]
+    holey = {row.holder or "" for row in of_topics if _lies_inside(row, first)}
+    return replace(known, alive=alive, first_listed=first, holey=holey)
+
+
+def _lies_inside(row: ListedLedger, first: dict[str, int]) -> bool:
+    return standing_of(row.ledger_id, first.get(row.holder or ""), True) is not Standing.LET_GO
 
 
 def _first_listed(references: Sequence[ListedReference]) -> dict[str, int]:
