@@ -14,6 +14,7 @@ from bookwarden.metastore.urls import open_store
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.each_store import on_oxia, shared_cluster_on
 from servers.marked_load import FIRST_IDS, Load, sweep_process
+from servers.named_once import NamedOnce
 from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
@@ -79,7 +80,9 @@ def load(cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_p
     first_id = next(FIRST_IDS)
     made = Load(site, store, range(first_id, first_id + (LEDGERS_ON_OXIA if has_oxia else LEDGERS)))
     made.populate()
-    yield made
+    # Each load and unload of a topic makes ledgers and lets go of others.
+    with NamedOnce(cluster.store_url).watching():
+        yield made
     store.close()
 
 
