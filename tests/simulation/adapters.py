@@ -80,13 +80,14 @@ class Probe:
 
     def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
         """Say of each entry whether the bookie has it."""
-        return [{"b:3181": self._of(ledger_id)} for ledger_id, _, _ in entries]
+        return [{"b:3181": self._of(ledger_id, entry_id)} for ledger_id, _, entry_id in entries]
 
-    def _of(self, ledger_id: int) -> Holding:
+    def _of(self, ledger_id: int, entry_id: int) -> Holding:
         self._faults.step()
         if self._faults.fails():
             return Holding(Presence.UNKNOWN, "no answer")
-        return Holding(Presence.HELD if ledger_id in self._world.bookies else Presence.NOT_HELD)
+        held = ledger_id in self._world.bookies or (ledger_id in self._world.half_lost and entry_id == 0)
+        return Holding(Presence.HELD if held else Presence.NOT_HELD)
 
 
 class ObjectStore:

@@ -376,6 +376,16 @@ def jump_broker_clock(world: World, rng: Random) -> None:
 def collect(world: World, rng: Random) -> None:
     """Let the bookies drop the entries of ledgers without metadata."""
     world.bookies &= set(world.ledgers)
+    world.half_lost &= set(world.ledgers)
+
+
+def collect_half(world: World, rng: Random) -> None:
+    """Let the bookies of the last entries drop these, of ledgers without metadata."""
+    for ledger_id in sorted(world.bookies - set(world.ledgers)):
+        deleted = world.deleted.get(ledger_id)
+        world.bookies.discard(ledger_id)
+        if deleted is not None and deleted.has_data:
+            world.half_lost.add(ledger_id)
 
 
 def replicate_again(world: World, rng: Random) -> None:

@@ -41,6 +41,14 @@ def damage_topic(world: World, rng: Random, kinds: tuple[str, ...]) -> None:
         world.nodes.write(topic.path, bad)
 
 
+def hide_topic(world: World, rng: Random) -> None:
+    """Let an access list refuse the list of a topic to everybody but its broker, which is about to mend that."""
+    topic = a_topic(world, rng)
+    if topic is not None:
+        topic.damaged = True
+        world.nodes.hidden.add(topic.path)
+
+
 def damage_cursor(world: World, rng: Random, kinds: tuple[str, ...]) -> None:
     """Damage the node of a cursor."""
     topic = a_topic(world, rng)

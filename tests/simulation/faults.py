@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from bookwarden.errors import OutcomeUnknownError, StoreUnavailableError
+from bookwarden.errors import OutcomeUnknownError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
@@ -38,11 +38,16 @@ class Clock:
 
 
 class Nodes(MemoryStore):
-    """The ensemble: one tree of nodes, of which a lagging server can be behind."""
+    """The ensemble: one tree of nodes, of which a lagging server can be behind; ``hidden`` are refused by an ACL."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._truth = clock
+        self.hidden: set[str] = set()
 
     def snapshot(self) -> Nodes:
         """Copy what is there now."""
-        copy = Nodes(self._clock)
+        copy = Nodes(self._truth)
         copy._nodes = dict(self._nodes)
         copy._children = {path: set(names) for path, names in self._children.items()}
         copy._sequences = dict(self._sequences)
@@ -169,7 +174,11 @@ class Session(MetadataStore):
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
         self._pass("reading")
-        return self._read().get_many([self._full(path) for path in paths])
+        full = [self._full(path) for path in paths]
+        refused = self._nodes.hidden.intersection(full)
+        if refused:
+            raise StoreAccessError(f"the access list of {min(refused)} does not let us read it")
+        return self._read().get_many(full)
 
     def list_children(self, path: str) -> list[str]:
         self._pass("listing")

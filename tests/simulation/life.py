@@ -32,6 +32,7 @@ from .channel import Sender, Topics
 from .faults import CALM, Faults, Killed, Session, Troubles
 from .journal import MemoryJournal
 from .model import Topic, World
+from .nodes import path_of_ledger
 from .scanning import Plans, Roots, Scan, identity_of, require_all_roots, scan
 from .sweeping import Deployment, Sweeper
 from .violation import Violation
@@ -181,6 +182,9 @@ class Life:
         def put_back() -> None:
             for rows in undo.run(SelectedDeletions(JournalReader(self.journal), Selection(ledger_ids=chosen))):
                 for row in rows:
+                    there = self.world.nodes.has(path_of_ledger(row.ledger_id))
+                    if row.outcome is UndoOutcome.LOST and row.ledger_id in self.world.half_lost and not there:
+                        raise Violation("dropped", f"half of ledger {row.ledger_id} was left, and its metadata went")
                     if row.outcome is UndoOutcome.RESTORED:
                         self.world.keep(row.ledger_id)
 

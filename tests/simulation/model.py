@@ -131,6 +131,7 @@ class World:
         self.ledgers: dict[int, Ledger] = {}
         self.bookies: set[int] = set()
         self.entries: dict[int, bytes] = {}
+        self.half_lost: set[int] = set()
         self.copies: dict[UUID, Copy] = {}
         self.kept: set[int] = set()
         self.undone: set[int] = set()
@@ -325,7 +326,8 @@ class World:
         self.nodes.write(cluster.schema_path(schema_id), nodes.schema_locator(cluster.schemas[schema_id]))
 
     def repair(self) -> None:
-        """Write all damaged nodes again as they should be, as an operator does from a backup."""
+        """Write all damaged nodes again as they should be, as an operator does from a backup, and show hidden ones."""
+        self.nodes.hidden.clear()
         for topic in self.topics():
             if topic.damaged:
                 topic.damaged = False

@@ -116,6 +116,8 @@ KINDS: dict[str, _Kind] = {
     "damage ledger": _Kind(
         2, lambda life, rng: damage.damage_ledger(life.world, rng, (*_BYTES, "foreign", "empty")), "bad ledgers"
     ),
+    "hide topic": _Kind(1, lambda life, rng: damage.hide_topic(life.world, rng), "hidden nodes"),
+    "collect half": _Kind(1, _of_world(brokers.collect_half), "half lost"),
     "repair": _Kind(1, lambda life, _: life.world.repair()),
 }
 FEATURES = frozenset(kind.feature for kind in KINDS.values() if kind.feature) | {

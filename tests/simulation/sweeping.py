@@ -16,7 +16,7 @@ from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references import MetadataReferences
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.sweeping import Sweep, SweepLimits
-from bookwarden.errors import BookwardenError, RefusedError
+from bookwarden.errors import BookwardenError, RefusedError, StoreAccessError
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType
 from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID, ReceivedMark
@@ -98,6 +98,8 @@ class Sweeper:
             self.refused = str(error)
             return
         except (BookwardenError, ArrowException, ArithmeticError) as error:
+            if isinstance(error, StoreAccessError):
+                raise Violation("stuck", f"one node that may not be read keeps a whole batch: {error}") from error
             self.failures += 1
             self.last_failure = f"{type(error).__name__}: {error}"
             return
@@ -110,7 +112,10 @@ class Sweeper:
         if process is None or self.world.clock.now - process.looked_s < LOOK_AGAIN_SECONDS:
             return
         self.refused = ""
-        self.look(faults)
+        try:
+            self.look(faults)
+        except StoreAccessError as error:
+            raise RefusedError(f"what may not be looked at may be another Pulsar's: {error}") from error
         process.looked_s = self.world.clock.now
 
     def _receive(self, rng: Random) -> None:

@@ -183,6 +183,16 @@ def test_of_a_ledger_that_is_lost_in_part_the_rest_is_kept_unless_it_is_to_go(si
     assert site.raw() is None
 
 
+def test_of_a_ledger_that_is_lost_in_part_what_may_be_on_a_silent_bookie_is_kept(site: Site) -> None:
+    entry = site.deleted()
+    site.usual = GONE
+    site.answers[("b1", 7, 0)] = SILENT
+    (row,) = site.undo()
+    assert (row.outcome, row.held) == (UndoOutcome.LOST, 0)
+    assert row.reason.endswith("its metadata stays")
+    assert site.raw() == entry.raw
+
+
 def test_bookies_that_do_not_answer_leave_it_unverified_and_are_named(site: Site) -> None:
     site.deleted()
     for entry_id in (0, 9):

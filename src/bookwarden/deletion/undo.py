@@ -160,7 +160,9 @@ class Undo:
             return False
         # What an undo called restored, somebody may have begun to use.
         by_undo = case.ledger_id in put_back or case.deletion.undone in _UNSETTLED
-        return by_undo and (self._discard_partial or not survival.held)
+        # What no bookie is known to hold may be on one that did not answer.
+        left = survival.held or survival.unknown
+        return by_undo and (self._discard_partial or not left)
 
     def _take_away(self, cases: Sequence[UndoCase]) -> dict[int, DeleteResult]:
         stored = [case.reading for case in cases if isinstance(case.reading, StoredLedger)]

@@ -21,3 +21,7 @@ class Hole(NamedTuple):
     only: tuple[str, ...] | None = None
     often: tuple[str, ...] = ()
     first: int = 0
+
+    def is_told_by(self, kind: str) -> bool:
+        """Whether a violation of this kind tells of it: a ledger that is needed is planned or lost, as it comes."""
+        return kind == self.harm or {kind, self.harm} == {"lost", "planned"}

@@ -67,6 +67,11 @@ def _unreadable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReferenceIndex, "add_node", not_there)
 
 
+def _refused(patch: pytest.MonkeyPatch) -> None:
+    for module in (references, shadows):
+        patch.setattr(module, "read_each", lambda store, paths: list(store.get_many(paths)))
+
+
 def _no_bytes(patch: pytest.MonkeyPatch) -> None:
     for module in (reference_nodes, shadows):
         patch.setattr(module, "was_emptied", lambda node: False)
@@ -85,6 +90,7 @@ HOLES = {
     "a list may have fields that nobody knows": Hole(_unknown_fields, "lost", ("strange nodes",), ("damage strange",)),
     "another message's bytes are a cursor of nothing": Hole(_unknown_fields_of_cursors, "planned", ("bad cursors",)),
     "a node that cannot be read is not there": Hole(_unreadable, "lost", ("bad bytes", "bad cursors")),
+    "a node that may not be read keeps the batch": Hole(_refused, "stuck", ("hidden nodes",), ("hide topic",)),
     "a list that lost all its bytes names nothing": Hole(_no_bytes, "planned", ("empty nodes",)),
     "a ledger that its broker left behind is named": Hole(_left_behind, "leak", ("offload",), ("offload",)),
 }

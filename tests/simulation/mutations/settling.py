@@ -13,6 +13,7 @@ from bookwarden.deletion import decide, sweeping
 from bookwarden.deletion.decide import Action, Decision
 from bookwarden.deletion.isolation import Isolation
 from bookwarden.deletion.sent_on import Sendings
+from bookwarden.deletion.undo import Undo
 from bookwarden.ledgers.metadata import DeleteResult, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
@@ -81,6 +82,15 @@ def _any_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BookKeeperCatalog, "delete_many", as_it_is)
 
 
+def _discard_partial(patch: pytest.MonkeyPatch) -> None:
+    begin = Undo.__init__
+
+    def discards(undo: Undo, *ports: Any, **options: Any) -> None:
+        begin(undo, *ports, **{**options, "discard_partial": True})
+
+    patch.setattr(Undo, "__init__", discards)
+
+
 def _sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sendings, "without_sent", lambda sendings, decided: list(decided))
 
@@ -120,6 +130,9 @@ HOLES = {
     "a delete without an answer was done": Hole(_unknown_is_done, "untrue", (), _FORGED),
     "a ledger that changed meanwhile is gone": Hole(_lost_race_is_done, "untrue", ("replication",), _FORGED),
     "whatever version is deleted, not that which was read": Hole(_any_version, "journal", ("replication",), _FORGED),
+    "an undo drops what is left of a ledger": Hole(
+        _discard_partial, "dropped", ("half lost",), ("collect half", "undo", "scan", "apply", "sweep", "wait long")
+    ),
     "a replay sends the same retries and letters again": Hole(_sent_again, "again"),
     "a mark of a time that no clock tells is taken": Hole(_any_time, "stuck", ("forged times",)),
     "nobody thought of what a mark says": Hole(_unthought_of, "poison", ()),
