@@ -91,6 +91,6 @@ HOLES = {
     "another message's bytes are a cursor of nothing": Hole(_unknown_fields_of_cursors, "planned", ("bad cursors",)),
     "a node that cannot be read is not there": Hole(_unreadable, "lost", ("bad bytes", "bad cursors")),
     "a node that may not be read keeps the batch": Hole(_refused, "stuck", ("hidden nodes",), ("hide topic",)),
-    "a list that lost all its bytes names nothing": Hole(_no_bytes, "planned", ("empty nodes",)),
+    "a list that lost all its bytes names nothing": Hole(_no_bytes, "lost", ("empty nodes",)),
     "a ledger that its broker left behind is named": Hole(_left_behind, "leak", ("offload",), ("offload",)),
 }
