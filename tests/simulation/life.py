@@ -7,7 +7,8 @@ from random import Random
 from typing import TypeVar
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.undone import UNDONE_ROOT, UndoneLedgers
 from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.journal_reading import JournalReader, SelectedDeletions, Selection
@@ -190,6 +191,8 @@ class Life:
 
         self._unless_stopped(put_back)
         self.world.note_restored(chosen)
+        # Of one whose delete never came through the record may be there all the same.
+        self.world.undone |= {one for one in chosen if self.world.nodes.has(ledger_path(UNDONE_ROOT, one))}
 
     def mark_by_id(self, rng: Random, troubles: Troubles) -> None:
         """Mark a ledger by its id, as an operator who wants it gone does."""

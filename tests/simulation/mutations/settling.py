@@ -133,7 +133,7 @@ HOLES = {
     "an undo drops what is left of a ledger": Hole(
         _discard_partial, "dropped", ("half lost",), ("collect half", "undo", "scan", "apply", "sweep", "wait long")
     ),
-    "a replay sends the same retries and letters again": Hole(_sent_again, "again"),
+    "a replay sends the same retries and letters again": Hole(_sent_again, "again", (), ("forge", "mark topic")),
     "a mark of a time that no clock tells is taken": Hole(_any_time, "stuck", ("forged times",)),
     "nobody thought of what a mark says": Hole(_unthought_of, "poison", ()),
     "a mark that fails is not cut out of its batch": Hole(_not_cut_out, "stuck", ()),
