@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.undone import UNDONE_ROOT
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.classes import PLANNED, Cause, LedgerClass
@@ -52,6 +54,9 @@ def every_leak_is_told(world: World, topics: Topics, scan: Scan | None, applied:
         return
     marked = {_id(message.received()) for message in (*topics.letters, *topics.waiting)}
     for ledger in leaks(world):
+        if world.nodes.has(ledger_path(UNDONE_ROOT, ledger.ledger_id)):
+            # An undo that was killed leaves the record that keeps a ledger; each mark is told so.
+            continue
         found = scan.classes.get(ledger.ledger_id)
         if ledger.ledger_id in world.again and found is not None and found.ledger_class is LedgerClass.REFERENCED:
             # A node names the former ledger of this id, such as one of which only the offloaded copy is left.
