@@ -264,3 +264,12 @@ def test_another_pulsar_that_comes_later_stops_the_sweep(ensembles: Ensembles) -
         with looked_at_again(look, stopped.set):
             pass
     assert looks == 3
+
+
+def test_a_root_whose_lists_lost_all_their_bytes_cannot_be_judged(ensembles: Ensembles) -> None:
+    ensembles.population("zk:a:1/blue").names(TOPIC, [])
+    green = ensembles.population("zk:a:1/green")
+    green.names(TOPIC, [5])
+    green.names(TOPIC, [])
+    with pytest.raises(RefusedError, match="it could not be seen whether it names ledgers"):
+        prove("zk:a:1/blue")

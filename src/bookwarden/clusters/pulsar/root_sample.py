@@ -19,6 +19,7 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     SchemaNode,
     cursor_node,
     managed_ledger_node,
+    read_node,
     schema_node,
 )
 from bookwarden.errors import StoreAccessError
@@ -125,7 +126,7 @@ class _Walk:
         for node, value in zip(nodes, values, strict=True):
             if value is None:
                 continue
-            references, info = node.read(value.value, "")
+            references, info = read_node(node, value, "")
             if references.doubt is not None:
                 self.whole = False
             for named in _ledgers_of(node, info):
