@@ -39,6 +39,8 @@ def nothing_needed_is_planned(world: World, scan: Scan) -> None:
     unseen = set(world.kept)
     for topic in world.topics():
         unseen |= topic.in_memory | {topic.compacting}
+    # A compaction that ended since it was listed; only a longer one than any is planned.
+    unseen |= {one.ledger_id for one in scan.candidates if one.state == "OPEN" and one.holder.startswith("compacted:")}
     planned = {one.ledger_id for one in scan.candidates if one.cause != Cause.OFFLOADED.value} - unseen
     for ledger_id, reason in world.needed():
         if ledger_id in planned:

@@ -214,10 +214,9 @@ class World:
         if ledger is not None:
             self.nodes.remove(ledger.path)
             self._tell_shadows(ledger_id)
-            if ledger_id in self.undone:
-                # It was in the journal before, so it can be put back once more.
-                self.undone.discard(ledger_id)
-                self.deleted[ledger_id] = ledger
+            # The sweep may have it in its journal, which is written before a delete, so an undo can put it back.
+            self.undone.discard(ledger_id)
+            self.deleted[ledger_id] = ledger
         self.kept.discard(ledger_id)
 
     def _tell_shadows(self, ledger_id: int) -> None:
