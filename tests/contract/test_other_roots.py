@@ -153,12 +153,37 @@ def test_what_need_not_be_in_bookkeeper_is_no_part_of_the_sample(make_root: Call
     offloaded = managed_ledger_pb2.ManagedLedgerInfo()
     offloaded.ledgerInfo.add(ledgerId=1, entries=1, size=1).offloadContext.bookkeeperDeleted = 1
     offloaded.ledgerInfo.add(ledgerId=2, entries=1, size=1)
-    shadow = managed_ledger_pb2.ManagedLedgerInfo()
-    shadow.ledgerInfo.add(ledgerId=3, entries=1, size=1)
-    shadow.properties.add(key="PULSAR.SHADOW_SOURCE", value="persistent://shop/orders/t")
-    for name, message in (("offloaded", offloaded), ("shadow", shadow)):
-        root.create(f"/managed-ledgers/shop/orders/persistent/{name}", message.SerializeToString(), make_parents=True)
+    root.create(f"/managed-ledgers/{OTHER.name}", offloaded.SerializeToString(), make_parents=True)
     assert [named.ledger_id for named in sample_root(root).ledgers] == [2]
+
+
+@pytest.mark.parametrize(
+    ("shadow", "holders"),
+    [
+        ("shadow", {"shop/orders/persistent/t"}),
+        ("shadow-partition-1", {"shop/orders/persistent/t", "shop/orders/persistent/t-partition-1"}),
+    ],
+)
+def test_what_a_shadow_topic_lists_is_its_sources(
+    make_root: Callable[[], MetadataStore], shadow: str, holders: set[str]
+) -> None:
+    root = make_root()
+    listed = managed_ledger_pb2.ManagedLedgerInfo()
+    listed.ledgerInfo.add(ledgerId=3, entries=1, size=1)
+    listed.properties.add(key="PULSAR.SHADOW_SOURCE", value="persistent://shop/orders/t")
+    root.create(f"/managed-ledgers/shop/orders/persistent/{shadow}", listed.SerializeToString(), make_parents=True)
+    sample = sample_root(root)
+    assert sample.whole
+    assert {(named.ledger_id, str(named.holder)) for named in sample.ledgers} == {(3, name) for name in holders}
+
+
+def test_a_shadow_topic_of_no_topic_is_not_understood(make_root: Callable[[], MetadataStore]) -> None:
+    root = make_root()
+    listed = managed_ledger_pb2.ManagedLedgerInfo()
+    listed.ledgerInfo.add(ledgerId=3, entries=1, size=1)
+    listed.properties.add(key="PULSAR.SHADOW_SOURCE", value="persistent://a")
+    root.create("/managed-ledgers/shop/orders/persistent/s", listed.SerializeToString(), make_parents=True)
+    assert sample_root(root) == RootSample((), whole=False)
 
 
 def test_a_sample_of_a_root_of_any_size_has_some_hundred_ledgers_with_the_newest_among_them() -> None:

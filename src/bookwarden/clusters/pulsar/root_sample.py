@@ -22,9 +22,10 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     read_node,
     schema_node,
 )
-from bookwarden.errors import StoreAccessError
+from bookwarden.clusters.pulsar.shadows import sources_of
+from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.holders import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, CursorInfo, ManagedLedgerInfo, SchemaLocator
+from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, SchemaLocator
 from bookwarden.metastore.interface import MetadataStore
 
 # Some hundred ledgers tell as much as a million.
@@ -129,15 +130,20 @@ class _Walk:
             references, info = read_node(node, value, "")
             if references.doubt is not None:
                 self.whole = False
-            for named in _ledgers_of(node, info):
+            try:
+                found = list(_ledgers_of(node, info))
+            except FormatError:
+                self.whole = False
+                continue
+            for named in found:
                 yield named._replace(written_ms=value.modified_ms)
 
 
 def _ledgers_of(node: ReferenceNode, info: object) -> Iterator[NamedLedger]:
     if isinstance(node, ManagedLedgerNode) and isinstance(info, ManagedLedgerInfo):
         # A shadow topic lists ledgers that say they are its source's.
-        if SHADOW_SOURCE_PROPERTY not in info.properties:
-            yield from _data_ledgers(node, info)
+        for name in sources_of(node.name, info) or {node.name}:
+            yield from _data_ledgers(node, ManagedLedgerHolder(name), info)
     elif isinstance(node, CursorNode) and isinstance(info, CursorInfo):
         if info.cursors_ledger_id is not None:
             yield NamedLedger(info.cursors_ledger_id, CursorHolder(node.managed_ledger, node.cursor), node, 0)
@@ -148,9 +154,10 @@ def _ledgers_of(node: ReferenceNode, info: object) -> Iterator[NamedLedger]:
             yield NamedLedger(ledger_id, SchemaHolder(node.schema_id), node, 0)
 
 
-def _data_ledgers(node: ManagedLedgerNode, info: ManagedLedgerInfo) -> Iterator[NamedLedger]:
+def _data_ledgers(
+    node: ManagedLedgerNode, holder: ManagedLedgerHolder, info: ManagedLedgerInfo
+) -> Iterator[NamedLedger]:
     there = [ledger for ledger in info.ledgers if ledger.offload is None or not ledger.offload.bookkeeper_deleted]
-    holder = ManagedLedgerHolder(node.name)
     for ledger in _spread(there, _LEDGERS_OF_TOPIC):
         closed = (ledger.entries, ledger.size) if ledger.entries else (None, None)
         yield NamedLedger(ledger.ledger_id, holder, node, 0, *closed)

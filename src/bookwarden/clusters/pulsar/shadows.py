@@ -72,6 +72,19 @@ class ShadowTopics:
             return self._known
 
 
+def sources_of(name: str, info: ManagedLedgerInfo) -> set[str]:
+    """Name what this managed ledger may be a shadow of; FormatError where that cannot be told."""
+    source = info.properties.get(SHADOW_SOURCE_PROPERTY)
+    if source is None:
+        return set()
+    topic = TopicName.parse(source)
+    sources = {topic.managed_ledger}
+    partition = TopicName.of_managed_ledger(name).partition
+    if partition is not None and topic.partition is None:
+        sources.add(topic.partition_name(partition).managed_ledger)
+    return sources
+
+
 def read_shadows(store: MetadataStore) -> Shadows:
     """Read all managed ledgers of the root, and keep which are shadows, and who lists which ledger."""
     store.sync()
@@ -89,7 +102,7 @@ def read_shadows(store: MetadataStore) -> Shadows:
                 continue
             try:
                 info = decode_managed_ledger(node.value if node is not None else b"")
-                sources = _sources(name, info)
+                sources = sources_of(name, info)
             except FormatError as error:
                 if not is_cursor_of_odd_topic(name, node.value if node is not None else b""):
                     doubts.append(ShadowDoubt(managed_ledger_path(name), str(error)))
@@ -100,19 +113,6 @@ def read_shadows(store: MetadataStore) -> Shadows:
     # Threads share it from here on.
     listed.sort()
     return Shadows({source: tuple(shadows) for source, shadows in found.items()}, tuple(doubts), listed)
-
-
-def _sources(name: str, info: ManagedLedgerInfo) -> set[str]:
-    """Name what this managed ledger may be a shadow of; FormatError where that cannot be told."""
-    source = info.properties.get(SHADOW_SOURCE_PROPERTY)
-    if source is None:
-        return set()
-    topic = TopicName.parse(source)
-    sources = {topic.managed_ledger}
-    partition = TopicName.of_managed_ledger(name).partition
-    if partition is not None and topic.partition is None:
-        sources.add(topic.partition_name(partition).managed_ledger)
-    return sources
 
 
 def _portions(walk: Iterable[Sequence[str]]) -> Iterator[list[str]]:
