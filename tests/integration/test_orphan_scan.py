@@ -67,7 +67,7 @@ def fill_with_what_is_named(site: ScannedSite) -> None:
 def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, site: ScannedSite) -> None:
     fill_with_what_is_named(site)
     long = site.topic("t/n/persistent/long", [2**40 + 1])
-    orphans = long, CursorHolder(ORDERS, "gone"), SchemaHolder("t/n/gone")
+    orphans = long, CursorHolder(long.name, "gone"), SchemaHolder("t/n/gone")
     for ledger_id, holder in zip((2**40, 102, 103), orphans, strict=True):
         site.population.ledger(ledger_id, holder)
     site.ledgers(ManagedLedgerHolder("stranger/n/persistent/x"), [200])

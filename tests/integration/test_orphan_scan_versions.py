@@ -49,8 +49,9 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two clusters, with a topic in a namespace that has the same name on both."""
+    """One of the two clusters, with a topic that has the same name on both, and one that the other has not."""
 
+    name: str
     connection: PulsarConnection
     store_url: str
     namespace: str
@@ -58,6 +59,10 @@ class Side:
     @property
     def topic(self) -> str:
         return f"persistent://{self.namespace}/everything"
+
+    @property
+    def own_topic(self) -> str:
+        return f"persistent://{self.namespace}/of-{self.name}"
 
     @property
     def admin(self) -> PulsarAdmin:
@@ -82,7 +87,8 @@ def newer(older: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture
 def sides(older: DevCluster, newer: SecondBroker) -> list[Side]:
     namespace = f"t-{secrets.token_hex(4)}/n"
-    made = [Side(one.connection(), one.store_url, namespace) for one in (older, newer)]
+    both = {"older": older, "newer": newer}
+    made = [Side(name, one.connection(), one.store_url, namespace) for name, one in both.items()]
     for side in made:
         admin = side.admin
         admin.put(f"/tenants/{namespace.partition('/')[0]}", {"allowedClusters": ["dev"]})
@@ -106,9 +112,10 @@ def settings(older: DevCluster, newer: SecondBroker, tmp_path: Path) -> Settings
 
 
 def fill(side: Side) -> None:
-    """Give the topic ledgers of every kind."""
+    """Give the topic ledgers of every kind, and some data to the other one."""
     topic = side.topic
     with closing(side.connection.client()) as client:
+        send(client, side.own_topic, 25)
         consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
         client.create_producer(topic, schema=StringSchema()).close()
         send_keyed(client, topic, 25)
@@ -139,24 +146,24 @@ def node_of(managed_ledgers: ManagedLedgers, topic: str) -> VersionedManagedLedg
     return node
 
 
-def lose_first_ledger(side: Side, *, noted: bool) -> int:
-    """Take the topic's first ledger from its node and leave it in BookKeeper, as a trim does that is cut short.
+def lose_first_ledger(side: Side, topic: str, *, noted: bool) -> int:
+    """Take a topic's first ledger from its node and leave it in BookKeeper, as a trim does that is cut short.
 
     Where ``noted``, the last ledger of a full node gets a property before, which the broker writes itself after that.
     """
-    admin, unload = side.admin, f"{topic_path(side.topic)}/unload"
+    admin, unload = side.admin, f"{topic_path(topic)}/unload"
     admin.put(unload)
     with closing(open_store(side.store_url)) as store:
         managed_ledgers = ManagedLedgers(store)
         if noted:
-            node = node_of(managed_ledgers, side.topic)
+            node = node_of(managed_ledgers, topic)
             message = managed_ledger_pb2.ManagedLedgerInfo.FromString(node.raw)
             message.ledgerInfo[1].properties.add(key="why", value="kept é")
             store.put(node.path, message.SerializeToString(), node.version)
             with closing(side.connection.client()) as client:
-                send(client, side.topic, 1)
+                send(client, topic, 1)
             admin.put(unload)
-        node = node_of(managed_ledgers, side.topic)
+        node = node_of(managed_ledgers, topic)
         written = managed_ledger_pb2.ManagedLedgerInfo.FromString(node.raw)
         assert bool(written.ledgerInfo[1].properties) is noted
         lost = node.info.ledgers[0].ledger_id
@@ -178,7 +185,8 @@ def test_what_brokers_of_either_version_name_is_referenced_and_an_orphan_of_each
     assert versions == [b"4.0.8", b"4.2.4"]
     for side in sides:
         fill(side)
-    lost = [lose_first_ledger(side, noted=version == b"4.2.4") for side, version in zip(sides, versions, strict=True)]
+    lost = [lose_first_ledger(side, side.topic, noted=False) for side in sides]
+    orphans = {lose_first_ledger(side, side.own_topic, noted=side.name == "newer"): side for side in sides}
     used = [claimed(side) for side in sides]
     assert used[0].isdisjoint(used[1])
     for of_side in used:
@@ -194,16 +202,19 @@ def test_what_brokers_of_either_version_name_is_referenced_and_an_orphan_of_each
     planned = {one.ledger_id: one for one in plans_of(settings).all_candidates(result.plan)}
     summary = result.summary
     assert planned.keys() & (used[0] | used[1]) == set()
-    topic = TopicName.parse(sides[0].topic).managed_ledger
-    # Both clusters have the topic, and nothing says whose ledger it was: the later one lies inside the other's list.
-    trimmed, inside = sorted(lost)
-    assert (planned[trimmed].cause, planned[trimmed].holder) == (Cause.TRIM.value, topic)
-    assert inside not in planned
+    expected = {name: TopicName.parse(side.own_topic).managed_ledger for name, side in orphans.items()}
+    assert {name: (one.cause, one.holder) for name, one in planned.items()} == {
+        name: (Cause.TRIM.value, topic) for name, topic in expected.items()
+    }
+    # Both clusters have the other topic, and nothing says whose ledgers those were: the later one lies inside the
+    # other's list, so that of this topic nothing is planned.
     assert summary.total(LedgerClass.INSIDE_LIST)[0] == 1
+    assert [one.ledger_id for one in summary.inside_lists] == [max(lost)]
+    assert summary.total(LedgerClass.UNKNOWN_REFERENCES)[0] == 1
     assert [name for name in planned if kinds_of_places(settings, {name})] == []
     assert summary.total(LedgerClass.REFERENCED)[0] >= len(used[0] | used[1])
-    unclear = (LedgerClass.UNPARSABLE, LedgerClass.UNKNOWN_OWNER, LedgerClass.UNKNOWN_REFERENCES, LedgerClass.FOREIGN)
-    assert [summary.total(one)[0] for one in unclear] == [0, 0, 0, 0]
+    unclear = (LedgerClass.UNPARSABLE, LedgerClass.UNKNOWN_OWNER, LedgerClass.FOREIGN)
+    assert [summary.total(one)[0] for one in unclear] == [0, 0, 0]
     assert (summary.missing_total, summary.doubts_total) == (0, 0)
     assert len(result.plan.cluster.roots) == 2
 
