@@ -57,9 +57,20 @@ class Nodes(MemoryStore):
         """Set which number the next sequential node directly below gets."""
         self._sequences[path] = following
 
+    def make_anew(self) -> None:
+        """Make each node as a copy of itself, with a version and times of its own: all that a move carries over."""
+        for path, node in self._nodes.items():
+            self._nodes[path] = Versioned(node.value, 0, self._now_ms(), self._now_ms(), ephemeral=node.ephemeral)
+        self._sequences.clear()
+
     def has(self, path: str) -> bool:
         """Say whether there is such a node."""
         return path in self._nodes
+
+    def is_emptied(self, path: str) -> bool:
+        """Say whether the node had bytes and has none any more."""
+        found = self.get(path)
+        return found is not None and not found.value and not found.is_as_created
 
     def write(self, path: str, value: bytes) -> None:
         """Put a node there, whatever was."""
