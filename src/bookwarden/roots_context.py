@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.other_roots import roots_on
 from bookwarden.clusters.pulsar.root_sample import NamedLedger, RootSample, sample_root
@@ -23,6 +23,10 @@ _UNSEEN = (
     "bookwarden read it, name the root in metadata_store.separate_roots if its BookKeeper is another one, or set "
     "metadata_store.allow_unseen_roots if you know that none is there that shares this BookKeeper"
 )
+
+
+# By fewer nothing is told of a root of which a part is hidden or damaged: that part may be most of it.
+_FEW: Final = 10
 
 
 class _Ensemble(NamedTuple):
@@ -139,6 +143,8 @@ def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
     """Say why nothing can be concluded of a root; nothing where something can."""
     if not looked_up.ledgers and not sample.whole:
         return "it could not be seen whether it names ledgers"
+    if looked_up.ledgers < _FEW and not sample.whole:
+        return f"not all of it could be read; {looked_up.ledgers} ledgers, which were looked up, are too few to tell"
     if looked_up.ledgers and len(looked_up.unreadable) == looked_up.ledgers:
         return f"the metadata of all ledgers that were looked up is unreadable, such as of {_told(sample.ledgers[0])}"
     return ""

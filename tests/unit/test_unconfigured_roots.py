@@ -273,3 +273,20 @@ def test_a_root_whose_lists_lost_all_their_bytes_cannot_be_judged(ensembles: Ens
     green.names(TOPIC, [])
     with pytest.raises(RefusedError, match="it could not be seen whether it names ledgers"):
         prove("zk:a:1/blue")
+
+
+@pytest.mark.parametrize(("named", "refused"), [(9, True), (10, False)])
+def test_few_ledgers_tell_nothing_of_a_root_of_which_a_part_is_unreadable(
+    ensembles: Ensembles, named: int, refused: bool
+) -> None:
+    ensembles.population("zk:a:1/blue").names(TOPIC, [])
+    green = ensembles.population("zk:a:1/green")
+    for number in range(named):
+        green.names(ManagedLedgerHolder(f"shop/orders/persistent/other-{number}"), [1000 + number])
+    green.names(TOPIC, [5])
+    green.names(TOPIC, [])
+    if refused:
+        with pytest.raises(RefusedError, match="not all of it could be read; 9 ledgers"):
+            look("zk:a:1/blue")
+    else:
+        assert len(look("zk:a:1/blue")) == 1
