@@ -254,6 +254,9 @@ class World:
             ledger = self.deleted.get(ledger_id)
             if ledger is not None and ledger_id not in self.ledgers and self.nodes.has(ledger.path):
                 self.ledgers[ledger_id] = self.deleted.pop(ledger_id)
+                # Of an id that was given more than once it may be the former ledger.
+                found = self.nodes.get(ledger.path)
+                ledger.raw = ledger.raw if found is None else found.value
                 self.undone.add(ledger_id)
 
     def keep(self, ledger_id: int) -> None:
