@@ -30,7 +30,7 @@ NAMED, ORPHANS, LATER = [20_010, 20_011, 30_000], [4, 5, 10_002, 20_001], 30_002
 
 
 def written(folder: Path) -> Path:
-    """Write a snapshot of a topic and its ledgers, and a log with one more, which is of now."""
+    """Write a snapshot of a topic and its ledgers, and a log with one more, which is of now and of a new topic."""
     value = metadata_of(ManagedLedgerHolder(TOPIC))
     leaves = {
         **{ledger_path("/ledgers", ledger_id): value for ledger_id in [*NAMED, *ORPHANS]},
@@ -40,7 +40,7 @@ def written(folder: Path) -> Path:
     file = folder / f"snapshot.{BEGUN:x}"
     nodes = [node(path, leaf) for path, leaf in sorted({**paths, **leaves}.items(), key=lambda one: one[0].split("/"))]
     write_snapshot(file, nodes, last_zxid=BEGUN, digest_zxid=BEGUN)
-    later = create(ledger_path("/ledgers", LATER), value)
+    later = create(ledger_path("/ledgers", LATER), metadata_of(ManagedLedgerHolder("t/n/persistent/new")))
     write_log(folder / f"log.{BEGUN + 1:x}", [record(BEGUN + 1, later, time_ms=int(time.time() * 1000))])
     return file
 
