@@ -73,8 +73,7 @@ def _refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_bytes(patch: pytest.MonkeyPatch) -> None:
-    for module in (reference_nodes, shadows):
-        patch.setattr(module, "was_emptied", lambda node: False)
+    patch.setattr(reference_nodes, "was_emptied", lambda node: False)
 
 
 def _left_behind(patch: pytest.MonkeyPatch) -> None:

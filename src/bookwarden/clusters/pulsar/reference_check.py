@@ -11,7 +11,6 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
-    read_node,
     schema_node,
 )
 from bookwarden.clusters.pulsar.reference_rows import rows_of
@@ -45,7 +44,7 @@ def _named_by(
     node: ReferenceNode, value: Versioned, root: str, compacted: CompactedNow
 ) -> frozenset[tuple[int | None, str]] | None:
     """Say which ledgers the node names in which places; None where it is in doubt."""
-    references, info = read_node(node, value, root)
+    references, info = node.read(value, root)
     if isinstance(node, CursorNode):
         references = compacted.complete(node, references)
     if references.doubt is not None:

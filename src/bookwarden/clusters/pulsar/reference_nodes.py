@@ -28,7 +28,7 @@ from bookwarden.wire.log_nodes import decode_allocation, decode_segment, is_segm
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.schema_locator import decode_schema_locator
 
-EMPTIED: Final = (
+_EMPTIED: Final = (
     "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node "
     "again from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before "
     "it listed the next one, which a load mends"
@@ -44,15 +44,13 @@ class ManagedLedgerNode(NamedTuple):
     path: str
     name: str
 
-    def read(self, raw: bytes, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReading:
         """Read what the node's value names."""
         try:
-            info = decode_managed_ledger(raw)
+            info = read_managed_ledger(self.name, node)
         except FormatError as error:
-            if not is_cursor_of_odd_topic(self.name, raw):
-                doubt = doubt_about_managed_ledger(self.path, root, str(error))
-                return NodeReferences(self.path, root, doubt=doubt), None
-            info = ManagedLedgerInfo()
+            doubt = doubt_about_managed_ledger(self.path, root, str(error))
+            return NodeReferences(self.path, root, doubt=doubt), None
         named = named_by_managed_ledger(self.name, info, self.path, root)
         return NodeReferences(
             self.path, root, named, info.offloaded, with_copies=info.with_copies, puzzling=info.puzzling
@@ -66,10 +64,10 @@ class CursorNode(NamedTuple):
     managed_ledger: str
     cursor: str
 
-    def read(self, raw: bytes, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReading:
         """Read what the node's value names."""
         try:
-            info = decode_cursor(raw)
+            info = decode_cursor(node.value)
         except FormatError as error:
             doubt = doubt_about_cursor(self.managed_ledger, self.cursor, self.path, root, str(error))
             return NodeReferences(self.path, root, doubt=doubt), None
@@ -83,10 +81,10 @@ class SchemaNode(NamedTuple):
     path: str
     schema_id: str
 
-    def read(self, raw: bytes, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReading:
         """Read what the node's value names."""
         try:
-            info = decode_schema_locator(raw)
+            info = decode_schema_locator(node.value)
         except FormatError as error:
             doubt = doubt_about_schema(self.schema_id, self.path, root, str(error))
             return NodeReferences(self.path, root, doubt=doubt), None
@@ -104,11 +102,11 @@ class LogNode(NamedTuple):
         """The node of the log that it belongs to."""
         return self.path.rpartition("/")[0].removesuffix("/ledgers")
 
-    def read(self, raw: bytes, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReading:
         """Read what the node names; that counts as referenced, whatever the ledger's metadata says."""
         kind = PlaceKind.LOG_SEGMENT if is_segment(self.path) else PlaceKind.LOG_ALLOCATION
         try:
-            found = decode_segment(raw) if kind is PlaceKind.LOG_SEGMENT else decode_allocation(raw)
+            found = (decode_segment if kind is PlaceKind.LOG_SEGMENT else decode_allocation)(node.value)
         except FormatError as error:
             return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error))), None
         ids = frozenset[int]() if found is None else frozenset((found,))
@@ -124,15 +122,22 @@ def was_emptied(node: Versioned) -> bool:
     return not node.value and not node.is_as_created
 
 
-def read_node(node: ReferenceNode, found: Versioned, root: str) -> NodeReading:
-    """Read what the node names; one of a managed ledger that was emptied may have named any ledger."""
-    if isinstance(node, ManagedLedgerNode) and was_emptied(found):
-        doubt = doubt_about_managed_ledger(node.path, root, EMPTIED)
-        return NodeReferences(node.path, root, doubt=doubt), None
-    return node.read(found.value, root)
+def read_managed_ledger(name: str, node: Versioned) -> ManagedLedgerInfo:
+    """Read the list of a managed ledger; FormatError where it cannot be told, as of one that was emptied.
+
+    A cursor whose node has the name of a managed ledger lists nothing.
+    """
+    if was_emptied(node):
+        raise FormatError(_EMPTIED)
+    try:
+        return decode_managed_ledger(node.value)
+    except FormatError:
+        if _is_cursor_of_odd_topic(name, node.value):
+            return ManagedLedgerInfo()
+        raise
 
 
-def is_cursor_of_odd_topic(name: str, raw: bytes) -> bool:
+def _is_cursor_of_odd_topic(name: str, raw: bytes) -> bool:
     """Say whether this is a cursor of a topic that is called "persistent", whose node has the name of a managed ledger.
 
     ``tenant/namespace/persistent/persistent/cursor`` might be ``tenant/cluster/namespace/persistent/topic`` as well.

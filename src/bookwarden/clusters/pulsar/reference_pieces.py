@@ -24,7 +24,6 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
-    read_node,
     schema_node,
     was_emptied,
 )
@@ -225,7 +224,7 @@ class ReferencePieces:
                 if node.path in taken:
                     yield node, (NodeReferences(node.path, piece.root), None)
                     continue
-                references, info = read_node(node, value, piece.root)
+                references, info = node.read(value, piece.root)
                 if isinstance(node, CursorNode):
                     references = compacted.complete(node, references)
                 yield node, (references, info)

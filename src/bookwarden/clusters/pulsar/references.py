@@ -18,7 +18,6 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
-    read_node,
     schema_node,
 )
 from bookwarden.clusters.pulsar.refused_nodes import NodeValue, read_each
@@ -142,7 +141,7 @@ class MetadataReferences:
                     doubt = Doubt(node.path, root, str(value))
                     index.add_node(NodeReferences(node.path, root, doubt=doubt))
                 else:
-                    references, _ = read_node(node, value, root)
+                    references, _ = node.read(value, root)
                     index.add_node(references)
                     if seen_from is not None:
                         conditions[node.path].append(Condition(f"{seen_from}{node.path}", value.version))

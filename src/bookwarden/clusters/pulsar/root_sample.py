@@ -19,7 +19,6 @@ from bookwarden.clusters.pulsar.reference_nodes import (
     SchemaNode,
     cursor_node,
     managed_ledger_node,
-    read_node,
     schema_node,
 )
 from bookwarden.clusters.pulsar.shadows import sources_of
@@ -127,7 +126,7 @@ class _Walk:
         for node, value in zip(nodes, values, strict=True):
             if value is None:
                 continue
-            references, info = read_node(node, value, "")
+            references, info = node.read(value, "")
             if references.doubt is not None:
                 self.whole = False
             try:

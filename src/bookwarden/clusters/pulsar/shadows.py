@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 from bookwarden.clusters.pulsar.managed_ledger_names import walk_managed_ledgers
 from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
-from bookwarden.clusters.pulsar.reference_nodes import EMPTIED, is_cursor_of_odd_topic, was_emptied
+from bookwarden.clusters.pulsar.reference_nodes import read_managed_ledger
 from bookwarden.clusters.pulsar.refused_nodes import read_each
 from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.namers import LedgerNamers
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.wire.managed_ledger import decode_managed_ledger
 
 _READ_AT_ONCE = 1000
 
@@ -97,15 +96,13 @@ def read_shadows(store: MetadataStore) -> Shadows:
             if isinstance(node, StoreAccessError):
                 doubts.append(ShadowDoubt(managed_ledger_path(name), str(node)))
                 continue
-            if node is not None and was_emptied(node):
-                doubts.append(ShadowDoubt(managed_ledger_path(name), EMPTIED))
+            if node is None:
                 continue
             try:
-                info = decode_managed_ledger(node.value if node is not None else b"")
+                info = read_managed_ledger(name, node)
                 sources = sources_of(name, info)
             except FormatError as error:
-                if not is_cursor_of_odd_topic(name, node.value if node is not None else b""):
-                    doubts.append(ShadowDoubt(managed_ledger_path(name), str(error)))
+                doubts.append(ShadowDoubt(managed_ledger_path(name), str(error)))
                 continue
             for source in sources:
                 found[source].append(name)

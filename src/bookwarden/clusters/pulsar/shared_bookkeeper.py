@@ -66,7 +66,7 @@ def not_named_by(roots: Iterable[MetadataStore], ledgers: Sequence[NamedLedger])
         store.sync()
         for (path, node), value in zip(nodes.items(), store.get_many(list(nodes)), strict=True):
             if value is not None:
-                here[path] |= node.read(value.value, "")[0].ledger_ids
+                here[path] |= node.read(value, "")[0].ledger_ids
     return [named for named in ledgers if named.ledger_id not in here[named.node.path]]
 
 
