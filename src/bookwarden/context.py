@@ -108,10 +108,11 @@ def open_metadata_store(
         return source
 
     def open_target(target: str) -> MetadataStore:
-        if not (one_of_many and _takes_one_writer(settings, target)):
-            return open_single_store(settings, target, deletes=deletes)
+        protected = one_of_many and _takes_one_writer(settings, target)
+        opened = open_single_store(settings, target, deletes=deletes and not protected)
+        if not protected:
+            return opened
         reason = f"the metadata of {url} was moved to {target}, which takes one writer, and this task is one of many"
-        opened = open_single_store(settings, target)
         return WriteProtectedStore(opened, f"{reason}: the sweep starts it again as the only one")
 
     store = settings.metadata_store
