@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -71,16 +70,6 @@ def ground(tmp_path_factory: pytest.TempPathFactory, make_namespace: Callable[[D
             yield Ground(grounds, site)
 
 
-def read_back(grounds: Grounds, topic: str) -> list[bytes]:
-    """Read the topic from its beginning to its end."""
-    with closing(grounds.client()) as client:
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(reader.read_next(timeout_millis=60_000).data())
-        return found
-
-
 def test_what_a_bad_write_takes_off_a_topics_list_is_kept_and_told_and_reads_back_once_the_list_is_put_back(
     ground: Ground, spark: SparkSession
 ) -> None:
@@ -132,7 +121,7 @@ def test_what_a_bad_write_takes_off_a_topics_list_is_kept_and_told_and_reads_bac
             one.put_back()
         grounds.admin.put(f"{topic_path(one.topic)}/unload")
         first = ENTRIES_PER_LEDGER if name == "trimmed" else 0
-        assert read_back(grounds, one.topic) == [grounds.message(number) for number in range(first, MESSAGES)], name
+        assert grounds.read_back(one.topic) == [grounds.message(number) for number in range(first, MESSAGES)], name
 
 
 def test_a_list_that_holds_something_else_costs_no_ledger_and_reads_back_once_it_is_put_back(
@@ -158,7 +147,7 @@ def test_a_list_that_holds_something_else_costs_no_ledger_and_reads_back_once_it
     for name, one in damaged.items():
         one.put_back()
         grounds.admin.put(f"{topic_path(one.topic)}/unload")
-        assert read_back(grounds, one.topic) == [grounds.message(number) for number in range(MESSAGES)], name
+        assert grounds.read_back(one.topic) == [grounds.message(number) for number in range(MESSAGES)], name
 
 
 # What becomes of the ledgers that a topic lists.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -107,16 +106,6 @@ def _fill(grounds: Grounds, garbage: GarbageOnDemand, site: DeletionSite) -> Orp
     return Orphanage(grounds, garbage, site, made, contents)
 
 
-def read_back(grounds: Grounds, topic: str) -> list[bytes]:
-    """Read the topic from its beginning to its end."""
-    with closing(grounds.client()) as client:
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(reader.read_next(timeout_millis=60_000).data())
-        return found
-
-
 def test_real_orphans_are_planned_and_reclaimed_and_every_topic_reads_back_in_full(
     orphanage: Orphanage, spark: SparkSession
 ) -> None:
@@ -139,7 +128,7 @@ def test_real_orphans_are_planned_and_reclaimed_and_every_topic_reads_back_in_fu
     waiting = {row["ledger_id"]: row["reason"] for row in site.outcomes() if row["outcome"] != Outcome.DELETED.value}
     assert waiting.keys() == orphanage.made[bucket]
     assert all("let a broker load and unload the topic" in reason for reason in waiting.values())
-    read_back(grounds, bucket.topic)
+    grounds.read_back(bucket.topic)
     grounds.cluster.broker.restart()
 
     def swept() -> bool:
@@ -161,7 +150,7 @@ def test_real_orphans_are_planned_and_reclaimed_and_every_topic_reads_back_in_fu
     eventually(reclaimed, 60)
     assert grounds.on_bookie(orphans) == set()
     for topic, content in orphanage.contents.items():
-        assert read_back(grounds, topic) == content, topic
+        assert grounds.read_back(topic) == content, topic
 
 
 def nobody_names_them(orphanage: Orphanage) -> None:

@@ -114,6 +114,15 @@ class Grounds:
             producer.flush()
         assert not failed, failed
 
+    def read_back(self, topic: str) -> list[bytes]:
+        """Read the topic from its beginning to its end."""
+        with closing(self.client()) as client:
+            reader = client.create_reader(topic, pulsar.MessageId.earliest)
+            found = []
+            while reader.has_message_available():
+                found.append(reader.read_next(timeout_millis=60_000).data())
+            return found
+
     def client(self) -> pulsar.Client:
         return self.cluster.connection().client()
 
