@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -176,15 +175,6 @@ def place(
     proxy.refuse(0, 0, "", "")
 
 
-def read_all(topic: TopicUnderTest) -> list[bytes]:
-    client = topic.connection.client()
-    try:
-        reader = client.create_reader(topic.name, pulsar.MessageId.earliest)
-        return [reader.read_next(30_000).data() for _ in VALUES]
-    finally:
-        client.close()
-
-
 def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_reads_back_byte_for_byte(
     place: Place, proxy: TroubledStore, make_namespace: Callable[[DevCluster], str], spark: SparkSession
 ) -> None:
@@ -194,7 +184,7 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     for topic in (kept, invoices):
         place.drop_from_bookkeeper(topic)
     kept.unload()
-    assert read_all(kept) == VALUES
+    assert kept.read_back() == VALUES
 
     # The store refuses deletes: the broker updates its metadata all the same, and tries again from memory.
     proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
@@ -245,7 +235,7 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     )
     assert place.server.keys(BUCKET) == left - doomed
     assert place.server.uploads(BUCKET) == set()
-    assert read_all(kept) == VALUES
+    assert kept.read_back() == VALUES
 
 
 def test_copies_that_the_broker_deleted_itself_are_already_gone(
@@ -300,4 +290,4 @@ def test_what_a_broker_left_behind_after_its_offload_is_reclaimed_once_the_copy_
     assert (place.stored(whole), place.stored(damaged)) == (set(), {kept, hollow})
     assert set(place.site.outcome_of(kept)) == set(place.site.outcome_of(hollow)) == {"retry"}
     assert all("no index" in row["reason"] for row in place.site.outcomes() if row["ledger_id"] == kept)
-    assert read_all(whole) == VALUES
+    assert whole.read_back() == VALUES

@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
-import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
@@ -226,15 +225,6 @@ def ledgers(metadata: MetadataContext, topic: TopicUnderTest) -> tuple[LedgerInf
     return read.info.ledgers
 
 
-def read_all(topic: TopicUnderTest) -> list[bytes]:
-    client = topic.connection.client()
-    try:
-        reader = client.create_reader(topic.name, pulsar.MessageId.earliest)
-        return [reader.read_next(30_000).data() for _ in VALUES]
-    finally:
-        client.close()
-
-
 def leave_behind(server: ObjectStore, key: str) -> set[str]:
     """Copy a copy's objects to names of a fresh UUID, as an attempt leaves them that was made anew."""
     fresh, rest = str(uuid4()), key[36:]
@@ -306,4 +296,4 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
     assert (site.counts()["deleted"], site.counts()["already gone"]) == (3, 0)
     assert server.keys(BUCKET) == left - lost
     assert server.uploads(BUCKET) == set()
-    assert read_all(kept) == VALUES
+    assert kept.read_back() == VALUES

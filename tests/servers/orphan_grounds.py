@@ -24,6 +24,7 @@ from bookwarden.ledgers.holders import CursorHolder, Holder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex
+from servers.topic_contents import read_back
 
 ENTRIES_PER_LEDGER = 10
 # Cursors' ledgers roll after a few entries, each acknowledgement is one, and delayed messages are kept in buckets.
@@ -115,13 +116,8 @@ class Grounds:
         assert not failed, failed
 
     def read_back(self, topic: str) -> list[bytes]:
-        """Read the topic from its beginning to its end."""
         with closing(self.client()) as client:
-            reader = client.create_reader(topic, pulsar.MessageId.earliest)
-            found = []
-            while reader.has_message_available():
-                found.append(reader.read_next(timeout_millis=60_000).data())
-            return found
+            return read_back(client, topic)
 
     def client(self) -> pulsar.Client:
         return self.cluster.connection().client()

@@ -11,6 +11,7 @@ import pulsar
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.topic_positions import TopicPositions, read_positions, topic_path
+from servers.topic_contents import read_back
 from servers.waiting import eventually
 
 
@@ -60,6 +61,13 @@ class TopicUnderTest:
                 producer.send_async(value, lambda result, _id: result == pulsar.Result.Ok or failed.append(result))
             producer.flush()
         assert not failed
+
+    def read_back(self) -> list[bytes]:
+        client = self.connection.client()
+        try:
+            return read_back(client, self.name)
+        finally:
+            client.close()
 
     def positions(self, partition: int = 0) -> TopicPositions:
         return read_positions(self.admin, self.partitions[partition])

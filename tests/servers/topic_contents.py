@@ -21,6 +21,15 @@ def send(client: pulsar.Client, topic: str, count: int, **options: Any) -> None:
     producer.close()
 
 
+def read_back(client: pulsar.Client, topic: str) -> list[bytes]:
+    """Read the topic from its beginning to its end."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(timeout_millis=60_000).data())
+    return found
+
+
 def managed_ledger_of(topic: str) -> str:
     return TopicName.parse(topic).managed_ledger
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
@@ -29,7 +29,7 @@ from .adapters import Brokers, Entries, ObjectStore
 from .channel import DLQ, RETRY, Message, Producers, Topics, outbox
 from .faults import Faults, Killed, Session, Troubles
 from .journal import MemoryJournal
-from .model import World
+from .model import Ledger, World
 from .violation import Violation
 
 _SENT_ON = (Outcome.RETRY, Outcome.DELAYED, Outcome.WAITING)
@@ -84,7 +84,7 @@ class Sweeper:
             self._process = _Process(self, patient=rng.random() < 0.3)
         faults = Faults(seed, troubles, interleave)
         self._process.begin(faults)
-        there = frozenset(self.world.ledgers)
+        there = dict(self.world.ledgers)
         try:
             # A Pulsar has some hundred ledgers to be known by, which do not all go while they are looked up.
             self._look(Faults(seed, replace(troubles, interleaved=0.0)))
@@ -130,7 +130,7 @@ class Sweeper:
             if mark is not None:
                 self.first_read.setdefault(mark.ledger_id, self.world.clock.now)
 
-    def _settle(self, rows: Sequence[OutcomeRow], before: frozenset[int]) -> None:
+    def _settle(self, rows: Sequence[OutcomeRow], before: Mapping[int, Ledger]) -> None:
         """Acknowledge the batch; each of its messages must have come to something."""
         by_message = {row.message: row for row in rows}
         for message in self._batch:
@@ -144,7 +144,7 @@ class Sweeper:
         self.topics.acknowledge(self._batch)
         self._batch = []
 
-    def _check(self, message: Message, row: OutcomeRow, before: frozenset[int]) -> None:
+    def _check(self, message: Message, row: OutcomeRow, before: Mapping[int, Ledger]) -> None:
         if row.bookie_cluster and row.outcome not in (*_SENT_ON, *_DEAD):
             raise Violation("foreign", f"a mark of {row.bookie_cluster} was settled here: {row.outcome.value}")
         origin = message.properties.get(ORIGIN_MESSAGE_ID, message.message_id)
@@ -165,8 +165,9 @@ class Sweeper:
                     "hasty", f"the mark of ledger {row.ledger_id} was dropped {age:.0f} s after it was sent"
                 )
         elif row.outcome in _GONE and row.ledger_type == LedgerType.LEDGER.value:
-            there = row.ledger_id in before and self.world.nodes.has(nodes.path_of_ledger(row.ledger_id))
-            if there:
+            # Not another of the same id, which came while the batch was carried out.
+            now = self.world.ledgers.get(row.ledger_id)
+            if now is not None and now is before.get(row.ledger_id) and self.world.nodes.has(now.path):
                 raise Violation("untrue", f"ledger {row.ledger_id} is there, and {row.outcome.value!r} was told")
 
     def _check_cost(self, row: OutcomeRow) -> None:

@@ -13,7 +13,7 @@ from bookwarden.context import MetadataContext, has_one_writer, open_metadata_st
 from bookwarden.errors import ConfigError, StoreMigratingError, StoreMovedError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.migrating import MigratingStore
-from bookwarden.metastore.migration_phases import State
+from bookwarden.metastore.migration_phases import MOVED, State
 from bookwarden.metastore.oxia import OxiaStore
 from bookwarden.metastore.zookeeper import ZooKeeperStore
 from servers.scripted_migration import Server, Session
@@ -150,6 +150,10 @@ def test_without_patience_a_write_fails_at_once_and_a_read_waits_for_the_target(
     with pytest.raises(StoreMigratingError, match="nothing is written meanwhile"):
         store.await_writes()
     ends.server.set_phase("COMPLETED", TARGET)
+    # Until the process has left the source a write would fail still; a read waits for that.
+    eventually(lambda: store.state in MOVED)
+    assert store.get("/b") is None
+    assert store.state is State.SERVING_TARGET
     store.create("/b", b"")
     store.await_writes()
     assert ends.target.get("/b") is not None

@@ -130,6 +130,18 @@ def test_a_lock_that_went_with_its_session_is_taken_again() -> None:
         eventually(lambda: holders(store) not in ([], first))
 
 
+def test_names_of_the_store_that_a_migration_has_just_left_do_not_look_like_a_lost_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    held = lock(store)
+    held.acquire(0)
+    list_children, answers = store.list_children, [["driver-of-the-source"]]
+    monkeypatch.setattr(store, "list_children", lambda path: answers.pop() if answers else list_children(path))
+    held.acquire(0)
+    assert len(holders(store)) == 1
+
+
 def test_a_sweep_that_finds_another_in_its_place_ends() -> None:
     store, stopped = MemoryStore(), threading.Event()
     held, other = lock(store), lock(store)

@@ -106,14 +106,18 @@ class SweepLock:
         return _describe(first)
 
     def _first(self) -> bytes | None:
-        try:
-            nodes = self._store.list_children(self._path)
-        except NotFoundError:
-            with suppress(LostRaceError):
-                self._store.create(self._path, b"", make_parents=True)
-            return None
-        found = self._store.get_many([f"{self._path}/{name}" for name in nodes])
-        return next((node.value for node in found if node is not None), None)
+        while True:
+            try:
+                names = self._store.list_children(self._path)
+            except NotFoundError:
+                with suppress(LostRaceError):
+                    self._store.create(self._path, b"", make_parents=True)
+                return None
+            found = self._store.get_many([f"{self._path}/{name}" for name in names])
+            first = next((node.value for node in found if node is not None), None)
+            # Names that are all gone are those of another moment, or of the store that a migration has just left.
+            if first is not None or not names:
+                return first
 
     def _remove(self, value: bytes) -> None:
         paths = [f"{self._path}/{name}" for name in self._store.list_children(self._path)]
