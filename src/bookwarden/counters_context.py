@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import NumberedStore, largest_ledger_id, read_ledger_numbers
+from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
 from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, NotFoundError, RefusedError
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.zookeeper import ZooKeeperStore
 from bookwarden.migration.counters import Counter, ledger_ids, producer_names
@@ -17,7 +18,6 @@ from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
 
 if TYPE_CHECKING:
-    from bookwarden.metastore.interface import MetadataStore
     from bookwarden.metastore.oxia import OxiaStore
 
 # Source: BrokerService of 4.0 and 4.2, DistributedIdGenerator.
@@ -115,7 +115,7 @@ def _as_oxia(store: MetadataStore, url: str) -> OxiaStore:
     raise ConfigError(f"{url}, to which the metadata was moved, is no Oxia")
 
 
-def _next_number(store: NumberedStore, path: str) -> int | None:
+def _next_number(store: MetadataStore, path: str) -> int | None:
     try:
         return store.next_number(path)
     except NotFoundError:

@@ -9,13 +9,11 @@ from bookwarden.clusters.pulsar.migration_flag import MigrationState, read_flag
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, RefusedError
-from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.memory import MemoryStore
+from bookwarden.metastore.interface import ScratchStore
 from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.timed_reads import TimedStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.migration.marker import Hold, LeaseTimes
-from bookwarden.migration.ports import ScratchStore
 from bookwarden.migration.rehearsal import Rehearsal, RehearsalReport
 from bookwarden.migration.scratch import claim, clean, clean_own
 from bookwarden.migration_context import former_store
@@ -52,7 +50,9 @@ class RehearsalContext(Resources):
             _require_idle(read_flag(self._timed), self.source_url, target)
             self._source = throttled(self._timed, max_reads_per_second)
             scratch = self._keep(open_single_store(settings, target))
-            self._scratch = _scratch_of(scratch)
+            if not isinstance(scratch, ScratchStore):
+                raise ConfigError(f"{type(scratch).__name__} takes no copy")
+            self._scratch = scratch
             self._compared = throttled(scratch, max_reads_per_second)
 
     def clean(self, say: Callable[[str], object]) -> int:
@@ -102,14 +102,3 @@ def _require_idle(flag: MigrationState | None, source: str, target: str) -> None
         raise RefusedError(
             f"the metadata of {source} is being migrated, or was ({flag.phase}): there is nothing to rehearse"
         )
-
-
-def _scratch_of(store: MetadataStore) -> ScratchStore:
-    if isinstance(store, MemoryStore):
-        return store
-    # Not before, for it needs libraries that not everybody has; whoever opened an Oxia has them.
-    from bookwarden.metastore.oxia import OxiaStore
-
-    if not isinstance(store, OxiaStore):
-        raise ConfigError(f"{type(store).__name__} takes no copy")
-    return store

@@ -18,13 +18,14 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.brokers import broker_clock
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers, VersionedManagedLedger
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.topic_positions import topic_path
 from bookwarden.clusters.pulsar.topics import Topics
 from bookwarden.config import Settings, load_settings
 from bookwarden.context import MetadataContext
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import RefusedError
+from bookwarden.ledgers.managed_ledger import VersionedManagedLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
 from bookwarden.metastore.urls import open_store

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers, VersionedManagedLedger
+from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
 from bookwarden.deletion.copy_deletion import copy_of
 from bookwarden.deletion.mark import Marker
 from bookwarden.deletion.removal import Removal
@@ -20,7 +20,7 @@ from bookwarden.errors import (
     RefusedError,
     StoreUnavailableError,
 )
-from bookwarden.ledgers.managed_ledger import LedgerInfo, Position, as_uuid
+from bookwarden.ledgers.managed_ledger import LedgerInfo, Position, VersionedManagedLedger, as_uuid
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
@@ -86,7 +86,7 @@ class Place:
         assert read is not None
         return [ledger.ledger_id for ledger in read.info.ledgers]
 
-    def trim(self) -> StoreTrim[VersionedManagedLedger]:
+    def trim(self) -> StoreTrim:
         return StoreTrim(self.marker, self.managed_ledgers, self, BookKeeperCatalog(self.store))
 
 

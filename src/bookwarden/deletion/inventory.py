@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bookwarden.deletion.ports import ReadCursor, ReadSchema
-from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo, OffloadSegment
+from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo, OffloadSegment, VersionedCursor, VersionedSchema
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
@@ -25,7 +24,7 @@ def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: st
     return marks
 
 
-def marks_of_cursors(topic: TopicName, cursors: Mapping[str, ReadCursor], reason: str) -> list[PendingDeletion]:
+def marks_of_cursors(topic: TopicName, cursors: Mapping[str, VersionedCursor], reason: str) -> list[PendingDeletion]:
     """Mark the ledger of each cursor that has one, and its buckets of delayed messages; the names are encoded."""
     marks = []
     for name in sorted(cursors):
@@ -51,7 +50,7 @@ def marks_of_compacted(topic: TopicName, ledger_ids: Iterable[int], reason: str)
     ]
 
 
-def marks_of_schema(topic: TopicName, schema: ReadSchema | None, reason: str) -> list[PendingDeletion]:
+def marks_of_schema(topic: TopicName, schema: VersionedSchema | None, reason: str) -> list[PendingDeletion]:
     """Mark the ledgers of all versions of the topic's schema."""
     return [
         PendingDeletion(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from bookwarden.ledgers.holders import Holder, References
 from bookwarden.ledgers.holdings import Holding
-from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position, SchemaLocator
+from bookwarden.ledgers.managed_ledger import Position, VersionedCursor, VersionedManagedLedger, VersionedSchema
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
@@ -141,50 +141,23 @@ class MarkSender(Protocol):
         """
 
 
-class ReadManagedLedger(Protocol):
-    """A managed ledger's node as it was read; what else it carries is the store's own, such as the version."""
-
-    @property
-    def info(self) -> ManagedLedgerInfo:
-        """The decoded value."""
-
-
-class ReadCursor(Protocol):
-    """A cursor's node as it was read."""
-
-    @property
-    def info(self) -> CursorInfo:
-        """The decoded value."""
-
-
-class ReadSchema(Protocol):
-    """A schema's node as it was read."""
-
-    @property
-    def locator(self) -> SchemaLocator:
-        """The decoded value."""
-
-
-ReadT = TypeVar("ReadT", bound=ReadManagedLedger)
-
-
-class ManagedLedgerStore(Protocol[ReadT]):
+class ManagedLedgerStore(Protocol):
     """The nodes of managed ledgers, cursors and schemas; reads are never older than the call.
 
     Names are those of the holders. Every call may raise StoreError, and FormatError for a node that cannot be
     understood.
     """
 
-    def read(self, name: str) -> ReadT | None:
+    def read(self, name: str) -> VersionedManagedLedger | None:
         """Read a managed ledger's node; None if there is none."""
 
-    def remove_ledgers(self, managed_ledger: ReadT, ids: Collection[int]) -> None:
+    def remove_ledgers(self, managed_ledger: VersionedManagedLedger, ids: Collection[int]) -> None:
         """Take the ledgers off the list in one update, if the node still is as it was read, else LostRaceError."""
 
-    def cursors(self, name: str) -> Mapping[str, ReadCursor]:
+    def cursors(self, name: str) -> Mapping[str, VersionedCursor]:
         """Read all cursors of a managed ledger, by encoded name."""
 
-    def schema(self, schema_id: str) -> ReadSchema | None:
+    def schema(self, schema_id: str) -> VersionedSchema | None:
         """Read a schema's node; None if there is none."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Generic
 
 from bookwarden.deletion.inventory import marks_of_compacted, marks_of_cursors, marks_of_ledgers, marks_of_schema
 from bookwarden.deletion.mark import Marker
@@ -13,19 +12,17 @@ from bookwarden.deletion.ports import (
     ManagedLedgerStore,
     MetadataMigrations,
     NoMigrations,
-    ReadCursor,
-    ReadT,
     TopicAdmin,
 )
 from bookwarden.errors import NotFoundError, PulsarError
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, VersionedCursor
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 
 logger = logging.getLogger(__name__)
 
 
-class Removal(Generic[ReadT]):
+class Removal:
     """Deletes through the broker; whatever it then fails to delete is swept.
 
     A ledger that the broker makes between the marks and the deletion is not marked, nor is the ledger of a
@@ -35,7 +32,7 @@ class Removal(Generic[ReadT]):
     def __init__(
         self,
         marker: Marker,
-        store: ManagedLedgerStore[ReadT],
+        store: ManagedLedgerStore,
         topics: TopicAdmin,
         *,
         migrations: MetadataMigrations | None = None,
@@ -120,7 +117,7 @@ class Removal(Generic[ReadT]):
         ]
 
     def _marks_of_cursors(
-        self, topic: TopicName, cursors: Mapping[str, ReadCursor], reason: str
+        self, topic: TopicName, cursors: Mapping[str, VersionedCursor], reason: str
     ) -> list[PendingDeletion]:
         marks = marks_of_cursors(topic, cursors, reason)
         compaction = cursors.get(COMPACTION_CURSOR)

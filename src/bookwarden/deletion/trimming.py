@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
-from typing import Generic
 
 from bookwarden.deletion.inventory import marks_of_ledgers
 from bookwarden.deletion.mark import Marker, MarkReport
@@ -18,8 +17,6 @@ from bookwarden.deletion.ports import (
     ManagedLedgerStore,
     MetadataMigrations,
     NoMigrations,
-    ReadCursor,
-    ReadT,
     TopicAdmin,
     TopicOwnership,
 )
@@ -31,20 +28,26 @@ from bookwarden.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
-from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
+from bookwarden.ledgers.managed_ledger import (
+    LedgerInfo,
+    ManagedLedgerInfo,
+    Position,
+    VersionedCursor,
+    VersionedManagedLedger,
+)
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
 _REASON = "trimmed"
 
 
-class BrokerTrim(Generic[ReadT]):
+class BrokerTrim:
     """Trims through the broker: the consumed ledgers are marked, and the broker decides which of them go."""
 
     def __init__(
         self,
         marker: Marker,
-        store: ManagedLedgerStore[ReadT],
+        store: ManagedLedgerStore,
         topics: TopicAdmin,
         *,
         migrations: MetadataMigrations | None = None,
@@ -78,7 +81,7 @@ class BrokerTrim(Generic[ReadT]):
         )
 
 
-class StoreTrim(Generic[ReadT]):
+class StoreTrim:
     """Trims in the metadata store, in one versioned update per topic, while no broker owns it.
 
     An owner's node ends with its session, and its broker may serve on without one. So the last ledger has to be closed
@@ -86,7 +89,7 @@ class StoreTrim(Generic[ReadT]):
     """
 
     def __init__(
-        self, marker: Marker, store: ManagedLedgerStore[ReadT], ownership: TopicOwnership, catalog: LedgerCatalog
+        self, marker: Marker, store: ManagedLedgerStore, ownership: TopicOwnership, catalog: LedgerCatalog
     ) -> None:
         self._marker = marker
         self._store = store
@@ -170,7 +173,7 @@ class StoreTrim(Generic[ReadT]):
                 "an update from outside would fence it; let a broker load and unload the topic, then try again"
             )
 
-    def _remove(self, name: TopicName, read: ReadT, ids: Collection[int]) -> str:
+    def _remove(self, name: TopicName, read: VersionedManagedLedger, ids: Collection[int]) -> str:
         """Update the node; return why the ledgers are still listed, or nothing."""
         try:
             # The sends took time in which a broker may have come; one that comes later finds a new version.
@@ -190,7 +193,7 @@ class StoreTrim(Generic[ReadT]):
             return self._read_back(name, ids, error)
         return ""
 
-    def _remove_as_moved(self, name: TopicName, read: ReadT, ids: Collection[int]) -> None:
+    def _remove_as_moved(self, name: TopicName, read: VersionedManagedLedger, ids: Collection[int]) -> None:
         """Update the node once more if only its version is another: the update waited until the metadata was moved."""
         again = self._store.read(name.managed_ledger)
         if again is None or again.info != read.info:
@@ -225,7 +228,7 @@ def _is_consumed(ledger: LedgerInfo, slowest: Position) -> bool:
 def _choose(
     name: TopicName,
     info: ManagedLedgerInfo,
-    cursors: Mapping[str, ReadCursor],
+    cursors: Mapping[str, VersionedCursor],
     ledger_ids: Collection[int] | None,
     before_ms: int | None,
     *,
@@ -288,7 +291,7 @@ def _understood(info: ManagedLedgerInfo, ledgers: Iterable[LedgerInfo]) -> list[
     return [ledger for ledger in ledgers if ledger.ledger_id not in info.puzzling]
 
 
-def _settled_positions(name: TopicName, cursors: Mapping[str, ReadCursor]) -> list[Position]:
+def _settled_positions(name: TopicName, cursors: Mapping[str, VersionedCursor]) -> list[Position]:
     """The positions of all cursors; RefusedError where the node may be outdated or says nothing.
 
     With a ledger of its own the position is in that ledger's last entry, and a seek may have moved it back.

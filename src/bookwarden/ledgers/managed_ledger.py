@@ -209,3 +209,35 @@ class SchemaEntry:
     def ledger_ids(self) -> frozenset[int]:
         """The ledgers that this entry refers to."""
         return _stored_ledgers(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _VersionedNode:
+    path: str
+    version: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedManagedLedger(_VersionedNode):
+    """A managed ledger as it was read; ``raw`` keeps the fields that are unknown to us."""
+
+    name: str
+    info: ManagedLedgerInfo
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedCursor(_VersionedNode):
+    """A cursor as it was read; ``name`` is encoded, as in the path."""
+
+    name: str
+    info: CursorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedSchema(_VersionedNode):
+    """A schema's locator as it was read."""
+
+    schema_id: str
+    locator: SchemaLocator

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bookwarden.errors import NotFoundError, StoreError
+from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 
 
@@ -140,3 +141,14 @@ class MetadataStore(ABC):
             return self.list_children(path)
         except NotFoundError:
             return []
+
+
+class ScratchStore(MetadataStore):
+    """A metadata store that a copy can be made in."""
+
+    @abstractmethod
+    def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
+        """Create nodes at once, never replacing one; a result for each, in the order asked.
+
+        Their paths differ. Where it raises, some may be there.
+        """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
-from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.interface import ScratchStore, Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path
 
 
@@ -20,7 +20,7 @@ class _Watch:
     changed: Callable[[str], None]
 
 
-class MemoryStore(MetadataStore):
+class MemoryStore(ScratchStore):
     """Nodes in a dictionary; every change counts as committed and visible at once, and is dated by ``clock``."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

@@ -16,7 +16,7 @@ from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
-from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.interface import ScratchStore, Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_connection import OxiaConnection
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 _NONE = -1
 
 
-class OxiaStore(MetadataStore):
+class OxiaStore(ScratchStore):
     """A metadata store over one namespace of Oxia, connected at the first call.
 
     Versions are Oxia's: they grow over all keys of a shard, and a new key does not begin at 0. Make it in the process
@@ -106,10 +106,7 @@ class OxiaStore(MetadataStore):
             raise LostRaceError(f"{path} exists already: read it again")
 
     def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
-        """Create nodes at once, whether or not their parents are there; a result for each, in the order asked.
-
-        Their paths differ. Each is created by itself, none is ever replaced. Where it raises, some may be there.
-        """
+        """Create nodes at once, whether or not their parents are there; each is created by itself."""
         self._cluster.require_open()
         return BatchCreate(self._cluster, self._reader, self._writers).run(nodes)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.migration.differences import Difference, compare_nodes, is_other_version
 from bookwarden.migration.findings import DifferenceSink, Findings, Report, VersionRule
-from bookwarden.migration.ports import Node, Tree
 from bookwarden.migration.walking import WHOLE_TREE, TreeWalk, Unvisited
 
 # ZooKeeper's own nodes, which Pulsar's copy takes along from a store without a chroot.
@@ -25,8 +25,8 @@ class Comparison:
 
     def __init__(
         self,
-        source: Tree,
-        target: Tree,
+        source: MetadataStore,
+        target: MetadataStore,
         *,
         passed_over: Collection[str] = (ZOOKEEPERS_OWN,),
         switched_ms: int | None = None,
@@ -50,7 +50,7 @@ class Comparison:
         left = self._walk.run(where, most=most)
         return self._findings.report(), left
 
-    def _compare(self, paths: Sequence[str], nodes: Sequence[Sequence[Node | None]]) -> None:
+    def _compare(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
         compared = ephemeral = other_versions = 0
         differences: list[Difference] = []
         switched_ms, wants_versions = self._switched_ms, self._findings.wants_versions
@@ -69,5 +69,5 @@ class Comparison:
         self._progress(self._findings.add(compared, ephemeral, differences, other_versions))
 
 
-def _persistent(node: Node | None) -> Node | None:
+def _persistent(node: Versioned | None) -> Versioned | None:
     return None if node is None or node.ephemeral else node

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.creation import CreateResult, NewNode
+from bookwarden.metastore.interface import MetadataStore, ScratchStore, Versioned
 from bookwarden.migration.marker import MARKER, Hold
-from bookwarden.migration.ports import Node, ScratchStore, Tree
 from bookwarden.migration.scratch import COORDINATOR
 from bookwarden.migration.walking import TreeWalk
 
@@ -66,7 +66,7 @@ class Copy:
 
     def __init__(
         self,
-        source: Tree,
+        source: MetadataStore,
         scratch: ScratchStore,
         hold: Hold,
         *,
@@ -100,7 +100,7 @@ class Copy:
             self._writing_s,
         )
 
-    def _copy(self, paths: Sequence[str], nodes: Sequence[Sequence[Node | None]]) -> None:
+    def _copy(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
         batch: list[NewNode] = []
         ephemeral = size = 0
         for path, node in zip(paths, nodes[0], strict=True):

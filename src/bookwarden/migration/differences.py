@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from bookwarden.migration.ports import Node
+from bookwarden.metastore.interface import Versioned
 
 
 class DifferenceClass(Enum):
@@ -50,7 +50,9 @@ class Difference(NamedTuple):
     first_byte: int | None = None
 
 
-def compare_nodes(path: str, source: Node | None, target: Node | None, switched_ms: int | None) -> Difference | None:
+def compare_nodes(
+    path: str, source: Versioned | None, target: Versioned | None, switched_ms: int | None
+) -> Difference | None:
     """Tell how two persistent nodes differ, None for not at all; None on one side is a node that is not there.
 
     ``switched_ms`` is when the target was put in the source's place, if it was.
@@ -66,14 +68,14 @@ def compare_nodes(path: str, source: Node | None, target: Node | None, switched_
     return Difference(kind, path, _side(source), _side(target), first_byte)
 
 
-def is_other_version(source: Node | None, target: Node | None, switched_ms: int | None) -> bool:
+def is_other_version(source: Versioned | None, target: Versioned | None, switched_ms: int | None) -> bool:
     """Say whether two persistent nodes differ in the version alone, as `compare_nodes` does, at less expense."""
     if source is None or target is None or source.value != target.value or _same_version(source, target):
         return False
     return switched_ms is None or (source.modified_ms <= switched_ms and target.modified_ms <= switched_ms)
 
 
-def _plain_difference(source: Node | None, target: Node | None) -> tuple[DifferenceClass | None, int | None]:
+def _plain_difference(source: Versioned | None, target: Versioned | None) -> tuple[DifferenceClass | None, int | None]:
     if source is None or target is None:
         if source is target:
             return None, None
@@ -83,16 +85,16 @@ def _plain_difference(source: Node | None, target: Node | None) -> tuple[Differe
     return (None if _same_version(source, target) else DifferenceClass.VERSION), None
 
 
-def _same_version(source: Node, target: Node) -> bool:
+def _same_version(source: Versioned, target: Versioned) -> bool:
     return source.version == target.version and modifications_of(source) == modifications_of(target)
 
 
-def modifications_of(node: Node) -> int:
+def modifications_of(node: Versioned) -> int:
     """Say how often a node's value was replaced: ZooKeeper's version counts that, and Oxia's is another number."""
     return node.version if node.modifications is None else node.modifications
 
 
-def _side(node: Node | None) -> Side | None:
+def _side(node: Versioned | None) -> Side | None:
     if node is None:
         return None
     return Side(node.version, modifications_of(node), len(node.value), node.created_ms, node.modified_ms)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, StoreError, StoreUnavailableError
-from bookwarden.migration.ports import Node, ScratchStore
+from bookwarden.metastore.interface import ScratchStore, Versioned
 from bookwarden.processes import described_here, has_certainly_ended
 
 MARKER: Final = "/bookwarden-rehearsal"
@@ -48,7 +48,7 @@ class FoundMarker(NamedTuple):
     holder: str
     is_done: bool
 
-    def may_have_made(self, node: Node, lease_s: float) -> bool:
+    def may_have_made(self, node: Versioned, lease_s: float) -> bool:
         """Say whether the node is as a rehearsal leaves it: persistent, never written again, and of its time."""
         last_ms = self.until_ms + int(lease_s * 1000) + _SKEW_MS
         in_time = self.begun_ms - _SKEW_MS <= node.created_ms <= last_ms

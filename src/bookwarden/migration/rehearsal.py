@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bookwarden.metastore.interface import MetadataStore, ScratchStore
 from bookwarden.migration.comparison import Comparison
 from bookwarden.migration.copying import Copy, CopyReport
 from bookwarden.migration.differences import Difference, DifferenceClass
 from bookwarden.migration.findings import Report, VersionRule
 from bookwarden.migration.marker import MARKER, Hold
-from bookwarden.migration.ports import ScratchStore, Tree
 from bookwarden.migration.scratch import COORDINATOR
 
 # What PIP-454 promises, and how long its coordinator waits for participants before it copies all the same.
@@ -80,9 +80,9 @@ class Rehearsal:
 
     def __init__(
         self,
-        source: Tree,
+        source: MetadataStore,
         scratch: ScratchStore,
-        compared: Tree,
+        compared: MetadataStore,
         hold: Hold,
         *,
         reading_s: Callable[[], float],

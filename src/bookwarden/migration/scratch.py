@@ -8,8 +8,8 @@ from typing import Final
 
 from bookwarden.errors import RefusedError, StoreError
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.interface import ScratchStore, Versioned
 from bookwarden.migration.marker import MARKER, FoundMarker, Hold, LeaseTimes, find_marker, wait_until_given_up
-from bookwarden.migration.ports import Node, ScratchStore
 from bookwarden.migration.walking import TreeWalk
 
 # Pulsar's own nodes about a migration. A rehearsal makes none, so whoever has them was migrated to.
@@ -88,7 +88,7 @@ class _Removal:
             raise RefusedError(f"{MARKER} was changed by somebody else while the copy was removed: look at it")
         return removed
 
-    def _require_ours(self, paths: Sequence[str], nodes: Sequence[Node | None]) -> None:
+    def _require_ours(self, paths: Sequence[str], nodes: Sequence[Versioned | None]) -> None:
         for path, node in zip(paths, nodes, strict=True):
             ours = node is None or self._found.may_have_made(node, self._lease_s)
             if not ours or f"{path}/".startswith(f"{COORDINATOR}/"):

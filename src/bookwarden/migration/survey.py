@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bookwarden.migration.ports import Node, Tree
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.migration.walking import TreeWalk
 
 # Enough to tell a share to 3 % (two standard deviations), and few enough to be read at once.
@@ -49,7 +49,7 @@ class Survey:
 
 
 def survey(
-    source: Tree,
+    source: MetadataStore,
     *,
     passed_over: Collection[str] = (),
     progress: Callable[[int], object] = lambda _: None,
@@ -75,7 +75,7 @@ class _Tally:
         # Those with the largest of numbers that were drawn for each: a heap, the smallest first.
         self._sample: list[tuple[float, str]] = []
 
-    def add(self, paths: Sequence[str], nodes: Sequence[Sequence[Node | None]]) -> None:
+    def add(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
         """Take over the nodes of some paths."""
         with self._lock:
             for path, node in zip(paths, nodes[0], strict=True):
@@ -93,7 +93,7 @@ class _Tally:
         sample = tuple(sorted(path for _, path in self._sample))
         return Survey(self._nodes, self._size, self._ephemeral, self._largest, sessions, sample)
 
-    def _add_ephemeral(self, path: str, node: Node) -> None:
+    def _add_ephemeral(self, path: str, node: Versioned) -> None:
         self._ephemeral += 1
         kept = self._sessions.setdefault(node.session, [])
         kept.append(path)

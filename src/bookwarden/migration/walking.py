@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final, NamedTuple
 
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.migration.pieces import Pieces
-from bookwarden.migration.ports import Node, Tree
 
 _BATCH: Final = 1_000
 _THREADS: Final = 4
@@ -22,7 +22,7 @@ _MOST_WAITING: Final = 64
 _MOST_DIRECTORIES: Final = 50
 
 # Takes paths, and the nodes of each tree at these paths.
-Visit = Callable[[Sequence[str], Sequence[Sequence[Node | None]]], object]
+Visit = Callable[[Sequence[str], Sequence[Sequence[Versioned | None]]], object]
 
 
 class Directory(NamedTuple):
@@ -50,7 +50,7 @@ class TreeWalk:
     object.
     """
 
-    def __init__(self, trees: Sequence[Tree], visit: Visit, *, passed_over: Collection[str] = ()) -> None:
+    def __init__(self, trees: Sequence[MetadataStore], visit: Visit, *, passed_over: Collection[str] = ()) -> None:
         self._trees = trees
         self._visit = visit
         self._passed_over = frozenset(passed_over)
@@ -176,11 +176,11 @@ def _listed_together(directories: Iterable[Directory]) -> Iterator[list[Director
         yield group
 
 
-def _told_children(nodes: Iterable[Node | None]) -> int | None:
+def _told_children(nodes: Iterable[Versioned | None]) -> int | None:
     return max((node.children or 0 for node in nodes if node is not None), default=0) or None
 
 
-def _parents(tree: Tree, paths: Sequence[str], nodes: Sequence[Node | None]) -> set[str]:
+def _parents(tree: MetadataStore, paths: Sequence[str], nodes: Sequence[Versioned | None]) -> set[str]:
     told = {path for path, node in zip(paths, nodes, strict=True) if node is not None and node.children}
     untold = [path for path, node in zip(paths, nodes, strict=True) if node is not None and node.children is None]
     return told | tree.parents_among(untold) if untold else told

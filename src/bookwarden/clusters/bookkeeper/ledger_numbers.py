@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.numbering import LedgerNumbers
+from bookwarden.metastore.interface import MetadataStore
 
 _UPPER: Final = re.compile(r"HOB-(\d{10})", re.ASCII)
 _FLAT: Final = re.compile(r"L(\d{10,19})", re.ASCII)
@@ -20,20 +21,7 @@ _FLAT: Final = re.compile(r"L(\d{10,19})", re.ASCII)
 _TREES: Final = ((2, 4, 4), (3, 4, 4, 4, 4))
 
 
-class NumberedStore(Protocol):
-    """A metadata store that tells how it numbers sequential nodes."""
-
-    def list_children(self, path: str) -> list[str]:
-        """Name the direct children; NotFoundError if there is no such node."""
-
-    def children_of(self, path: str) -> list[str]:
-        """Name the direct children; none if there is no such node."""
-
-    def next_number(self, path: str) -> int:
-        """Tell the number of the next sequential node directly below; NotFoundError if there is no such node."""
-
-
-def read_ledger_numbers(store: NumberedStore, root: str) -> LedgerNumbers | None:
+def read_ledger_numbers(store: MetadataStore, root: str) -> LedgerNumbers | None:
     """Read the counter that new ledgers get their ids from; None if none got one yet."""
     try:
         uppers = [
@@ -52,7 +40,7 @@ def read_ledger_numbers(store: NumberedStore, root: str) -> LedgerNumbers | None
         return None
 
 
-def largest_ledger_id(store: NumberedStore, root: str, first: int, end: int) -> int | None:
+def largest_ledger_id(store: MetadataStore, root: str, first: int, end: int) -> int | None:
     """Find the largest id from ``first`` up to, and without, ``end`` that has metadata, in any layout; None if none."""
     names = store.children_of(root)
     flat = (int(match[1]) for name in names if (match := _FLAT.fullmatch(name)))
@@ -66,7 +54,7 @@ def largest_ledger_id(store: NumberedStore, root: str, first: int, end: int) -> 
 class _Tree:
     """Directories of ledgers, of which only those are listed that may have the largest id wanted."""
 
-    def __init__(self, store: NumberedStore, widths: Sequence[int], first: int, end: int) -> None:
+    def __init__(self, store: MetadataStore, widths: Sequence[int], first: int, end: int) -> None:
         self._store = store
         self._widths = widths
         self._first = first

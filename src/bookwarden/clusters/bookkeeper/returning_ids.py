@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import NumberedStore, largest_ledger_id, read_ledger_numbers
+from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
+from bookwarden.metastore.interface import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class ReturningIds:
 
     def __init__(
         self,
-        store: NumberedStore,
+        store: MetadataStore,
         root: str,
         begins_anew: Callable[[], bool],
         *,

@@ -6,48 +6,15 @@ Never change the nodes of a topic that a broker has loaded: it fences the topic.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from bookwarden.clusters.pulsar.metadata_paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, OutcomeUnknownError
-from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, SchemaLocator
+from bookwarden.ledgers.managed_ledger import VersionedCursor, VersionedManagedLedger, VersionedSchema
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import decode_managed_ledger, remove_ledgers
 from bookwarden.wire.schema_locator import decode_schema_locator
-
-
-@dataclass(frozen=True, slots=True)
-class _VersionedNode:
-    path: str
-    version: int
-    created_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedManagedLedger(_VersionedNode):
-    """A managed ledger as it was read; ``raw`` keeps the fields that are unknown to us."""
-
-    name: str
-    info: ManagedLedgerInfo
-    raw: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedCursor(_VersionedNode):
-    """A cursor as it was read; ``name`` is encoded, as in the path."""
-
-    name: str
-    info: CursorInfo
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedSchema(_VersionedNode):
-    """A schema's locator as it was read."""
-
-    schema_id: str
-    locator: SchemaLocator
 
 
 class ManagedLedgers:
