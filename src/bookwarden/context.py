@@ -64,10 +64,9 @@ from bookwarden.metastore.migrating import MigratingStore
 from bookwarden.metastore.migrating_progress import MigrationTimes
 from bookwarden.metastore.migrations import Migrations
 from bookwarden.metastore.store_clock import StoreClock
-from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import open_store, path_before, scheme_of, split_chroot
+from bookwarden.metastore.wrappers import WriteProtectedStore, throttled
 from bookwarden.metastore.write_conditions import ConditionalStore
-from bookwarden.metastore.write_protected import WriteProtectedStore
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec, registry_schema
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata

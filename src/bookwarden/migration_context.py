@@ -13,8 +13,8 @@ from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import parent_of
-from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import scheme_of, split_chroot
+from bookwarden.metastore.wrappers import throttled
 from bookwarden.migration.comparison import ZOOKEEPERS_OWN, Comparison
 from bookwarden.migration.findings import DifferenceSink, VersionRule
 from bookwarden.resources import Resources

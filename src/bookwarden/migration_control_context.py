@@ -15,8 +15,8 @@ from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, connection_of, open_single_store
 from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.throttle import throttled
 from bookwarden.metastore.urls import scheme_of, split_chroot
+from bookwarden.metastore.wrappers import throttled
 from bookwarden.migration.observations import BrokerSeen, Observations, TargetSeen
 from bookwarden.migration.survey import Survey, survey
 from bookwarden.migration.watching import Copied, Look

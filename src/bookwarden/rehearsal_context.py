@@ -10,9 +10,8 @@ from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.interface import ScratchStore
-from bookwarden.metastore.throttle import throttled
-from bookwarden.metastore.timed_reads import TimedStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
+from bookwarden.metastore.wrappers import TimedStore, throttled
 from bookwarden.migration.marker import Hold, LeaseTimes
 from bookwarden.migration.rehearsal import Rehearsal, RehearsalReport
 from bookwarden.migration.scratch import claim, clean, clean_own

@@ -12,9 +12,8 @@ from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.metastore.forwarding import ForwardingStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.throttle import ThrottledStore
+from bookwarden.metastore.wrappers import ForwardingStore, ThrottledStore
 from servers.swept_store import SweptStore
 
 ROOT = "/ledgers"

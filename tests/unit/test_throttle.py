@@ -12,7 +12,7 @@ from bookwarden.errors import ConfigError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.throttle import ThrottledStore, throttled
+from bookwarden.metastore.wrappers import ThrottledStore, throttled
 
 
 class Clock:

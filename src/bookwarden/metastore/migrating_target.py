@@ -9,9 +9,9 @@ from typing import Final
 
 from bookwarden.errors import ConfigError, LostRaceError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
-from bookwarden.metastore.forwarding import ForwardingStore
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import parent_of
+from bookwarden.metastore.wrappers import ForwardingStore
 
 # ZooKeeper's versions have 32 bits: what is below this was read from the source.
 FIRST_VERSION: Final = 1 << 32
