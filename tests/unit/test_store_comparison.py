@@ -19,6 +19,7 @@ from bookwarden.migration.walking import WHOLE_TREE, Directory, Unvisited
 from bookwarden.migration_context import VerificationContext
 from bookwarden.pipelines import store_comparison
 from bookwarden.pipelines.difference_tables import DIFFERENCES, difference_table, unvisited_in, unvisited_table
+from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_stage import ReadPiece
 from bookwarden.pipelines.store_comparison import ComparedStores, StoreComparison
@@ -85,7 +86,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_comparison, "_FIRST_NODES", 20)
     monkeypatch.setattr(store_comparison, "_NODES", 60)
     monkeypatch.setattr(store_comparison, "_MOST_ROWS_IN_PIECE", 40)
-    monkeypatch.setattr(store_comparison, "_contexts", {})
+    monkeypatch.setattr(store_comparison, "_contexts", PerProcess())
     # Of many nodes, as of few.
     monkeypatch.setattr("bookwarden.migration.walking._BATCH", 10)
 

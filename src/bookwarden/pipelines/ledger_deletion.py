@@ -10,7 +10,6 @@ subscription acknowledged.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.outcome_table import SPARK_SCHEMA, OutcomeTable, beat_batch, outcome_batch
+from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
 from bookwarden.pipelines.received_rows import received_marks
 from bookwarden.pipelines.supervisor import Pulse
@@ -41,8 +41,7 @@ logger = logging.getLogger(__name__)
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
-# Clients and sessions of this worker process. They do not survive a fork, so each belongs to one process id.
-_contexts: dict[tuple[int, str, bool], SweepContext] = {}
+_contexts: PerProcess[SweepContext] = PerProcess()
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,8 @@ def _running_batch() -> tuple[str, int]:
 
 
 def _context(settings: Settings, *, one_of_many: bool) -> SweepContext:
-    key = (os.getpid(), settings.model_dump_json(), one_of_many)
-    if key not in _contexts:
-        _contexts[key] = SweepContext(settings, one_of_many=one_of_many)
-    return _contexts[key]
+    key = (settings.model_dump_json(), one_of_many)
+    return _contexts.get(key, lambda: SweepContext(settings, one_of_many=one_of_many))
 
 
 def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:

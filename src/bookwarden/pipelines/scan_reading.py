@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from bookwarden.config import Settings
 from bookwarden.errors import FormatError, TruncatedListingError
 from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.references import PlaceKind
+from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_snapshots import read_ledgers
 from bookwarden.pipelines.scan_tables import (
@@ -54,8 +54,7 @@ TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 
 PieceT = TypeVar("PieceT")
 
-# Sessions of this worker process. They do not survive a fork, so each belongs to one process id.
-_contexts: dict[tuple[int, str], ScanContext] = {}
+_contexts: PerProcess[ScanContext] = PerProcess()
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,7 @@ class ScanInput:
 
     def shared(self) -> ScanContext:
         """Give the one of this worker process."""
-        key = (os.getpid(), f"{self.snapshot} {self.tasks} {self.settings.model_dump_json()}")
-        if key not in _contexts:
-            _contexts[key] = self.open()
-        return _contexts[key]
+        return _contexts.get((self.snapshot, self.tasks, self.settings.model_dump_json()), self.open)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ A comparison that was killed goes on with the pieces that are not finished.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from bookwarden.migration.findings import Report, VersionRule
 from bookwarden.migration.walking import WHOLE_TREE, Unvisited
 from bookwarden.migration_context import VerificationContext
 from bookwarden.pipelines.difference_tables import difference_table, unvisited_in, unvisited_table
+from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan_files import ScanFolder, Seal
 from bookwarden.pipelines.scan_stage import Stages
 
@@ -39,7 +39,7 @@ _MOST_ROWS_IN_PIECE: Final = 20_000
 _PIECES_PER_TASK: Final = 16
 _FIGURES: Final = ("compared", "equal", "ephemeral", "other_versions")
 
-_contexts: dict[tuple[int, str], VerificationContext] = {}
+_contexts: PerProcess[VerificationContext] = PerProcess()
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,15 @@ class ComparedStores:
 
     def shared(self) -> VerificationContext:
         """Give the stores of this worker process."""
-        key = (
-            os.getpid(),
-            f"{self.source} {self.target} {self.max_reads_per_second} {self.settings.model_dump_json()}",
-        )
-        if key not in _contexts:
-            _contexts[key] = VerificationContext(
+        return _contexts.get(
+            (self.source, self.target, self.max_reads_per_second, self.settings.model_dump_json()),
+            lambda: VerificationContext(
                 self.settings,
                 source=self.source,
                 target=self.target,
                 max_reads_per_second=self.max_reads_per_second,
-            )
-        return _contexts[key]
+            ),
+        )
 
 
 @dataclass(frozen=True)

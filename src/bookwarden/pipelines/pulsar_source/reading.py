@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pickle
 import threading
 import time
@@ -23,6 +22,7 @@ from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarA
 from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
+from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
 from bookwarden.pipelines.pulsar_source.progress import Progress, Verdict, is_chunked, rows_of_entry
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
@@ -255,16 +255,16 @@ class _EntryReader:
         time.sleep(min(_PAUSE_S * self._attempts, 1))
 
 
-_clients: dict[tuple[int, bytes], pulsar.Client] = {}
+_clients: PerProcess[pulsar.Client] = PerProcess()
 
 
 @contextlib.contextmanager
 def _opened_reader(
     connection: PulsarConnection, topic: str, first: Any, timeout_s: int, attempt: int
 ) -> Iterator[Callable[[int], Any]]:
-    # A client is kept for the worker process that made it, never across a fork, and never after it failed once.
-    key = (os.getpid(), pickle.dumps(connection))
-    client = _clients.pop(key, None)
+    # A client that failed once is not kept.
+    key = pickle.dumps(connection)
+    client = _clients.take(key)
     if client is not None and attempt > 0:
         _close_aside(client)
         client = None
@@ -291,7 +291,7 @@ def _opened_reader(
         raise
     finally:
         _close_aside(reader)
-    _clients[key] = client
+    _clients.put(key, client)
 
 
 def _close_aside(handle: pulsar.Client | pulsar.Reader) -> None:
