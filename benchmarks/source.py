@@ -22,7 +22,7 @@ from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
 from bookwarden.context import connection_of
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
-from bookwarden.pipelines.sweep_driver import running_session
+from bookwarden.pipelines.session import running_session
 
 COUNT = 400_000
 PARTITIONS = 4

@@ -15,7 +15,8 @@ import threading
 import time
 
 from bookwarden.config import load_settings
-from bookwarden.pipelines.sweep_driver import run_sweep, running_session
+from bookwarden.pipelines.session import running_session
+from bookwarden.pipelines.sweep_driver import run_sweep
 
 
 def main(settings_file: str) -> None:

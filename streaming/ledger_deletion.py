@@ -11,7 +11,8 @@ import sys
 
 from bookwarden.config import load_settings
 from bookwarden.errors import BookwardenError
-from bookwarden.pipelines.sweep_driver import run_sweep, running_session
+from bookwarden.pipelines.session import running_session
+from bookwarden.pipelines.sweep_driver import run_sweep
 
 
 def main() -> int:

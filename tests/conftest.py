@@ -184,7 +184,7 @@ def spark() -> Iterator[SparkSession]:
 
     from bookwarden.pipelines.own_jvm import own_jvm
     from bookwarden.pipelines.pulsar_source import register
-    from bookwarden.pipelines.sweep_driver import end_session
+    from bookwarden.pipelines.session import end_session
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with own_jvm() as jvm:

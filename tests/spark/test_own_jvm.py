@@ -21,7 +21,7 @@ RUNS = """
 import pathlib, sys, time
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from bookwarden.config import load_settings
-from bookwarden.pipelines.sweep_driver import running_session
+from bookwarden.pipelines.session import running_session
 
 class Slow(DataSource):
     def schema(self):

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.errors import SparkError
+from bookwarden.pipelines.session import SPARK_DEFAULTS
 from bookwarden.pipelines.supervisor import Patience, Pulse, Supervisor, attach
-from bookwarden.pipelines.sweep_driver import SPARK_DEFAULTS
 from servers.waiting import eventually
 from spark.gated_source import Gates, register
 

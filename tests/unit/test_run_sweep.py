@@ -13,6 +13,7 @@ from bookwarden.config import load_settings
 from bookwarden.errors import RefusedError, SparkError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.pipelines.session import end_session
 from bookwarden.pipelines.sweep_lock import SweepLock
 
 
@@ -58,7 +59,7 @@ def sweep_and_end(spark: SparkSession, settings: driver.Settings) -> None:
     try:
         driver.run_sweep(spark, settings)
     finally:
-        driver.end_session(spark)
+        end_session(spark)
 
 
 class FinishedQuery:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.pipelines.sweep_driver import spark_properties
+from bookwarden.pipelines.session import spark_properties
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 

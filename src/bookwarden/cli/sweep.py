@@ -58,7 +58,8 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
 
 
 def _sweep(settings: Settings, once: bool) -> SweepEnd:
-    from bookwarden.pipelines.sweep_driver import run_sweep, running_session
+    from bookwarden.pipelines.session import running_session
+    from bookwarden.pipelines.sweep_driver import run_sweep
 
     with running_session(settings, local=True) as spark:
         return run_sweep(spark, settings, once=once)

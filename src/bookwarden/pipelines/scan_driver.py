@@ -15,7 +15,7 @@ from bookwarden.config import Settings
 from bookwarden.pipelines.orphan_scan import OrphanScan
 from bookwarden.pipelines.scan_planning import ScanResult
 from bookwarden.pipelines.scan_stage import Progress
-from bookwarden.pipelines.sweep_driver import running_session
+from bookwarden.pipelines.session import running_session
 
 # Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}

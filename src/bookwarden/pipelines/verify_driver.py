@@ -17,8 +17,8 @@ from bookwarden.pipelines.scan_driver import paused_by_signals
 from bookwarden.pipelines.scan_files import ScanFolder
 from bookwarden.pipelines.scan_lock import alone
 from bookwarden.pipelines.scan_stage import Progress, Stages
+from bookwarden.pipelines.session import running_session
 from bookwarden.pipelines.store_comparison import DIFFERENCES_FOLDER, ComparedStores, StoreComparison
-from bookwarden.pipelines.sweep_driver import running_session
 
 _APPLICATION: Final = "bookwarden-metadata-verify"
 _RESULT: Final = "result.json"
