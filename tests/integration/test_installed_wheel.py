@@ -174,7 +174,7 @@ def sources(folder: str, pattern: str = "*") -> set[str]:
 
 
 def test_sdist_and_wheel_have_each_file_that_belongs_to_them(built: Path, wheel: Path) -> None:
-    texts = {"CHANGELOG.md", "LICENSE", "NOTICE", "README.md", "SECURITY.md"}
+    texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SECURITY.md"}
     beside = sources("conf") | sources("docs") | sources("jobs") | sources("streaming")
     code = {path for path in sources("src/bookwarden") if ".egg-info" not in path} | sources("schemas")
     (sdist,) = built.glob("*.tar.gz")
