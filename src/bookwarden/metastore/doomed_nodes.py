@@ -1,12 +1,19 @@
-"""A node to be deleted, and what it means to find it, or not, when it is read again."""
+"""Nodes to be deleted: what it means to find one, or not, when it is read again, and the base of runs of deletes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
+
+_LOG = logging.getLogger(__name__)
 
 
 class Target(NamedTuple):
@@ -34,6 +41,57 @@ class Target(NamedTuple):
         if self.created_ms is not None and found.created_ms != self.created_ms:
             return DeleteResult.LOST_RACE
         return None
+
+
+@dataclass
+class BatchDelete(ABC):
+    """One run of versioned deletes; ``results`` grows, by path, as nodes are settled.
+
+    A store sends them its own way. What was refused is read again, and what may have been done without an answer is
+    read back: an absent node counts as deleted then (by us, or by someone who wanted the same), one that is as before
+    is sent once more.
+    """
+
+    results: dict[str, DeleteResult] = field(default_factory=dict, init=False)
+    _sent: bool = field(default=False, init=False)
+
+    def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
+        """Delete the nodes, whose paths differ; raise only if none of them can have been deleted."""
+        try:
+            self._send_and_settle(targets)
+        except StoreUnavailableError as error:
+            if not self._sent:
+                raise
+            _LOG.warning("a batch of deletes ends with outcomes unknown: %s", error)
+        self._end(targets)
+        return dict.fromkeys([target.path for target in targets], DeleteResult.UNKNOWN) | self.results
+
+    @abstractmethod
+    def _send_and_settle(self, targets: Sequence[Target]) -> None:
+        """Send the deletes until all are settled, or no more can be; ``_sent`` from the first that may be done."""
+
+    @abstractmethod
+    def _end(self, targets: Sequence[Target]) -> None:
+        """Raise what kept the deletes from being done, unless one of them was."""
+
+    @abstractmethod
+    def _read(self, paths: Sequence[str], deadline: Deadline) -> Sequence[Versioned | None]:
+        """Read the nodes, never older than this call."""
+
+    def _still_to_delete(self, targets: Sequence[Target], deadline: Deadline) -> list[Target]:
+        """Read the nodes again, settle those that are gone or changed, return the others."""
+        again = []
+        rows = self._read([target.path for target in targets], deadline)
+        for target, row in zip(targets, rows, strict=True):
+            result = target.result_of(row)
+            if result is None:
+                again.append(target)
+            else:
+                self._record([target], result)
+        return again
+
+    def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
+        self.results.update(dict.fromkeys([target.path for target in targets], result))
 
 
 def runs(targets: Sequence[Target]) -> Iterator[dict[str, Target]]:

@@ -21,7 +21,7 @@ from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_connection import OxiaConnection
 from bookwarden.metastore.oxia_creates import WRITE_OVERHEAD, BatchCreate
-from bookwarden.metastore.oxia_deletes import BatchDelete
+from bookwarden.metastore.oxia_deletes import OxiaBatchDelete
 from bookwarden.metastore.oxia_leaders import prove_leaders
 from bookwarden.metastore.oxia_lists import ChildLists
 from bookwarden.metastore.oxia_notifications import Watch
@@ -78,7 +78,7 @@ class OxiaStore(ScratchStore):
             self._reader.require_hierarchical(self._cluster.deadline())
         results: dict[tuple[str, int], DeleteResult] = {}
         for run in runs(targets):
-            settled = BatchDelete(self._cluster, self._reader, self._writers).run(list(run.values()))
+            settled = OxiaBatchDelete(self._cluster, self._reader, self._writers).run(list(run.values()))
             results.update(((path, run[path].version), result) for path, result in settled.items())
         return [results[pair] for pair in expected]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from bookwarden.errors import StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import Target
+from bookwarden.metastore.doomed_nodes import BatchDelete, Target
+from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.oxia_channels import ServerLost
 from bookwarden.metastore.oxia_children import Parents
 from bookwarden.metastore.oxia_reads import OxiaReader
@@ -28,24 +29,20 @@ class _Delete(NamedTuple):
 
 
 @dataclass
-class BatchDelete:
-    """One run of versioned deletes; ``results`` grows, by path, as keys are settled.
+class OxiaBatchDelete(BatchDelete):
+    """Versioned deletes on the write streams.
 
     Each delete of a request succeeds or fails alone. Oxia says of an absent key what it says of another version, so
     what was refused is read; and it deletes a key that has children, so those are asked for before anything is sent,
-    as Pulsar does. When an answer is lost its keys are read back: an absent one counts as deleted (by us, or by
-    someone who wanted the same), one that is as before is sent once more, behind what may still be under way.
+    as Pulsar does. What is as before although an answer was lost is sent behind what may still be under way.
     """
 
     cluster: OxiaCluster
     reader: OxiaReader
     writers: ShardWriters
-    results: dict[str, DeleteResult] = field(default_factory=dict)
-    _sent: bool = False
     _failure: StoreError | None = None
 
-    def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
-        """Delete the keys, whose paths differ; raise only if none of them can have been deleted."""
+    def _send_and_settle(self, targets: Sequence[Target]) -> None:
         deadline = self.cluster.deadline()
         try:
             left = {target.path: target for target in targets}
@@ -53,17 +50,19 @@ class BatchDelete:
                 self.results[path] = DeleteResult.LOST_RACE
                 del left[path]
             self._work_off(left, deadline)
-        except StoreUnavailableError as error:
-            if not self._sent:
-                raise
-            _LOG.warning("a batch of deletes ends with outcomes unknown: %s", error)
+        except StoreUnavailableError:
+            raise
         except StoreError as error:
             self._failure = self._failure or error
+
+    def _end(self, targets: Sequence[Target]) -> None:
         if self._failure is not None:
             if DeleteResult.DELETED not in self.results.values():
                 raise self._failure
             _LOG.error("a batch of deletes ends early, with outcomes unknown: %s", self._failure)
-        return {target.path: self.results.get(target.path, DeleteResult.UNKNOWN) for target in targets}
+
+    def _read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
+        return self.reader.get_many(paths, deadline)
 
     def _work_off(self, targets: dict[str, Target], deadline: Deadline) -> None:
         left = targets
@@ -125,21 +124,6 @@ class BatchDelete:
         self._sent = True
         again += self._still_to_delete([target._replace(in_doubt=True) for target in targets], deadline)
         return lost
-
-    def _still_to_delete(self, targets: list[Target], deadline: Deadline) -> list[Target]:
-        """Read the keys again, settle those that are gone or changed, return the others."""
-        again = []
-        rows = self.reader.get_many([target.path for target in targets], deadline)
-        for target, row in zip(targets, rows, strict=True):
-            result = target.result_of(row)
-            if result is None:
-                again.append(target)
-            else:
-                self._record([target], result)
-        return again
-
-    def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
-        self.results.update((target.path, result) for target in targets)
 
 
 def _request_of(paths: Iterable[str], targets: Mapping[str, Target]) -> pb.WriteRequest:

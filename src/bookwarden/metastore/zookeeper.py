@@ -28,7 +28,7 @@ from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
 from bookwarden.metastore.zookeeper_batches import BatchReader
-from bookwarden.metastore.zookeeper_deletes import BatchDelete
+from bookwarden.metastore.zookeeper_deletes import ZooKeeperBatchDelete
 from bookwarden.metastore.zookeeper_multis import ConditionalMulti
 from bookwarden.metastore.zookeeper_session import (
     ACCESS_REFUSED_TEXT,
@@ -95,7 +95,7 @@ class ZooKeeperStore(ConditionalStore):
         ]
         results: dict[tuple[str, int], DeleteResult] = {}
         for run in runs(targets):
-            settled = BatchDelete(self._session, self._reader, self._conditions).run(list(run.values()))
+            settled = ZooKeeperBatchDelete(self._session, self._reader, self._conditions).run(list(run.values()))
             results |= {(path, run[path].version): result for path, result in settled.items()}
         return [results[target] for target in zip(paths, versions, strict=True)]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookwarden.errors import StoreAccessError, StoreMigratingError, StoreUnavailableError
+from bookwarden.errors import StoreAccessError, StoreMigratingError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore import zookeeper_requests as wire
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import Target
+from bookwarden.metastore.doomed_nodes import BatchDelete, Target
+from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.request_batches import halves, split
 from bookwarden.metastore.write_conditions import NoConditions, WriteConditions
@@ -44,37 +45,31 @@ class _Delete:
 
 
 @dataclass
-class BatchDelete:
-    """One run of versioned deletes; ``results`` grows, by path, as nodes are settled.
+class ZooKeeperBatchDelete(BatchDelete):
+    """Versioned deletes in multis.
 
     A multi is all or nothing. When one is refused, its nodes are read again, those that cannot be deleted are
-    settled, and the others are sent once more. When its reply is lost, its nodes are read back: an absent one
-    counts as deleted (by us, or by someone who wanted the same), one that is as before is sent once more, in
-    smaller batches, since the batch itself may be what the server does not take. When the conditions forbid more
-    writes, those under way are waited for.
+    settled, and the others are sent once more. What is as before although a reply was lost is sent in smaller batches,
+    since the batch itself may be what the server does not take. When the conditions forbid more writes, those under
+    way are waited for.
     """
 
     session: ZooKeeperSession
     reader: BatchReader
     conditions: WriteConditions = field(default_factory=NoConditions)
-    results: dict[str, DeleteResult] = field(default_factory=dict)
-    _sent: bool = False
     _access_refused: bool = False
     _forbidden: StoreMigratingError | None = None
 
-    def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
-        """Delete the nodes, whose paths differ; raise only if none of them can have been deleted."""
+    def _send_and_settle(self, targets: Sequence[Target]) -> None:
         settings = self.session.connection
         size = self.session.pace.most_nodes(settings.batch_size)
         batches = split(targets, size, settings.max_request_bytes, _all_paths)
         try:
             self._work_off(deque(batches), self.session.deadline())
-        except StoreUnavailableError as error:
-            if not self._sent:
-                raise
-            _LOG.warning("a batch of deletes ends with outcomes unknown: %s", error)
         except StoreAccessError:
             self._access_refused = True
+
+    def _end(self, targets: Sequence[Target]) -> None:
         if self._forbidden is not None:
             if not self._sent:
                 raise self._forbidden
@@ -82,7 +77,9 @@ class BatchDelete:
             _LOG.warning("%d of %d deletes were not sent: %s", left, len(targets), self._forbidden)
         if self._access_refused and DeleteResult.DELETED not in self.results.values():
             raise StoreAccessError(f"{len(targets)} nodes cannot be deleted: {ACCESS_REFUSED_TEXT}")
-        return dict.fromkeys([target.path for target in targets], DeleteResult.UNKNOWN) | self.results
+
+    def _read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
+        return self.reader.read(paths, deadline)
 
     def _work_off(self, queue: deque[list[Target]], deadline: Deadline) -> None:
         window: deque[_Delete] = deque()
@@ -182,21 +179,11 @@ class BatchDelete:
         again = self._still_to_delete(rest, deadline)
         return [again] if again else []
 
-    def _still_to_delete(self, targets: list[Target], deadline: Deadline) -> list[Target]:
-        """Read the nodes again, settle those that are gone or changed, return the others."""
-        again = []
-        rows = self.reader.read([target.path for target in targets], deadline)
-        for target, row in zip(targets, rows, strict=True):
-            result = target.result_of(row)
-            if result is None:
-                again.append(target)
-            else:
-                self._record([target], result)
-                deadline.progress()
+    def _still_to_delete(self, targets: Sequence[Target], deadline: Deadline) -> list[Target]:
+        again = super()._still_to_delete(targets, deadline)
+        if len(again) < len(targets):
+            deadline.progress()
         return again
-
-    def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
-        self.results.update(dict.fromkeys([target.path for target in targets], result))
 
 
 def _all_paths(target: Target) -> str:
