@@ -86,3 +86,30 @@ while_migrating_option: Callable[[Any], Any] = click.option(
     expose_value=False,
     help="While Pulsar moves its metadata: updates of it wait for the end, or fail at once.",
 )
+
+
+def _choose_output(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    invocation = context.find_object(Invocation)
+    if invocation is not None and value is not None:
+        invocation.output = value
+
+
+output_option: Callable[[Any], Any] = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    callback=_choose_output,
+    expose_value=False,
+    help="As the global option of this name.",
+)
+
+
+def max_reads_option(what: str) -> Callable[[Any], Any]:
+    """Let a command take --max-reads-per-second as ``limit``; the help goes on with what is read."""
+    kind = click.FloatRange(min=0, min_open=True)
+    return click.option("--max-reads-per-second", "limit", type=kind, metavar="N", help=f"Nodes read {what}")
+
+
+def show_option(what: str) -> Callable[[Any], Any]:
+    """Let a command take --show, how much of a result it lists; the help says what."""
+    return click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help=what)

@@ -10,7 +10,7 @@ import click
 
 from bookwarden.cli.difference_files import difference_file
 from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.migration_counters import counters
 from bookwarden.cli.migration_preflight import preflight
 from bookwarden.cli.migration_rehearse import rehearse
@@ -65,18 +65,11 @@ for _command in (preflight, rehearse, start, status, watch, counters):
     metavar="FILE",
     help="Write all differences to this .parquet or .jsonl file; with --spark to this new folder.",
 )
-@click.option(
-    "--show", type=click.IntRange(min=0), default=20, show_default=True, help="Differences of each class to list."
-)
+@show_option("Differences of each class to list.")
 @click.option("--spark", is_flag=True, help="Compare on a Spark that is started here, with all its cores.")
 @click.option("--resume", is_flag=True, help="Go on with what --spark began in the folder of --differences.")
-@click.option(
-    "--max-reads-per-second",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Nodes read from each of both stores in a second. Default: no limit but that of the settings.",
-)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@max_reads_option("from each of both stores in a second. Default: no limit but that of the settings.")
+@output_option
 @pass_invocation
 def verify(
     invocation: Invocation,
@@ -87,19 +80,15 @@ def verify(
     show: int,
     spark: bool,
     resume: bool,
-    max_reads_per_second: float | None,
-    output: str | None,
+    limit: float | None,
 ) -> None:
     """Compare all nodes of a migrated store with the source.
 
     Reads only. Ends with 0 where the target has every node of the source as it was, and with 22 where it does not;
     what was written to the target after the switch is counted, and is no fault.
     """
-    if output is not None:
-        invocation.output = output
     if resume and not (spark and place):
         raise click.UsageError("--resume goes on with --spark in the folder that --differences names")
-    limit = max_reads_per_second
     if spark:
         found = verify_on_spark(invocation, source, target, VersionRule(versions), place, show, limit, resume=resume)
     else:

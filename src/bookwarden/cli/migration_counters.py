@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.migration_status import output_option, source_option
+from bookwarden.cli.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.migration_status import source_option
 from bookwarden.cli.node_progress import node_progress
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.counters_context import CountersContext
@@ -34,13 +34,11 @@ Why, and what may happen before it is done: docs/metadata-migration.md, 'Counter
 )
 @output_option
 @pass_invocation
-def counters(invocation: Invocation, source: str | None, execute: bool, count_up: bool, output: str | None) -> None:
+def counters(invocation: Invocation, source: str | None, execute: bool, count_up: bool) -> None:
     """Keep a migrated store from giving a ledger id twice.
 
     Run it with --execute right after COMPLETED. Without, it reads only. May be repeated, and interrupted, at any time.
     """
-    if output is not None:
-        invocation.output = output
     if count_up and not execute:
         raise click.UsageError("--count-up is for --execute")
     with CountersContext(invocation.settings, source=source) as context:

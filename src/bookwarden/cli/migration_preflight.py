@@ -6,8 +6,8 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.migration_status import output_option, source_option
+from bookwarden.cli.invocation import Invocation, max_reads_option, output_option, pass_invocation
+from bookwarden.cli.migration_status import source_option
 from bookwarden.cli.node_progress import node_progress
 from bookwarden.cli.output import Column, Document, Note, Table, counted
 from bookwarden.migration.preflight import Finding, Verdict, failing, judge
@@ -19,12 +19,7 @@ WOULD_FAIL: Final = 23
 target_option = click.option(
     "--target", required=True, metavar="URL", help="Where the metadata is to go: oxia://host:port/namespace."
 )
-reads_option = click.option(
-    "--max-reads-per-second",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Nodes read from the source in a second. Default: no limit but that of the settings.",
-)
+reads_option = max_reads_option("from the source in a second. Default: no limit but that of the settings.")
 read_only_option = click.option(
     "--read-only", is_flag=True, help="Write no key to an empty target: how it sorts its keys stays unknown."
 )
@@ -50,18 +45,14 @@ def preflight(
     invocation: Invocation,
     target: str,
     source: str | None,
-    max_reads_per_second: float | None,
+    limit: float | None,
     read_only: bool,
-    output: str | None,
 ) -> None:
     """Say what would let a migration fail.
 
     Looks at the flag, the brokers, the bookies, every process that keeps nodes in the source, the whole source, and
     the target. Changes nothing; into an empty target one key is written and deleted, to see how it sorts them.
     """
-    if output is not None:
-        invocation.output = output
-    limit = max_reads_per_second
     with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
         findings, found = examine(invocation, control, target, read_only=read_only)
         invocation.write(describe(control.source_url, target, findings, found))

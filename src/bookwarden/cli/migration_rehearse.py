@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from bookwarden.cli.differences import DIFFERENCES_FOUND, describe_difference
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.node_progress import node_progress
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.migration.difference_rows import row_of
@@ -37,20 +37,9 @@ How to read it, and what to do about what it finds: docs/metadata-migration-rehe
 @click.option("--source", metavar="URL", help="The store to copy, or a snapshot. Default: metadata_store.urls.")
 @click.option("--clean", is_flag=True, help="Remove the copy afterwards, and before it what an earlier one left.")
 @click.option("--only-clean", is_flag=True, help="Remove what an earlier one left, and do nothing else.")
-@click.option(
-    "--max-reads-per-second",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Nodes read from each of both stores in a second. Default: no limit but that of the settings.",
-)
-@click.option(
-    "--show",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    help="Nodes to list that are not as they should.",
-)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@max_reads_option("from each of both stores in a second. Default: no limit but that of the settings.")
+@show_option("Nodes to list that are not as they should.")
+@output_option
 @pass_invocation
 def rehearse(
     invocation: Invocation,
@@ -58,18 +47,14 @@ def rehearse(
     source: str | None,
     clean: bool,
     only_clean: bool,
-    max_reads_per_second: float | None,
+    limit: float | None,
     show: int,
-    output: str | None,
 ) -> None:
     """Copy the metadata to a scratch namespace, as a migration would.
 
     Tells how long a migration will take, which nodes would make it fail, and whether the copy is right. The store in
     use is only read. Ends with 0 where a migration would end well, and with 22 where it would not.
     """
-    if output is not None:
-        invocation.output = output
-    limit = max_reads_per_second
     with RehearsalContext(invocation.settings, target=target, source=source, max_reads_per_second=limit) as context:
         left = context.clean(invocation.say) if clean or only_clean else 0
         if only_clean:

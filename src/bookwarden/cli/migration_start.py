@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.migration_preflight import (
     WOULD_FAIL,
     describe,
@@ -16,7 +16,7 @@ from bookwarden.cli.migration_preflight import (
     reads_option,
     target_option,
 )
-from bookwarden.cli.migration_status import output_option, source_option
+from bookwarden.cli.migration_status import source_option
 from bookwarden.cli.migration_watch import watch_to_the_end
 from bookwarden.cli.questions import confirm, yes_option
 from bookwarden.errors import PulsarError, RefusedError
@@ -48,20 +48,16 @@ def start(
     invocation: Invocation,
     target: str,
     source: str | None,
-    max_reads_per_second: float | None,
+    limit: float | None,
     read_only: bool,
     force: bool,
     no_watch: bool,
     yes: bool,
-    output: str | None,
 ) -> None:
     """Move the metadata of a running cluster to Oxia.
 
     Runs the pre-flight, asks, has the broker of pulsar.admin_url begin, and watches until it is over.
     """
-    if output is not None:
-        invocation.output = output
-    limit = max_reads_per_second
     with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
         findings, found = examine(invocation, control, target, read_only=read_only)
         bad = failing(findings)

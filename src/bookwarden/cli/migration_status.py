@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, moment
 from bookwarden.clusters.pulsar.migration_admin import BrokerStatus
 from bookwarden.errors import BookwardenError
@@ -18,7 +18,6 @@ MIGRATION_FAILED: Final = 24
 UNDER_WAY: Final = 25
 
 source_option = click.option("--source", metavar="URL", help="The store that is moved. Default: metadata_store.urls.")
-output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option.")
 
 _EPILOG = """\b
 Exit codes: 0 nothing was begun, or COMPLETED; 24 FAILED; 25 under way (PREPARATION, COPYING).
@@ -31,14 +30,12 @@ What to do in each phase: docs/metadata-migration.md."""
 @source_option
 @output_option
 @pass_invocation
-def status(invocation: Invocation, source: str | None, output: str | None) -> None:
+def status(invocation: Invocation, source: str | None) -> None:
     """Say how far a migration is.
 
     The flag and the participants are read from the source itself, so it works without a broker; what the broker
     answers is shown beside it. The flag counts.
     """
-    if output is not None:
-        invocation.output = output
     with MigrationControl(invocation.settings, source=source) as control:
         look = control.look()
         broker, trouble = _ask(control)

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.migration_preflight import reads_option
-from bookwarden.cli.migration_status import MIGRATION_FAILED, UNDER_WAY, output_option, source_option
+from bookwarden.cli.migration_status import MIGRATION_FAILED, UNDER_WAY, source_option
 from bookwarden.cli.output import counted, plain, printable
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
 from bookwarden.migration.survey import Survey
@@ -50,18 +50,14 @@ Exit codes: 0 COMPLETED; 24 FAILED, or the flag was removed; 25 not over within 
 def watch(
     invocation: Invocation,
     source: str | None,
-    max_reads_per_second: float | None,
+    limit: float | None,
     timeout: float | None,
-    output: str | None,
 ) -> None:
     """Follow a migration until it is COMPLETED or FAILED.
 
     Shows the phase, the seconds since writes were stopped, the participants that have not left, and how many of the
     source's nodes are in the target. With -o json one line for each change. Stopping it stops nothing.
     """
-    if output is not None:
-        invocation.output = output
-    limit = max_reads_per_second
     with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
         if control.look().phase is None:
             raise NotFoundError(

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
+from bookwarden.cli.invocation import Invocation, max_reads_option, output_option, pass_invocation
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
 from bookwarden.cli.output import Document, Note
 from bookwarden.cli.preflight import require_marking, require_spark
@@ -60,20 +60,14 @@ def orphans() -> None:
 @click.option(
     "--resume", metavar="SCAN", help="Go on with a scan that was paused or killed, or plan anew from what it read."
 )
-@click.option(
-    "--max-reads-per-second",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Nodes read from the metadata stores in a second, by all processes. Default: the setting.",
-)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@max_reads_option("from the metadata stores in a second, by all processes. Default: the setting.")
+@output_option
 @pass_invocation
 def scan(
     invocation: Invocation,
     snapshot: str | None,
     resume: str | None,
-    max_reads_per_second: float | None,
-    output: str | None,
+    limit: float | None,
 ) -> None:
     """Find the ledgers that nobody refers to, and plan what to do.
 
@@ -81,10 +75,9 @@ def scan(
     behind, and with 21 where data is lost: ledgers are missing, or their topics' lists lost them. Ctrl-C pauses it, and
     --resume goes on.
     """
-    _choose_output(invocation, output)
     if snapshot is not None and resume is not None:
         raise click.UsageError("--from belongs to a new scan; the one that is resumed reads what it was begun with")
-    settings = _with_limit(invocation.settings, max_reads_per_second)
+    settings = _with_limit(invocation.settings, limit)
     require_spark()
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
@@ -107,14 +100,13 @@ def plan() -> None:
 
 @plan.command("show")
 @click.argument("plan_id", metavar="[PLAN]", required=False)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@output_option
 @click.option(
     "--candidates", type=click.IntRange(min=0), default=20, show_default=True, help="Ledgers, and copies, to list."
 )
 @pass_invocation
-def show(invocation: Invocation, plan_id: str | None, output: str | None, candidates: int) -> None:
+def show(invocation: Invocation, plan_id: str | None, candidates: int) -> None:
     """Show what a plan has in it; the newest one unless it is named."""
-    _choose_output(invocation, output)
     plans = _plans(invocation.settings)
     found = plans.manifest(plan_id or _newest(plans))
     plans.verify(found)
@@ -125,11 +117,10 @@ def show(invocation: Invocation, plan_id: str | None, output: str | None, candid
 
 
 @orphans.command("list")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@output_option
 @pass_invocation
-def list_plans(invocation: Invocation, output: str | None) -> None:
+def list_plans(invocation: Invocation) -> None:
     """List the plans, and the scans that have none yet."""
-    _choose_output(invocation, output)
     _list(invocation)
 
 
@@ -175,15 +166,14 @@ def list_plans_here(invocation: Invocation) -> None:
     multiple=True,
     help="A topic (its managed ledger) or namespace that may be left without ledgers. May be repeated.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), help="As the global option of this name.")
+@output_option
 @pass_invocation
-def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[str, ...], output: str | None) -> None:
+def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[str, ...]) -> None:
     """Mark the orphans of a plan for deletion.
 
     The sweep verifies each again and deletes it. Without --execute the command only checks the plan and says what it
     would do. A run that was killed goes on where it was.
     """
-    _choose_output(invocation, output)
     settings = invocation.settings
     plans = _plans(settings)
     if execute:
@@ -264,11 +254,6 @@ def _newest(plans: PlanFiles) -> str:
     if not ids:
         raise NotFoundError(f"there is no plan in {plans.folder.location}: `bookwarden orphans scan` makes one")
     return ids[-1]
-
-
-def _choose_output(invocation: Invocation, output: str | None) -> None:
-    if output is not None:
-        invocation.output = output
 
 
 def _with_limit(settings: Settings, limit: float | None) -> Settings:
