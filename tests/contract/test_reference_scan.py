@@ -10,6 +10,7 @@ from bookwarden.ledgers.holders import CompactedHolder, CursorHolder, ManagedLed
 from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
+from servers.index_answers import is_referenced
 
 ROOT = "zk:one"
 
@@ -159,8 +160,8 @@ def test_all_roots_are_read_and_told_apart() -> None:
 @pytest.mark.parametrize("entries", [None, Entries(None)])
 def test_a_compacted_ledger_that_stands_in_an_entry_which_is_not_read_is_a_doubt(entries: Entries | None) -> None:
     index = scan(metadata_root(), entries)
-    assert index.is_referenced(18, CompactedHolder("t/n/persistent/a+b")) is None
-    assert index.is_referenced(18, ManagedLedgerHolder("t/n/persistent/a+b")) is False
+    assert is_referenced(index, 18, CompactedHolder("t/n/persistent/a+b")) is None
+    assert is_referenced(index, 18, ManagedLedgerHolder("t/n/persistent/a+b")) is False
     assert "ledger 90" in index.doubts[0].reason
 
 
@@ -180,7 +181,7 @@ def test_a_node_that_cannot_be_parsed_is_a_doubt_and_never_an_absence(path: str,
     store = metadata_root()
     change(store, path, value)
     index = scan(store, Entries(18))
-    assert index.is_referenced(199, holder) is None  # type: ignore[arg-type]
+    assert is_referenced(index, 199, holder) is None  # type: ignore[arg-type]
     assert [doubt.path for doubt in index.doubts if doubt.concerns(holder)] == [path]  # type: ignore[arg-type]
 
 

@@ -31,6 +31,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.avro import PendingDeletionCodec
 from servers.each_store import on_each_store
+from servers.pulsar_topics import unload
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers
@@ -80,7 +81,7 @@ class Site:
             for number in range(10):
                 producer.send(str(number).encode())
             producer.close()
-            self.topics.unload(name)
+            unload(self.admin, name)
         return name
 
     def ledgers(self, topic: str) -> list[int]:
@@ -174,7 +175,7 @@ def test_marks_in_whole_batches_and_those_left_over_share_the_partition_of_their
 def test_a_send_that_the_broker_refuses_is_reported_for_each_mark(site, count):
     mark = PendingDeletion(site.name("t"), LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 1)
     assert site.marker.mark([mark] * count).failed == ()
-    site.topics.terminate(site.deletion_topic)
+    site.admin.post(f"{topic_path(site.deletion_topic)}/terminate")
     report = site.marker.mark([mark] * count)
     assert [ledger.sent for ledger in report.ledgers] == [False] * count
     assert all("the broker answered" in str(ledger.failure) for ledger in report.failed)
@@ -220,7 +221,7 @@ def test_a_topic_trimmed_in_the_store_is_served_as_before_with_what_remains(site
     site.retain(-1)
     topic = site.rolled_topic("a", 3)
     site.acknowledge_all(topic)
-    site.topics.unload(topic)
+    unload(site.admin, topic)
     before = site.ledgers(topic)
 
     class Nobody:

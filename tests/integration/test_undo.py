@@ -25,6 +25,7 @@ from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.received import ReceivedMark
 from servers.deletion_site import DeletionSite
+from servers.pulsar_topics import unload
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers
@@ -108,16 +109,16 @@ def delete_two_ledgers(cluster: DevCluster, namespace: str, folder: Path) -> Del
 def _fill(site: DeletionSite, topic: str) -> None:
     """Make three full ledgers and leave the topic unloaded, so that nobody else writes its node."""
     admin = PulsarAdmin(connection_of(site.settings), timeout_s=60)
-    topics, client = Topics(admin), connection_of(site.settings).client()
+    client = connection_of(site.settings).client()
     try:
-        topics.create(topic)
+        Topics(admin).create(topic)
         client.subscribe(topic, "keeps", initial_position=pulsar.InitialPosition.Earliest).close()
         for start in range(0, len(MESSAGES), 10):
             producer = client.create_producer(topic)
             for message in MESSAGES[start : start + 10]:
                 producer.send(message)
             producer.close()
-            topics.unload(topic)
+            unload(admin, topic)
     finally:
         client.close()
         admin.close()

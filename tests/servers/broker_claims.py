@@ -21,6 +21,7 @@ from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.urls import open_store
+from servers.index_answers import is_referenced
 from servers.sweeping_site import SweepingSite
 
 SUBSCRIPTION = "my sub/1~"
@@ -63,7 +64,7 @@ def unfound(site: SweepingSite, ledger_ids: set[int]) -> list[int]:
     site.metadata.reference_scan.read_into(index)
     # Whatever brokers of this version have written is understood.
     assert not index.doubts
-    unnamed = [ledger_id for ledger_id in ledger_ids if index.is_referenced(ledger_id, None) is not True]
+    unnamed = [ledger_id for ledger_id in ledger_ids if is_referenced(index, ledger_id, None) is not True]
     return [ledger_id for ledger_id in unnamed if site.exists(ledger_id)]
 
 

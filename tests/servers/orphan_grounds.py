@@ -24,6 +24,7 @@ from bookwarden.ledgers.holders import CursorHolder, Holder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex
+from servers.index_answers import is_referenced
 from servers.topic_contents import read_back
 
 ENTRIES_PER_LEDGER = 10
@@ -152,7 +153,7 @@ class Grounds:
         return {
             ledger.ledger_id: holder
             for ledger, holder in stored
-            if index.is_referenced(ledger.ledger_id, holder) is False
+            if is_referenced(index, ledger.ledger_id, holder) is False
         }
 
     def on_bookie(self, ledger_ids: Collection[int]) -> set[int]:

@@ -15,6 +15,11 @@ from servers.topic_contents import read_back
 from servers.waiting import eventually
 
 
+def unload(admin: PulsarAdmin, topic: str) -> None:
+    """Let the owner close the topic; the next client loads it again."""
+    admin.put(f"{topic_path(topic)}/unload")
+
+
 class TopicUnderTest:
     """A persistent topic in a test's namespace; ``partitions`` 0 makes an unpartitioned one.
 
@@ -74,7 +79,7 @@ class TopicUnderTest:
 
     def unload(self) -> None:
         for partition in self.partitions:
-            self.admin.put(f"{topic_path(partition)}/unload")
+            unload(self.admin, partition)
 
     def backlog(self, subscription: str) -> int:
         """Sum the entries that the subscription has not acknowledged."""

@@ -34,6 +34,7 @@ from bookwarden.ledgers.references import (
     named_by_managed_ledger,
     named_by_schema,
 )
+from servers.index_answers import is_referenced
 
 TOPIC, ROOT = "t/n/persistent/a", "zk:one"
 ORDERS = Place(PlaceKind.MANAGED_LEDGER, TOPIC, "/managed-ledgers/t/n/persistent/a", ROOT)
@@ -61,37 +62,37 @@ def test_an_index_of_wanted_ledgers_keeps_no_others() -> None:
     index.add(ORDERS, [9, 3, 5])
     index.add(OTHER, [1])
     assert len(index) == 1
-    assert index.is_referenced(5, None) is True
-    assert index.is_referenced(9, None) is False
+    assert is_referenced(index, 5, None) is True
+    assert is_referenced(index, 9, None) is False
 
 
 def test_a_ledger_is_unreferenced_only_without_a_doubt_about_its_holder() -> None:
     index = ReferenceIndex()
     index.add(ORDERS, [5])
     holder = ManagedLedgerHolder(TOPIC)
-    assert index.is_referenced(6, holder) is False
+    assert is_referenced(index, 6, holder) is False
     index.note(doubt_about_cursor(TOPIC, "s", "/managed-ledgers/t/n/persistent/a/s", ROOT, "broken"))
-    assert index.is_referenced(6, holder) is False
-    assert index.is_referenced(6, CursorHolder(TOPIC, "s")) is None
-    assert index.is_referenced(6, BucketHolder(TOPIC, "s")) is None
-    assert index.is_referenced(6, CursorHolder(TOPIC, "other")) is False
-    assert index.is_referenced(6, CompactedHolder(TOPIC)) is False
-    assert index.is_referenced(6, None) is None
-    assert index.is_referenced(5, CursorHolder(TOPIC, "s")) is True
+    assert is_referenced(index, 6, holder) is False
+    assert is_referenced(index, 6, CursorHolder(TOPIC, "s")) is None
+    assert is_referenced(index, 6, BucketHolder(TOPIC, "s")) is None
+    assert is_referenced(index, 6, CursorHolder(TOPIC, "other")) is False
+    assert is_referenced(index, 6, CompactedHolder(TOPIC)) is False
+    assert is_referenced(index, 6, None) is None
+    assert is_referenced(index, 5, CursorHolder(TOPIC, "s")) is True
 
 
 def test_a_topic_that_cannot_be_read_may_be_a_shadow_of_any_other() -> None:
     index = ReferenceIndex()
     index.note(doubt_about_managed_ledger("/managed-ledgers/x", ROOT, "broken"))
-    assert index.is_referenced(6, ManagedLedgerHolder(TOPIC)) is None
-    assert index.is_referenced(6, SchemaHolder("t/n/a")) is False
+    assert is_referenced(index, 6, ManagedLedgerHolder(TOPIC)) is None
+    assert is_referenced(index, 6, SchemaHolder("t/n/a")) is False
     assert [doubt.path for doubt in index.doubts_about(ManagedLedgerHolder("any"))] == ["/managed-ledgers/x"]
 
 
 def test_a_doubt_about_nobody_in_particular_is_about_every_ledger() -> None:
     index = ReferenceIndex()
     index.note(Doubt("/pulsar/functions/x", ROOT, "broken"))
-    assert index.is_referenced(6, SchemaHolder("t/n/a")) is None
+    assert is_referenced(index, 6, SchemaHolder("t/n/a")) is None
     assert index.doubts == index.doubts_about(SchemaHolder("t/n/a"))
 
 

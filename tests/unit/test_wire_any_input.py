@@ -22,7 +22,7 @@ from bookwarden.wire.cursor import decode_cursor, decode_position_info
 from bookwarden.wire.envelope import Compression, unwrap, wrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.managed_ledger import decode_managed_ledger, remove_ledgers
-from bookwarden.wire.schema_locator import decode_schema_entry, decode_schema_locator
+from bookwarden.wire.schema_locator import decode_schema_locator
 
 SAMPLES = json.loads((Path(__file__).parents[1] / "data/pulsar_4_0_8_nodes.json").read_text())["samples"]
 CODEC = PendingDeletionCodec()
@@ -79,7 +79,6 @@ CASES = [
     Case("cursor", decode_cursor, [*_nodes("__compaction"), *_nodes("sub%2Fone")]),
     Case("position", decode_position_info, [b"\x08\x05\x10\x06\x22\x05\x0a\x01a\x10\x01"]),
     Case("schema locator", decode_schema_locator, SCHEMA),
-    Case("schema entry", decode_schema_entry, [b"\x12\x02{}"]),
     Case("ledger metadata", decode_ledger_metadata, [V3, V2, V1]),
     Case("own mark", CODEC.decode, [CODEC.encode(DELETION), b'{"ledgerId": 1, "topicName": "t/n/x"}']),
     Case("other mark", lambda raw: CODEC.decode(raw, OTHER_WRITER), [b"\x02\x0e\x00\x02x\x00\x00\x02\x02"]),

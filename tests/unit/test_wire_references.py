@@ -22,7 +22,7 @@ from bookwarden.wire.envelope import Compression, unwrap, wrap
 from bookwarden.wire.managed_ledger import decode_managed_ledger, remove_ledgers
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.pb import schema_locator_pb2 as schema_pb
-from bookwarden.wire.schema_locator import decode_schema_entry, decode_schema_locator
+from bookwarden.wire.schema_locator import decode_schema_locator
 
 UNKNOWN = b"\xfa\x01\x03new"  # field 31, three bytes
 OFFLOADED = pb.OffloadContext(
@@ -55,7 +55,7 @@ def test_a_managed_ledger_says_all_of_its_ledgers() -> None:
     )
     offload = OffloadInfo(-2, 3, True, True, 99, "S3", {"bucket": "b"}, (OffloadSegment(4, 5, True, ""),))
     assert decode_managed_ledger(message.SerializeToString()) == ManagedLedgerInfo(
-        (LedgerInfo(1, 2, 3, 4, offload), LedgerInfo(5)), Position(5, 6), {"k": "v"}
+        (LedgerInfo(1, 2, 3, 4, offload), LedgerInfo(5)), {"k": "v"}
     )
     assert offload.uuid == UUID("ffffffff-ffff-fffe-0000-000000000003")
     assert offload.segments[0].uuid == UUID("00000000-0000-0004-0000-000000000005")
@@ -167,12 +167,6 @@ def test_a_schema_refers_to_all_of_its_versions_but_not_to_placeholders() -> Non
     locator = decode_schema_locator(message.SerializeToString())
     assert locator.entries[0] == SchemaIndexEntry(1, Position(5, 0), b"h")
     assert locator.ledger_ids == {4, 5}
-
-
-def test_the_entry_of_a_schema_refers_to_earlier_versions() -> None:
-    message = schema_pb.SchemaEntry(schema_data=b"{}", index=[_version(0, 3)])
-    entry = decode_schema_entry(message.SerializeToString())
-    assert (entry.schema_data, entry.ledger_ids) == (b"{}", {3})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Formats: MLDataFormats.proto and SchemaStorageFormat.proto of Pulsar 4.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -95,7 +95,7 @@ class LedgerInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerInfo:
-    """The value of a managed ledger's node; ``terminated`` is the last position of a terminated topic.
+    """The value of a managed ledger's node.
 
     ``ledgers`` are by growing id, so that the last is the one that is written to, or was. ``puzzling`` are those of
     which the list, or what it says of their offloaded copies, has fields that are unknown to us: nothing is to be
@@ -103,7 +103,6 @@ class ManagedLedgerInfo:
     """
 
     ledgers: tuple[LedgerInfo, ...] = ()
-    terminated: Position | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     puzzling: frozenset[int] = frozenset()
 
@@ -182,10 +181,6 @@ class SchemaIndexEntry:
     hash: bytes
 
 
-def _stored_ledgers(entries: Iterable[SchemaIndexEntry]) -> frozenset[int]:
-    return frozenset(entry.position.ledger_id for entry in entries if entry.position.ledger_id >= 0)
-
-
 @dataclass(frozen=True, slots=True)
 class SchemaLocator:
     """The value of a schema's node: the current version first, then all versions of the index."""
@@ -195,20 +190,7 @@ class SchemaLocator:
     @property
     def ledger_ids(self) -> frozenset[int]:
         """The ledgers that this node refers to."""
-        return _stored_ledgers(self.entries)
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaEntry:
-    """The entry of a schema's ledger, with an index of earlier versions."""
-
-    schema_data: bytes
-    entries: tuple[SchemaIndexEntry, ...]
-
-    @property
-    def ledger_ids(self) -> frozenset[int]:
-        """The ledgers that this entry refers to."""
-        return _stored_ledgers(self.entries)
+        return frozenset(entry.position.ledger_id for entry in self.entries if entry.position.ledger_id >= 0)
 
 
 @dataclass(frozen=True, slots=True)

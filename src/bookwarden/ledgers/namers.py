@@ -49,13 +49,6 @@ class LedgerNamers(Generic[_T]):
                 index += 1
         return found
 
-    @property
-    def largest(self) -> int | None:
-        """The largest id that is named; None where none is."""
-        self.sort()
-        ends = (min(begin + self._part, self._sorted) - 1 for begin in range(0, self._sorted, self._part))
-        return max((self._ids[end] for end in ends), default=None)
-
     def sort(self) -> None:
         """Sort what was added since the last time, part by part in place."""
         count = len(self._ids)

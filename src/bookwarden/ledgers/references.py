@@ -192,13 +192,6 @@ class ReferenceIndex:
         """Return the doubts that concern a ledger of this holder."""
         return tuple(doubt for doubt in self.doubts if doubt.concerns(holder))
 
-    def is_referenced(self, ledger_id: int, holder: Holder | None) -> bool | None:
-        """Say whether any place names the ledger; None where a doubt about its holder leaves that open."""
-        self._file()
-        if self._places.of(ledger_id):
-            return True
-        return None if any(doubt.concerns(holder) for doubt in self._doubts) else False
-
     def _file(self) -> None:
         """Move what the nodes say that were added since into the compact arrays."""
         unfiled, self._unfiled = self._unfiled, []

@@ -104,12 +104,6 @@ class Folder:
         """Remove a file if it is there."""
         self._remove_path(self._path(name))
 
-    def remove_unfinished(self, name: str = "") -> None:
-        """Remove what interrupted writers left directly in a folder."""
-        for info in self._entries(name):
-            if info.base_name.startswith(_HIDDEN):
-                self._remove_path(info.path)
-
     def _entries(self, name: str) -> list[fs.FileInfo]:
         found: list[fs.FileInfo] = self._fs.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True))
         return found

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.brokers import read_compacted_ledgers
@@ -13,36 +11,6 @@ from bookwarden.clusters.pulsar.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.topic_positions import list_partitions, read_positions, subscription_path, topic_path
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
-
-
-@dataclass(frozen=True, slots=True)
-class BacklogQuota:
-    """What a broker does with a backlog beyond these limits; a limit that is not set is None."""
-
-    kind: str
-    policy: str
-    limit_bytes: int | None
-    limit_seconds: int | None
-
-    @property
-    def drops_messages(self) -> bool:
-        """Whether messages are dropped that no subscription has acknowledged."""
-        return self.policy == "consumer_backlog_eviction"
-
-
-@dataclass(frozen=True, slots=True)
-class NamespacePolicies:
-    """The policies of a namespace that decide how long messages stay; None where the brokers' defaults hold.
-
-    Retention is in minutes and MB; -1 means for ever.
-    """
-
-    ttl_seconds: int | None
-    backlog_quotas: tuple[BacklogQuota, ...]
-    retention_minutes: int | None
-    retention_mb: int | None
-    schema_compatibility: str = "UNDEFINED"
-    replication_clusters: tuple[str, ...] = field(default=())
 
 
 class Topics:
@@ -85,17 +53,9 @@ class Topics:
         cursors = read_positions(self._admin, topic).cursors
         return {name: Position(found.ledger_id, found.entry_id) for name, found in cursors.items()}
 
-    def unload(self, topic: str) -> None:
-        """Let the owner close the topic; the next client loads it again."""
-        self._admin.put(f"{topic_path(topic)}/unload")
-
     def trim(self, topic: str) -> None:
         """Remove the consumed ledgers that retention no longer holds, on all partitions."""
         self._admin.post(f"{topic_path(topic)}/trim")
-
-    def terminate(self, topic: str) -> None:
-        """Accept no more messages on this topic, which has no partitions."""
-        self._admin.post(f"{topic_path(topic)}/terminate")
 
     def delete_topic(self, topic: str, *, force: bool) -> None:
         """Delete the topic with all its partitions; `force` disconnects clients and drops subscriptions."""
@@ -110,28 +70,3 @@ class Topics:
     def delete_schema(self, topic: str) -> None:
         """Delete all versions of the topic's schema, with their ledgers."""
         self._schemas.delete(topic)
-
-    def namespace_policies(self, tenant: str, namespace: str) -> NamespacePolicies:
-        """Read the policies; NotFoundError if there is no such namespace."""
-        policies = self._admin.get_json(f"/namespaces/{quote(tenant)}/{quote(namespace)}")
-        retention = policies.get("retention_policies") or {}
-        return NamespacePolicies(
-            ttl_seconds=policies.get("message_ttl_in_seconds"),
-            backlog_quotas=tuple(
-                _quota(kind, quota) for kind, quota in sorted(policies.get("backlog_quota_map", {}).items())
-            ),
-            retention_minutes=retention.get("retentionTimeInMinutes"),
-            retention_mb=retention.get("retentionSizeInMB"),
-            schema_compatibility=str(policies.get("schema_compatibility_strategy", "UNDEFINED")),
-            replication_clusters=tuple(policies.get("replication_clusters", ())),
-        )
-
-
-def _quota(kind: str, quota: Mapping[str, Any]) -> BacklogQuota:
-    limit_bytes, limit_seconds = quota.get("limitSize", quota.get("limit", -1)), quota.get("limitTime", -1)
-    return BacklogQuota(
-        kind,
-        str(quota.get("policy", "")),
-        int(limit_bytes) if limit_bytes is not None and limit_bytes >= 0 else None,
-        int(limit_seconds) if limit_seconds is not None and limit_seconds > 0 else None,
-    )
