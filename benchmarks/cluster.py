@@ -15,12 +15,12 @@ import yaml
 
 from benchmarks.results import say
 from bookwarden.cli.dev import settings_of
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.deletion_topics import DeletionTopicsSetup
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings, load_settings
 from bookwarden.context import connection_of, deletion_topics_of
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.interruption import sigterm_unwinds
+from bookwarden.devcluster.processes.interruption import sigterm_unwinds
 from bookwarden.devcluster.temporary import temporary_files_in
 
 # Ledgers that were made a moment ago must not wait for the grace of ledgers that were made a moment ago.

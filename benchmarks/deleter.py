@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.doomed import DoomedLedgers
-from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.config import load_settings
 from bookwarden.context import MetadataContext
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch

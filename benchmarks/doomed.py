@@ -8,7 +8,7 @@ from itertools import islice
 
 from benchmarks.population import metadata_of
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 
 ROOT = "/ledgers"

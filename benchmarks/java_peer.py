@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bookwarden.devcluster.distribution import ensure_distribution
-from bookwarden.devcluster.java import find_java
+from bookwarden.devcluster.releases.distribution import ensure_distribution
+from bookwarden.devcluster.servers.java import find_java
 
 
 class JavaPeer:

@@ -15,10 +15,10 @@ from benchmarks.options import Options
 from benchmarks.population import Population
 from benchmarks.results import Result, compared, publish, say
 from bookwarden.context import MetadataContext, policy_of
-from bookwarden.deletion.journal import Journal, JournalRecord
-from bookwarden.deletion.journal_reading import JournalFolder, JournalReader
-from bookwarden.deletion.journal_writing import FileJournal
-from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.journal.entries import Journal, JournalRecord
+from bookwarden.deletion.journal.reading import JournalFolder, JournalReader
+from bookwarden.deletion.journal.writing import FileJournal
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark

@@ -21,7 +21,7 @@ from benchmarks.population import Population, zookeeper_of
 from benchmarks.processes import sweep_process
 from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.context import connection_of
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec

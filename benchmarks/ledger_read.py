@@ -12,7 +12,7 @@ from benchmarks.cluster import running_site
 from benchmarks.java_peer import JavaPeer, java_peer
 from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
-from bookwarden.clusters.bookkeeper.reader import open_ledger
+from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
 from bookwarden.context import MetadataContext
 from bookwarden.ledgers.metadata import StoredLedger
 

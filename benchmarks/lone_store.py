@@ -14,17 +14,17 @@ import yaml
 from benchmarks.cluster import temporary_home
 from benchmarks.population import create_nodes, zookeeper_at
 from benchmarks.results import say
-from bookwarden.devcluster.interruption import sigterm_unwinds
-from bookwarden.devcluster.oxia import OxiaServer
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.process import ServerProcess
-from bookwarden.devcluster.servers import ServerFactory, load_runtime
-from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts, store_url
-from bookwarden.metastore.oxia_connection import OxiaConnection
-from bookwarden.metastore.oxia_shards import OxiaCluster
-from bookwarden.metastore.oxia_writes import PendingWrite, ShardWriters
+from bookwarden.devcluster.processes.interruption import sigterm_unwinds
+from bookwarden.devcluster.processes.process import ServerProcess
+from bookwarden.devcluster.servers.oxia import OxiaServer
+from bookwarden.devcluster.servers.settings import ClusterOptions, ClusterPorts, store_url
+from bookwarden.devcluster.servers.specs import ServerFactory, load_runtime
+from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.shards import OxiaCluster
+from bookwarden.metastore.oxia.writes import PendingWrite, ShardWriters
 from bookwarden.metastore.paths import ancestors
-from bookwarden.metastore.zookeeper_session import Deadline
+from bookwarden.metastore.zookeeper.session import Deadline
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _PER_REQUEST = 500

@@ -18,7 +18,7 @@ from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
 from bookwarden.context import PhaseOneContext, connection_of
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec

@@ -31,12 +31,12 @@ from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import object_names
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.deletion.decide import DeletionPolicy
-from bookwarden.deletion.journal_writing import FileJournal
-from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.deletion.journal.writing import FileJournal
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.process import ServerProcess, ServerSpec
+from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy, StoreLocation
 from bookwarden.ledgers.outcomes import Outcome

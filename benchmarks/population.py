@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 
 from benchmarks.cluster import Site
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment

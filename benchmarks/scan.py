@@ -29,11 +29,11 @@ from benchmarks.processes import ScanProcess, Usage, measured, scan_process, tol
 from benchmarks.results import Result, compared, publish, say
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
-from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
+from bookwarden.pipelines.columns.ledgers import ledger_table
 from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.scan_ledgers import ledger_table
 
 COUNT = 100_000
 LEDGERS_PER_TOPIC = 50

@@ -28,16 +28,16 @@ from benchmarks.results import Result, publish, say
 from benchmarks.zookeeper_files import node, write_snapshot
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
-from bookwarden.clusters.pulsar.metadata_paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
-from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
-from bookwarden.devcluster.interruption import sigterm_unwinds
+from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
+from bookwarden.clusters.pulsar.references.scan import ReferenceScan
+from bookwarden.devcluster.processes.interruption import sigterm_unwinds
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.scan_snapshots import read_ledgers
 from bookwarden.wire.pb import managed_ledger_pb2
 
 COUNT = 1_000_000

@@ -14,8 +14,8 @@ import time
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings, load_settings
-from bookwarden.pipelines.orphan_scan import OrphanScan
-from bookwarden.pipelines.scan_driver import scan_session
+from bookwarden.pipelines.scan.driver import scan_session
+from bookwarden.pipelines.scan.operation import OrphanScan
 
 
 def main(settings_file: str) -> None:

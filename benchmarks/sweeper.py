@@ -16,7 +16,7 @@ import time
 
 from bookwarden.config import load_settings
 from bookwarden.pipelines.session import running_session
-from bookwarden.pipelines.sweep_driver import run_sweep
+from bookwarden.pipelines.sweep.driver import run_sweep
 
 
 def main(settings_file: str) -> None:

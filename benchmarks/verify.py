@@ -16,10 +16,10 @@ from benchmarks.doomed import FIRST_ID, DoomedLedgers
 from benchmarks.lone_store import lone_oxia, lone_zookeeper
 from benchmarks.options import Options
 from benchmarks.results import Result, publish, say
-from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.migration.comparison import Comparison
+from bookwarden.migration.comparison.stores import Comparison
 
 COUNT = 200_000
 _LEDGERS_PER_TOPIC = 20

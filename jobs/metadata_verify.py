@@ -12,8 +12,8 @@ import sys
 
 from bookwarden.config import load_settings
 from bookwarden.errors import BookwardenError
-from bookwarden.migration.findings import VersionRule
-from bookwarden.pipelines.verify_driver import VerificationRequest, run_verification
+from bookwarden.migration.comparison.findings import VersionRule
+from bookwarden.pipelines.verification.driver import VerificationRequest, run_verification
 
 # As a shell tells it of a command that SIGINT ended.
 _INTERRUPTED = 130

@@ -11,7 +11,7 @@ import sys
 
 from bookwarden.config import load_settings
 from bookwarden.errors import BookwardenError
-from bookwarden.pipelines.scan_driver import run_scan
+from bookwarden.pipelines.scan.driver import run_scan
 
 # As a shell tells it of a command that SIGINT ended.
 _INTERRUPTED = 130

@@ -12,7 +12,7 @@ import sys
 from bookwarden.config import load_settings
 from bookwarden.errors import BookwardenError
 from bookwarden.pipelines.session import running_session
-from bookwarden.pipelines.sweep_driver import run_sweep
+from bookwarden.pipelines.sweep.driver import run_sweep
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ import pulsar
 import pytest
 import urllib3
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.class_archives import quick_runtime, quick_spark_options

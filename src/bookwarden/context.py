@@ -11,58 +11,58 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
+from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
+from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
+from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT, BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.last_entries import LastEntries
-from bookwarden.clusters.bookkeeper.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
-from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
-from bookwarden.clusters.pulsar.brokers import Brokers
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.mark_decoder import MarkDecoder
-from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
-from bookwarden.clusters.pulsar.ownership import BundleOwnership
-from bookwarden.clusters.pulsar.readers import DeadLetterTopic
-from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.clusters.pulsar.retries import RetrySender
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry
-from bookwarden.clusters.pulsar.topics import Topics
-from bookwarden.clusters.pulsar.waiting_messages import WaitingMessages
+from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.readers import DeadLetterTopic
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.references.scan import ReferenceScan
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
+from bookwarden.clusters.pulsar.rest.brokers import Brokers
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import OffloadStoreSettings, Settings
 from bookwarden.deletion.dead_letters import DeadLetters
-from bookwarden.deletion.decide import DeletionPolicy
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
-from bookwarden.deletion.journal_reading import (
+from bookwarden.deletion.journal.reading import (
     JournalDamage,
     JournalFolder,
     JournalReader,
     SelectedDeletions,
     Selection,
 )
-from bookwarden.deletion.journal_writing import FileJournal, ObjectJournal
-from bookwarden.deletion.mark import Marker, MarkReport
-from bookwarden.deletion.removal import Removal
-from bookwarden.deletion.sent_on import FileSentRecords, ObjectSentRecords
-from bookwarden.deletion.sweeping import Sweep, SweepLimits
-from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
-from bookwarden.deletion.undo import Undo
+from bookwarden.deletion.journal.writing import FileJournal, ObjectJournal
+from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one.removal import Removal
+from bookwarden.deletion.phase_one.trimming import BrokerTrim, StoreTrim
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.sent_on import FileSentRecords, ObjectSentRecords
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.undo.operation import Undo
 from bookwarden.errors import MissingExtraError
 from bookwarden.ledgers.received import ReceivedMark, believed_properties
+from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.progress import MigrationTimes
+from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.migrating import MigratingStore
-from bookwarden.metastore.migrating_progress import MigrationTimes
-from bookwarden.metastore.migrations import Migrations
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.metastore.urls import open_store, path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import WriteProtectedStore, throttled

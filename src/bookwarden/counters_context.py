@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, NotFoundError, RefusedError
+from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
-from bookwarden.metastore.zookeeper import ZooKeeperStore
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.migration.counters import Counter, ledger_ids, producer_names
 from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
 
 if TYPE_CHECKING:
-    from bookwarden.metastore.oxia import OxiaStore
+    from bookwarden.metastore.oxia.store import OxiaStore
 
 # Source: BrokerService of 4.0 and 4.2, DistributedIdGenerator.
 _PRODUCER_NAMES: Final = "/counters/producer-name"
@@ -108,7 +108,7 @@ class CountersContext(Resources):
 def _as_oxia(store: MetadataStore, url: str) -> OxiaStore:
     if scheme_of(url) == "oxia":
         # Not before, for it needs libraries that not everybody has; whoever opened an Oxia has them.
-        from bookwarden.metastore.oxia import OxiaStore
+        from bookwarden.metastore.oxia.store import OxiaStore
 
         if isinstance(store, OxiaStore):
             return store

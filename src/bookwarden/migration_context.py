@@ -7,16 +7,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, MigrationState, read_flag
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreError
+from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState, read_flag
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
-from bookwarden.migration.comparison import ZOOKEEPERS_OWN, Comparison
-from bookwarden.migration.findings import DifferenceSink, VersionRule
+from bookwarden.migration.comparison.findings import DifferenceSink, VersionRule
+from bookwarden.migration.comparison.stores import ZOOKEEPERS_OWN, Comparison
 from bookwarden.resources import Resources
 
 _SOON_SECONDS: Final = 5.0

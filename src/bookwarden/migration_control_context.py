@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.migration_admin import BrokerStatus, MigrationAdmin
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, parse_flag
-from bookwarden.clusters.pulsar.migration_participants import Participant, read_participants
-from bookwarden.clusters.pulsar.registered_brokers import RegisteredBroker, read_registered_brokers
+from bookwarden.clusters.pulsar.metadata.participants import Participant, read_participants
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdmin
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker, read_registered_brokers
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, connection_of, open_single_store
 from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
+from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
@@ -173,8 +173,8 @@ class MigrationControl(Resources):
         if scheme_of(url) != "oxia":
             return f"{url} is no Oxia: brokers take a target that begins with oxia:// alone"
         try:
-            from bookwarden.metastore.oxia import OxiaStore
-            from bookwarden.metastore.oxia_probe import probe_namespace
+            from bookwarden.metastore.oxia.probe import probe_namespace
+            from bookwarden.metastore.oxia.store import OxiaStore
 
             store = self._target(url)
             assert isinstance(store, OxiaStore)

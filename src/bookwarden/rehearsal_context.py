@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bookwarden.clusters.pulsar.migration_flag import MigrationState, read_flag
 from bookwarden.config import Settings
 from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, RefusedError
+from bookwarden.metastore.following.flag import MigrationState, read_flag
 from bookwarden.metastore.interface import ScratchStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import TimedStore, throttled
-from bookwarden.migration.marker import Hold, LeaseTimes
-from bookwarden.migration.rehearsal import Rehearsal, RehearsalReport
-from bookwarden.migration.scratch import claim, clean, clean_own
+from bookwarden.migration.rehearsal.marker import Hold, LeaseTimes
+from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport
+from bookwarden.migration.rehearsal.scratch import claim, clean, clean_own
 from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.pulsar.other_roots import roots_on
-from bookwarden.clusters.pulsar.root_sample import NamedLedger, RootSample, sample_root
-from bookwarden.clusters.pulsar.shared_bookkeeper import LookedUp, ReadsLedgers, look_up, shared_ledger
+from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
+from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, ReadsLedgers, look_up, shared_ledger
 from bookwarden.config import Settings
 from bookwarden.context import MetadataContext, bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError

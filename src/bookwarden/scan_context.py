@@ -9,25 +9,25 @@ from typing import Protocol
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.offload.stores import OffloadStores
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.brokers import broker_clock
-from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
-from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
-from bookwarden.clusters.pulsar.reference_check import still_named
-from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
+from bookwarden.clusters.pulsar.references.check import still_named
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.config import Settings
 from bookwarden.context import (
     MetadataContext,
     bookkeeper_place_of,
     connection_of,
 )
-from bookwarden.deletion.mark import Marker
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import ConfigError, FormatError
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.snapshot.index import SnapshotIndex
+from bookwarden.metastore.snapshot.store import SnapshotStore
 from bookwarden.metastore.urls import scheme_of, split_chroot, with_chroot
-from bookwarden.metastore.zookeeper_snapshot_index import SnapshotIndex
-from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
 from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.apply_copies import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.oxia import OxiaServer
-from bookwarden.metastore.oxia import OxiaStore
-from bookwarden.metastore.oxia_connection import OxiaConnection
-from bookwarden.metastore.zookeeper import ZooKeeperStore
-from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
+from bookwarden.devcluster.servers.oxia import OxiaServer
+from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.store import OxiaStore
+from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from servers.each_store import is_tried_again
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.object_store import ObjectStore, running_object_store

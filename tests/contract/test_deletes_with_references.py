@@ -10,14 +10,14 @@ import pytest
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
 from bookwarden.context import MetadataContext
-from bookwarden.deletion.journal import JournalEntry
-from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.journal.entries import JournalEntry
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.outcomes import Outcome
 from contract.conftest import StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population
-from unit.test_sweeping import NOW, POLICY, Recorder, mark
+from unit.deletion.test_sweeping import NOW, POLICY, Recorder, mark
 
 ORDERS, INVOICES = ManagedLedgerHolder("t/ns/persistent/orders"), ManagedLedgerHolder("t/ns/persistent/invoices")
 

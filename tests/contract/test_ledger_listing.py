@@ -17,7 +17,7 @@ from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.pipelines.scan_ledgers import ledger_table
+from bookwarden.pipelines.columns.ledgers import ledger_table
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 FLAT, LEGACY, HYBRID, LONG = (

@@ -14,11 +14,11 @@ import pytest
 
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
+from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.migrating import MigratingStore
-from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
-from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.store_clock import StoreClock
 from servers.waiting import eventually
 

@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from bookwarden.devcluster.oxia import OxiaServer
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
+from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import StoreError, StoreMigratingError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
-from bookwarden.metastore.migrating import MigratingStore
-from bookwarden.metastore.migrating_progress import MigrationTimes
-from bookwarden.metastore.migration_phases import State
+from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.progress import MigrationTimes
+from bookwarden.metastore.following.store import MigratingStore
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.migration_coordinator import Coordinator

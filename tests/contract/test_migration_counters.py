@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration_counters import COUNTERS_BEHIND
+from bookwarden.cli.migration.counters import COUNTERS_BEHIND
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.config import load_settings
 from bookwarden.context import MetadataContext
-from bookwarden.devcluster.oxia import OxiaServer
+from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from servers.lone_zookeeper import LoneZooKeeper

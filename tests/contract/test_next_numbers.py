@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.errors import NotFoundError
-from bookwarden.metastore.oxia import OxiaStore
-from bookwarden.metastore.zookeeper import ZooKeeperStore
-from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
+from bookwarden.metastore.oxia.store import OxiaStore
+from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from contract.conftest import OxiaStoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 

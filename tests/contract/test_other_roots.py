@@ -9,14 +9,14 @@ from contextlib import closing
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.other_roots import roots_on
-from bookwarden.clusters.pulsar.root_sample import RootSample, sample_root
-from bookwarden.clusters.pulsar.shared_bookkeeper import LookedUp, shared_ledger
+from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.roots.sample import RootSample, sample_root
+from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, shared_ledger
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.zookeeper import ZooKeeperStore
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import Population
 

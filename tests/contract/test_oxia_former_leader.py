@@ -9,13 +9,13 @@ from itertools import count
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata_paths import cursor_path
-from bookwarden.deletion.sweeping import SweepLimits
+from bookwarden.clusters.pulsar.metadata.paths import cursor_path
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import StoreError, StoreUnavailableError
 from bookwarden.ledgers.holders import CursorHolder, LiveReferences, ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.metastore.oxia import OxiaStore
-from bookwarden.metastore.oxia_shards import ShardMap
+from bookwarden.metastore.oxia.shards import ShardMap
+from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.urls import open_store
 from servers.oxia_ensemble import OxiaEnsemble, OxiaMember
 from servers.population import ROOT

@@ -12,12 +12,12 @@ from uuid import uuid4
 import grpc
 import pytest
 
-from bookwarden.devcluster.oxia import OxiaServer, ensure_oxia
+from bookwarden.devcluster.servers.oxia import OxiaServer, ensure_oxia
 from bookwarden.errors import ConfigError, OutcomeUnknownError, StoreError, StoreUnavailableError, StoreWedgedError
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore.oxia import OxiaStore
-from bookwarden.metastore.oxia_shards import Shard
-from bookwarden.metastore.oxia_writes import PendingWrite
+from bookwarden.metastore.oxia.shards import Shard
+from bookwarden.metastore.oxia.store import OxiaStore
+from bookwarden.metastore.oxia.writes import PendingWrite
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.pb.oxia_client_pb2 import PutRequest, WriteRequest
 from contract.conftest import OxiaStoreMaker

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from bookwarden.clusters.pulsar import reference_pieces
-from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
-from bookwarden.clusters.pulsar.reference_pieces import (
+from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
+from bookwarden.clusters.pulsar.references import pieces as reference_pieces
+from bookwarden.clusters.pulsar.references.pieces import (
     TOPICS,
     PieceOfReferences,
     ReferencePiece,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.pulsar.reference_scan import ReferenceScan
+from bookwarden.clusters.pulsar.references.scan import ReferenceScan
 from bookwarden.errors import BookieError, StoreError
 from bookwarden.ledgers.holders import CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.references import PlaceKind, ReferenceIndex

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.references import MetadataReferences
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.errors import ConfigError, FormatError, LostRaceError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.holders import (
     CursorHolder,

@@ -11,11 +11,11 @@ import pytest
 
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.oxia import OxiaStore
-from bookwarden.metastore.oxia_connection import OxiaConnection
-from bookwarden.metastore.zookeeper import ZooKeeperStore
-from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
-from bookwarden.pipelines.sweep_lock import SweepLock
+from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.store import OxiaStore
+from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
+from bookwarden.pipelines.sweep.lock import SweepLock
 from servers.each_store import on_oxia
 from servers.waiting import eventually
 

@@ -10,32 +10,32 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.references import MetadataReferences
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import Settings, load_settings
 from bookwarden.context import MetadataContext, open_metadata_store
-from bookwarden.deletion.mark import Marker
-from bookwarden.deletion.sweeping import Sweep, SweepLimits
-from bookwarden.deletion.trimming import StoreTrim
-from bookwarden.devcluster.oxia import OxiaServer
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.trimming import StoreTrim
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import RefusedError, StoreMovedError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.migrating import MigratingStore
-from bookwarden.metastore.migration_phases import State
-from bookwarden.metastore.oxia import OxiaStore
-from bookwarden.pipelines.sweep_lock import SweepLock
+from bookwarden.metastore.oxia.store import OxiaStore
+from bookwarden.pipelines.sweep.lock import SweepLock
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
 from servers.migration_coordinator import Coordinator, copy_all
 from servers.population import Population
 from servers.waiting import eventually
-from unit.test_mark import Sender
-from unit.test_mark_operations import NODE, TOPIC, managed_ledger
-from unit.test_sweeping import NOW, POLICY, Recorder, mark
+from unit.deletion.test_mark import Sender
+from unit.deletion.test_mark_operations import NODE, TOPIC, managed_ledger
+from unit.deletion.test_sweeping import NOW, POLICY, Recorder, mark
 
 LEDGERS = 2000
 LEDGER_IDS = "/ledgers/idgen"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
-from bookwarden.clusters.pulsar.metadata_paths import cursor_path, managed_ledger_path
+from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path
 from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, UnknownReferences
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.undone import UndoneLedger
@@ -99,7 +99,7 @@ def test_a_broken_node_of_another_topic_delays_marks_and_costs_none_of_them_a_re
     assert site.outcomes(broken, 310) == [Outcome.RETRY]
     assert [what for what, _, _ in site.sent] == ["wait", "wait", "retry"]
     assert site.left(301, 302, 309, 310) == {301, 302, 309, 310}
-    assert [record.name for record in caplog.records].count("bookwarden.clusters.pulsar.references") == 1
+    assert [record.name for record in caplog.records].count("bookwarden.clusters.pulsar.references.live") == 1
     site.population.names(broken, [310])
     assert SweptStore(store, shadow_refresh=60).outcomes(holder, 301) == [Outcome.DELETED]
 

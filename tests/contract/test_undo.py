@@ -11,7 +11,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from contract.test_metadata_store import FACTORIES, Pair
-from unit.test_undo import GONE, SILENT, Site
+from unit.deletion.test_undo import GONE, SILENT, Site
 
 LEDGERS = range(7, 10)
 WHOLE, PART, NONE = LEDGERS

@@ -12,9 +12,9 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
-from bookwarden.deletion.journal import JournalEntry, UndoRecord, UndoStep
-from bookwarden.deletion.journal_reading import JournalDamage, JournalFolder, JournalReader
-from bookwarden.deletion.journal_writing import FileJournal
+from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep
+from bookwarden.deletion.journal.reading import JournalDamage, JournalFolder, JournalReader
+from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
@@ -31,10 +31,10 @@ import os, signal, sys
 from pathlib import Path
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
-from bookwarden.deletion.journal_reading import JournalFolder, JournalReader, SelectedDeletions, Selection
-from bookwarden.deletion.journal_writing import FileJournal
+from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, SelectedDeletions, Selection
+from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.ports import NoMigrations
-from bookwarden.deletion.undo import Undo
+from bookwarden.deletion.undo.operation import Undo
 from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from bookwarden.clusters.pulsar.brokers import TopicCompaction
-from bookwarden.clusters.pulsar.ownership import bundle_hash
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.clusters.pulsar.shadows import ShadowTopics, read_shadows
-from bookwarden.clusters.pulsar.unnamed_use import CLOCK_SKEW_MS
+from bookwarden.clusters.pulsar.metadata.ownership import bundle_hash
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.references.shadows import ShadowTopics, read_shadows
+from bookwarden.clusters.pulsar.references.unnamed_use import CLOCK_SKEW_MS
+from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
 from bookwarden.errors import BookieError, NotFoundError, PulsarAccessError, PulsarError, StoreUnavailableError
 from bookwarden.ledgers.holders import (
     BucketHolder,

@@ -20,8 +20,8 @@ from cryptography.x509.oid import NameOID
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.urls import open_store
-from bookwarden.metastore.zookeeper import ZooKeeperStore
-from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from contract.conftest import StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 

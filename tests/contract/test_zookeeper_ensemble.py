@@ -15,12 +15,12 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 
-from bookwarden.devcluster.readiness import zookeeper_mode
+from bookwarden.devcluster.servers.readiness import zookeeper_mode
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore import zookeeper_requests as wire
-from bookwarden.metastore.zookeeper import ZooKeeperStore
-from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper import requests as wire
+from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from servers.waiting import eventually
 from servers.zookeeper_ensemble import ZooKeeperEnsemble
 

@@ -11,7 +11,7 @@ import pytest
 
 from bookwarden.errors import OutcomeUnknownError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore.zookeeper import ZooKeeperStore
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from contract.conftest import StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.lossy_proxy import LossyProxy

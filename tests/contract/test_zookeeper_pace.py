@@ -11,11 +11,11 @@ import pytest
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.pacing import Pace
-from bookwarden.metastore.zookeeper import ZooKeeperStore
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from contract.conftest import StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.waiting import eventually
-from unit.test_throttle import Clock
+from unit.metastore.test_throttle import Clock
 
 
 def filled(store: ZooKeeperStore, count: int) -> list[str]:

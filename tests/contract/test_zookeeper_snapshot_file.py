@@ -14,10 +14,10 @@ from kazoo.exceptions import KazooException
 
 from bookwarden.errors import FormatError
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.metastore.zookeeper import ZooKeeperStore
-from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
-from bookwarden.metastore.zookeeper_snapshot import SnapshotFile
-from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
+from bookwarden.metastore.snapshot.file import SnapshotFile
+from bookwarden.metastore.snapshot.store import SnapshotStore
+from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.waiting import eventually
 

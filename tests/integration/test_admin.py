@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import (
     BookwardenError,
     ConfigError,

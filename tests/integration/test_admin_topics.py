@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
-from bookwarden.clusters.pulsar.backlog import SubscriptionBacklog
-from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
-from bookwarden.clusters.pulsar.ownership import BundleOwnership
-from bookwarden.clusters.pulsar.readers import DeadLetterTopic
-from bookwarden.clusters.pulsar.retries import RetrySender
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry
-from bookwarden.clusters.pulsar.topic_positions import read_positions, topic_path
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.readers import DeadLetterTopic
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.rest.topic_positions import read_positions, topic_path
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.inflight import count_in_flight
 from bookwarden.errors import NotFoundError, PulsarConflictError, PulsarUnavailableError

@@ -15,17 +15,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.bookkeeper.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookie import Bookie
-from bookwarden.clusters.bookkeeper.bookies import BookieOptions, Bookies
+from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.digests import Entry
+from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
+from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
+from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.digests import Entry
-from bookwarden.clusters.bookkeeper.reader import LedgerReader, open_ledger
-from bookwarden.clusters.bookkeeper.tls import BookieTls
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.devcluster.certificates import Authority
-from bookwarden.devcluster.distribution import ensure_distribution
-from bookwarden.devcluster.java import find_java
+from bookwarden.devcluster.releases.distribution import ensure_distribution
+from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import BookieUnavailableError, EntryAbsentError
 from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger

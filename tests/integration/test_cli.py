@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.producers import ConfirmedProducers
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.context import connection_of
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import NotFoundError

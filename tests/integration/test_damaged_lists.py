@@ -16,17 +16,17 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.pulsar.brokers import broker_clock
-from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.brokers import broker_clock
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.context import MetadataContext
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import Versioned
 from bookwarden.orphans.classes import Cause, LedgerClass
-from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_scan import OrphanScan
+from bookwarden.pipelines.scan.folder import plans_of
+from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from servers.deletion_site import DeletionSite
 from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds

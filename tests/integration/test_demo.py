@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.cli.failures import INTERRUPTED_EXIT_CODE
+from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
 from servers.each_store import on_oxia
 from servers.waiting import eventually
 

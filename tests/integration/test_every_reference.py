@@ -11,19 +11,19 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from bookwarden.clusters.bookkeeper.last_entries import LastEntries
-from bookwarden.clusters.pulsar import unnamed_use
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.clusters.pulsar.topic_positions import topic_path
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.references import unnamed_use
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.context import PhaseOneContext
-from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.distribution import ensure_distribution
-from bookwarden.devcluster.java import find_java
+from bookwarden.devcluster.releases.distribution import ensure_distribution
+from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, LiveReferences, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger

@@ -9,10 +9,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.deletion_topics import DeletionTopics, DeletionTopicsSetup, Provision
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, DeletionTopicsSetup, Provision
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.wire.avro import registry_schema

@@ -19,7 +19,7 @@ import pytest
 
 from bookwarden.context import connection_of
 from bookwarden.devcluster import DevCluster
-from bookwarden.devcluster.oxia import OxiaServer
+from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import MissingExtraError
 from servers.deletion_site import DeletionSite
 from servers.help_pages import EVERY_HELP, assert_every_command_helps

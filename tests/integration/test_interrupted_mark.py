@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bookwarden.cli.failures import INTERRUPTED_EXIT_CODE
+from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
 from bookwarden.context import backlog_of
 from bookwarden.devcluster import DevCluster
 from servers.deletion_site import DeletionSite

@@ -10,14 +10,14 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.mark_decoder import MarkDecoder
-from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.devcluster.cluster import DevCluster
-from bookwarden.devcluster.distribution import ensure_distribution
-from bookwarden.devcluster.java import find_java
+from bookwarden.devcluster.releases.distribution import ensure_distribution
+from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion

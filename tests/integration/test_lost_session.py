@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.config import load_settings
 from bookwarden.context import PhaseOneContext
 from bookwarden.devcluster import ClusterOptions, DevCluster

@@ -16,7 +16,7 @@ import urllib3
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookwarden.clusters.pulsar.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.context import connection_of
 from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
 from bookwarden.devcluster.ports import LOOPBACK, free_ports

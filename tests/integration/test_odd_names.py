@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.pulsar.topic_positions import (
+from bookwarden.clusters.pulsar.rest.topic_positions import (
     Position,
     create_subscription,
     list_topics,
     move_subscription,
     read_positions,
 )
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.rest.topics import Topics
 
 pytestmark = pytest.mark.servers
 

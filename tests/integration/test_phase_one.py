@@ -13,17 +13,17 @@ import pulsar
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
-from bookwarden.clusters.pulsar.ownership import BundleOwnership
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
-from bookwarden.clusters.pulsar.topic_positions import topic_path
-from bookwarden.clusters.pulsar.topics import Topics
-from bookwarden.deletion.mark import Marker
-from bookwarden.deletion.removal import Removal
-from bookwarden.deletion.trimming import BrokerTrim, StoreTrim
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.removal import Removal
+from bookwarden.deletion.phase_one.trimming import BrokerTrim, StoreTrim
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion

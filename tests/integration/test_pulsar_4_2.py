@@ -18,15 +18,15 @@ from pulsar.schema import StringSchema
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.topic_positions import topic_path
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.context import PhaseOneContext
-from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.jars import ensure_jars
-from bookwarden.devcluster.java import find_java
+from bookwarden.devcluster.releases.jars import ensure_jars
+from bookwarden.devcluster.servers.java import find_java
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import PlaceKind

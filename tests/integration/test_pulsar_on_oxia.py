@@ -10,11 +10,11 @@ import pulsar
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.oxia import ensure_oxia
-from bookwarden.devcluster.oxia_client import OxiaClient
+from bookwarden.devcluster.servers.oxia import ensure_oxia
+from bookwarden.devcluster.servers.oxia_client import OxiaClient
 
 # The first start on a machine builds Oxia.
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]

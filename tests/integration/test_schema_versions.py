@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry, WriterSchema
-from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import PulsarConflictError
 from bookwarden.wire.avro import registry_schema
 

@@ -14,10 +14,10 @@ import pulsar
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import load_settings
 from bookwarden.context import PhaseOneContext, connection_of
-from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.credentials import broker_credentials
 from bookwarden.ledgers.holders import ManagedLedgerHolder

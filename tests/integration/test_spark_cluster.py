@@ -21,7 +21,7 @@ from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines import archive
-from bookwarden.pipelines.orphan_folder import plans_of, scan_folder, scan_ids
+from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.processes import ProcessIdentity, descendants, identify
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.lone_zookeeper import running_zookeeper
@@ -204,7 +204,7 @@ def test_an_orphan_scan_is_submitted_paused_and_resumed_and_spark_submit_gives_i
     plans = plans_of(site.settings)
     assert [one.ledger_id for one in plans.all_candidates(plans.manifest(plan["plan"]["plan_id"]))] == [7]
     # The archive has no bytecode: what lies there was compiled because an executor imported it.
-    compiled = "app-*/*/env/bookwarden/pipelines/__pycache__/scan_reading.*.pyc"
+    compiled = "app-*/*/env/bookwarden/pipelines/scan/__pycache__/reading.*.pyc"
     assert [file for number in range(2) for file in workers.work_folder(number).glob(compiled)]
 
 
@@ -223,5 +223,5 @@ def assert_both_workers_ran_the_archive(workers: SparkCluster, tasks: Counter[st
     assert sum(tasks.values()) >= PARTITIONS
     for folder in folders:
         # The archive has no bytecode: what lies here was compiled because this executor imported it from here.
-        for module in ("deletion/__pycache__/sweeping", "pipelines/__pycache__/ledger_deletion"):
+        for module in ("deletion/phase_two/__pycache__/sweeping", "pipelines/sweep/__pycache__/query"):
             assert list((folder / "bookwarden").glob(f"{module}.*.pyc")), f"{folder} did not import {module}"

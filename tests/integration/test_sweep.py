@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.clusters.pulsar.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.context import connection_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder

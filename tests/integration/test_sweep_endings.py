@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.context import connection_of, in_flight_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import DataGoneError, StoppedFailingError
@@ -19,8 +19,8 @@ from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.pipelines import supervisor
-from bookwarden.pipelines.sweep_driver import run_sweep
+from bookwarden.pipelines.sweep import supervisor
+from bookwarden.pipelines.sweep.driver import run_sweep
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.population import Population
 

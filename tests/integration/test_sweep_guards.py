@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark.sql import Row, SparkSession
 
-from bookwarden.clusters.pulsar.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.context import connection_of, dead_letters_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import SparkError

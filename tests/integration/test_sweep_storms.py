@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.metastore.urls import open_store
 from servers.deletion_site import PARTITIONS, DeletionSite

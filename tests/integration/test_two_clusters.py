@@ -14,20 +14,20 @@ import pytest
 from pulsar.schema import StringSchema
 from pyspark.sql import SparkSession
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.brokers import broker_clock
-from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.brokers import broker_clock
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
 from bookwarden.context import MetadataContext
-from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
 from bookwarden.orphans.classes import LedgerClass
-from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_scan import OrphanScan
-from bookwarden.pipelines.sweep_driver import run_sweep
+from bookwarden.pipelines.scan.folder import plans_of
+from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.scan_context import OrphanApplyContext
 from servers.deletion_site import DeletionSite
 from servers.topic_contents import retain, send

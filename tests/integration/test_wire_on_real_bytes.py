@@ -12,8 +12,8 @@ import pytest
 from kazoo.client import KazooClient
 from pulsar.schema import StringSchema
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster.cluster import DevCluster
 from bookwarden.ledgers.names import TopicName
 from bookwarden.wire.cursor import decode_cursor

@@ -10,10 +10,10 @@ import pulsar
 from pulsar.schema import JsonSchema, Record, String, StringSchema
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.holders import CursorHolder, LiveReferences, ManagedLedgerHolder, SchemaHolder

@@ -25,10 +25,10 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.devcluster import ClusterOptions, DevCluster, cluster
-from bookwarden.devcluster.cache import Progress, ensure_entry
-from bookwarden.devcluster.java import Java, find_java
-from bookwarden.devcluster.servers import Runtime, load_runtime
-from bookwarden.devcluster.settings import PULSAR_VERSIONS
+from bookwarden.devcluster.releases.cache import Progress, ensure_entry
+from bookwarden.devcluster.servers.java import Java, find_java
+from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden.devcluster.servers.specs import Runtime, load_runtime
 from servers.topic_contents import send
 
 _FORMAT = 1

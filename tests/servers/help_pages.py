@@ -7,7 +7,7 @@ EVERY_HELP = """
 import json, sys
 import click
 from click.testing import CliRunner
-from bookwarden.cli.late import LateCommand
+from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.main import cli
 
 def paths(group, path=()):

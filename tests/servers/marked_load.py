@@ -13,9 +13,9 @@ from pathlib import Path
 
 import yaml
 
-from bookwarden.clusters.pulsar.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.context import connection_of, in_flight_of
-from bookwarden.deletion.named_ledgers import waive_the_list
+from bookwarden.deletion.phase_one.named_ledgers import waive_the_list
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import PulsarError, PulsarUnavailableError
 from bookwarden.ledgers.holders import ManagedLedgerHolder

@@ -14,13 +14,21 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH, read_flag
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import DevCluster, ServerProcess
+from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
+from bookwarden.metastore.following.readings import COORDINATOR_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.migrating_flag import COORDINATOR_PATH, PARTICIPANTS_PATH
+from bookwarden.metastore.snapshot.transaction_log import (
+    Change,
+    Closed,
+    Created,
+    Deleted,
+    Replaced,
+    logs_after,
+    read_logs,
+)
 from bookwarden.metastore.urls import open_store
-from bookwarden.metastore.zookeeper_log import Change, Closed, Created, Deleted, Replaced, logs_after, read_logs
 from bookwarden.processes import descendants, identify
 from servers.waiting import eventually
 

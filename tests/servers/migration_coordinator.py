@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.errors import LostRaceError
+from bookwarden.metastore.following.flag import MIGRATION_PATH
+from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
 
 
 class Coordinator:

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers import ServerFactory
+from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
 from servers.class_archives import quick_runtime
 

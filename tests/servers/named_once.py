@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.holders import CompactedHolder
 from bookwarden.ledgers.references import Doubt

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from bookwarden.devcluster.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
+from bookwarden.devcluster.servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 
 __all__ = ["ACCESS_KEY", "REGION", "SECRET_KEY", "ObjectStore", "TroubledStore", "running_object_store"]
 

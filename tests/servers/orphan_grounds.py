@@ -12,10 +12,10 @@ import pulsar
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from bookwarden.clusters.bookkeeper.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.context import MetadataContext
 from bookwarden.demo.census import list_ledger_ids
 from bookwarden.devcluster import DevCluster

@@ -16,7 +16,7 @@ from datetime import timedelta
 import pulsar
 import pytest
 
-from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import PulsarError
 from bookwarden.ledgers.holders import (
     BucketHolder,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pulsar
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.topic_positions import TopicPositions, read_positions, topic_path
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import TopicPositions, read_positions, topic_path
 from servers.topic_contents import read_back
 from servers.waiting import eventually
 

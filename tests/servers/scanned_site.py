@@ -15,10 +15,10 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
-from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_scan import OrphanScan
-from bookwarden.pipelines.scan_planning import ScanResult
-from bookwarden.pipelines.scan_stage import Progress
+from bookwarden.pipelines.scan.folder import plans_of
+from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.pipelines.scan.planning import ScanResult
+from bookwarden.pipelines.scan.stage import Progress
 from servers.population import ROOT, Population
 
 

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from bookwarden.clusters.pulsar.migration_flag import MIGRATION_PATH
 from bookwarden.errors import NotFoundError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
+from bookwarden.metastore.following.flag import MIGRATION_PATH
+from bookwarden.metastore.following.progress import MigrationTimes
+from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.migrating import MigratingStore
-from bookwarden.metastore.migrating_flag import PARTICIPANTS_PATH
-from bookwarden.metastore.migrating_progress import MigrationTimes
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
 
 T = TypeVar("T")

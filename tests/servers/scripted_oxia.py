@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from bookwarden.metastore.oxia_shards import hash_of
+from bookwarden.metastore.oxia.shards import hash_of
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 # In the place of a server: no one leads a shard, as between two elections.

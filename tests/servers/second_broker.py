@@ -11,8 +11,8 @@ import urllib3
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess, ServerSpec
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers import ServerFactory
-from bookwarden.devcluster.settings import ClusterPorts
+from bookwarden.devcluster.servers.settings import ClusterPorts
+from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
 from servers.class_archives import quick_runtime
 

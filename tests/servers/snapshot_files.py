@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.zookeeper_files import node, record, write_log, write_snapshot
 
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.zookeeper_snapshot import SnapshotFile
-from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
+from bookwarden.metastore.snapshot.file import SnapshotFile
+from bookwarden.metastore.snapshot.store import SnapshotStore
 
 Tree = dict[str, tuple[bytes, int, int, int]]
 

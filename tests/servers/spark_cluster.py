@@ -15,7 +15,7 @@ import urllib3
 
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.process import temporary_folder
+from bookwarden.devcluster.processes.process import temporary_folder
 
 _SUBMIT_SECONDS = 240.0
 SPARK_HOME = Path(pyspark.__file__).parent

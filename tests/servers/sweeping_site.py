@@ -9,7 +9,7 @@ from types import TracebackType
 from bookwarden.config import Settings
 from bookwarden.context import MetadataContext, SweepContext, policy_of
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.ledgers.holders import Holder
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import OutcomeRow

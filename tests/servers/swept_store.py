@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.deletion.decide import DeletionPolicy
-from bookwarden.deletion.journal import JournalEntry
-from bookwarden.deletion.named_ledgers import mark_of_holder
-from bookwarden.deletion.returning_ids import DoubtsIds
-from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.deletion.journal.entries import JournalEntry
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.returning_ids import DoubtsIds
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.holders import Holder
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow

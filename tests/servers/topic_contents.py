@@ -6,9 +6,9 @@ from typing import Any
 
 import pulsar
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.names import TopicName
 from servers.sweeping_site import SweepingSite
 from servers.waiting import eventually

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import urllib3
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, ServerProcess, ServerSpec
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers import ServerFactory
-from bookwarden.devcluster.settings import ClusterPorts
+from bookwarden.devcluster.servers.settings import ClusterPorts
+from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
 from servers.class_archives import quick_runtime
 

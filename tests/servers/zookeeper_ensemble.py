@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.readiness import zookeeper_mode
+from bookwarden.devcluster.servers.readiness import zookeeper_mode
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.waiting import eventually
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bookwarden.clusters.pulsar.brokers import TopicCompaction
+from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
 from bookwarden.errors import BookieUnavailableError, NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.retries import RetrySender
-from bookwarden.clusters.pulsar.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.errors import PulsarUnavailableError
 from bookwarden.ledgers.holders import Holder
 from bookwarden.ledgers.pending_deletion import PendingDeletion

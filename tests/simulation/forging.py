@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import signed_halves

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 
-from bookwarden.deletion.journal import JournalEntry, JournalRecord
-from bookwarden.deletion.journal_writing import header
-from bookwarden.deletion.sent_on import SentOn
+from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord
+from bookwarden.deletion.journal.writing import header
+from bookwarden.deletion.phase_two.sent_on import SentOn
 from bookwarden.errors import StoreUnavailableError
 
 from .faults import CALM, Clock, Faults

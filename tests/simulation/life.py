@@ -9,16 +9,16 @@ from typing import TypeVar
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.undone import UNDONE_ROOT, UndoneLedgers
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.deletion.decide import DeletionPolicy
-from bookwarden.deletion.journal_reading import JournalReader, SelectedDeletions, Selection
-from bookwarden.deletion.mark import Marker
-from bookwarden.deletion.named_ledgers import marks_of_ids
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.deletion.journal.reading import JournalReader, SelectedDeletions, Selection
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
+from bookwarden.deletion.phase_one.removal import Removal
+from bookwarden.deletion.phase_one.trimming import BrokerTrim
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.ports import NoMigrations
-from bookwarden.deletion.removal import Removal
-from bookwarden.deletion.trimming import BrokerTrim
-from bookwarden.deletion.undo import Undo
-from bookwarden.deletion.undo_rows import UndoOutcome
+from bookwarden.deletion.undo.operation import Undo
+from bookwarden.deletion.undo.rows import UndoOutcome
 from bookwarden.errors import BookwardenError, NotFoundError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.orphans.apply import Apply

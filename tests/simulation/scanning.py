@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
-from bookwarden.clusters.pulsar.namespaces import known_namespaces, known_tenants
-from bookwarden.clusters.pulsar.other_roots import roots_on
-from bookwarden.clusters.pulsar.reference_pieces import PieceOfNodes, ReferencePieces
-from bookwarden.clusters.pulsar.root_sample import sample_root
+from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
+from bookwarden.clusters.pulsar.references.pieces import PieceOfNodes, ReferencePieces
+from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.roots.sample import sample_root
 from bookwarden.ledgers.holders import BucketHolder, CursorHolder
 from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.listing import ListedLedger, ListedReference

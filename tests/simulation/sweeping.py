@@ -13,16 +13,16 @@ from pyarrow import ArrowException
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.deletion.decide import DeletionPolicy
-from bookwarden.deletion.sweeping import Sweep, SweepLimits
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.errors import BookwardenError, RefusedError, StoreAccessError
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType
 from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID, ReceivedMark
 from bookwarden.metastore.store_clock import StoreClock
-from bookwarden.pipelines.outcome_table import outcome_batch
-from bookwarden.pipelines.proven_roots import LOOK_AGAIN_SECONDS
+from bookwarden.pipelines.sweep.outcome_table import outcome_batch
+from bookwarden.pipelines.sweep.proven_roots import LOOK_AGAIN_SECONDS
 
 from . import nodes
 from .adapters import Brokers, Entries, ObjectStore

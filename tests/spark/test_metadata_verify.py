@@ -15,22 +15,22 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from bookwarden.cli.differences import DIFFERENCES_FOUND
 from bookwarden.cli.main import cli
+from bookwarden.cli.migration.differences import DIFFERENCES_FOUND
 from bookwarden.config import load_settings
-from bookwarden.devcluster.oxia import OxiaServer
+from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.migration.copying import Copy
-from bookwarden.migration.findings import VersionRule
-from bookwarden.migration.marker import MARKER, LeaseTimes
-from bookwarden.migration.scratch import claim
-from bookwarden.pipelines import store_comparison
-from bookwarden.pipelines.scan_files import ScanFolder
-from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.store_comparison import ComparedStores, StoreComparison
+from bookwarden.migration.comparison.findings import VersionRule
+from bookwarden.migration.rehearsal.copying import Copy
+from bookwarden.migration.rehearsal.marker import MARKER, LeaseTimes
+from bookwarden.migration.rehearsal.scratch import claim
+from bookwarden.pipelines.scan.files import ScanFolder
+from bookwarden.pipelines.scan.stage import Stages
+from bookwarden.pipelines.verification import store_comparison
+from bookwarden.pipelines.verification.store_comparison import ComparedStores, StoreComparison
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import CURSORS, LEDGERS, filled_root
 

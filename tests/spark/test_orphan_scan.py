@@ -22,19 +22,7 @@ from bookwarden.ledgers.references import Doubt, HoldersBelow, PlaceKind
 from bookwarden.orphans.classify import Knowledge
 from bookwarden.orphans.plan import Emptied
 from bookwarden.orphans.summary import ForeignOwner, InsideList
-from bookwarden.pipelines import scan_lock
-from bookwarden.pipelines.candidate_tables import ORPHANS
-from bookwarden.pipelines.folders import Folder
-from bookwarden.pipelines.missing_ledgers import absent_references, pieces_with_references
-from bookwarden.pipelines.orphan_classes import Classification, ClassifyPiece
-from bookwarden.pipelines.orphan_join import LedgerJoin
-from bookwarden.pipelines.scan_files import ScanFolder, Seal
-from bookwarden.pipelines.scan_ids import compare_ids
-from bookwarden.pipelines.scan_lock import alone
-from bookwarden.pipelines.scan_reading import HOLDER_TABLES, OF_LOGS, SAID_GONE, holders_in
-from bookwarden.pipelines.scan_rows import read_table
-from bookwarden.pipelines.scan_stage import Stages
-from bookwarden.pipelines.scan_tables import (
+from bookwarden.pipelines.columns.tables import (
     CHANGES,
     HOLDERS,
     LEDGERS,
@@ -44,6 +32,18 @@ from bookwarden.pipelines.scan_tables import (
     doubt_of,
     stored_doubt,
 )
+from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.plans.candidate_tables import ORPHANS
+from bookwarden.pipelines.scan import lock as scan_lock
+from bookwarden.pipelines.scan.classes import Classification, ClassifyPiece
+from bookwarden.pipelines.scan.files import ScanFolder, Seal
+from bookwarden.pipelines.scan.ids import compare_ids
+from bookwarden.pipelines.scan.join import LedgerJoin
+from bookwarden.pipelines.scan.lock import alone
+from bookwarden.pipelines.scan.missing_ledgers import absent_references, pieces_with_references
+from bookwarden.pipelines.scan.reading import HOLDER_TABLES, OF_LOGS, SAID_GONE, holders_in
+from bookwarden.pipelines.scan.rows import read_table
+from bookwarden.pipelines.scan.stage import Stages
 
 # Spark's workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

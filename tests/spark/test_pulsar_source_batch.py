@@ -15,7 +15,7 @@ from pulsar.schema import AvroSchema, Integer, Record
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import DevCluster
 from bookwarden.pipelines.pulsar_source import options_of
 from servers.pulsar_topics import TopicUnderTest

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bookwarden.clusters.pulsar.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import PulsarError
 from servers.pulsar_topics import TopicUnderTest

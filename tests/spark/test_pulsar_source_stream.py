@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from bookwarden.clusters.pulsar.topic_positions import (
+from bookwarden.clusters.pulsar.rest.topic_positions import (
     Position,
     create_subscription,
     move_subscription,

@@ -13,14 +13,14 @@ from benchmarks.zookeeper_files import create, node, record, write_log, write_sn
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata_paths import managed_ledger_path
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.config import load_settings
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.orphans.classes import LedgerClass
-from bookwarden.pipelines.object_reading import OBJECTS_STAGE
-from bookwarden.pipelines.orphan_folder import plans_of
-from bookwarden.pipelines.orphan_scan import OrphanScan, read_first_pass
-from bookwarden.pipelines.scan_reading import LEDGERS_STAGE, REFERENCES_STAGE
+from bookwarden.pipelines.scan.folder import plans_of
+from bookwarden.pipelines.scan.object_reading import OBJECTS_STAGE
+from bookwarden.pipelines.scan.operation import OrphanScan, read_first_pass
+from bookwarden.pipelines.scan.reading import LEDGERS_STAGE, REFERENCES_STAGE
 
 BEGUN = 0x10
 TOPIC = "t/n/persistent/orders"

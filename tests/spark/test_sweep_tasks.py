@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from bookwarden.config import load_settings
 from bookwarden.context import has_one_writer
-from bookwarden.pipelines.ledger_deletion import divided_among_tasks
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
+from bookwarden.pipelines.sweep.query import divided_among_tasks
 from bookwarden.processes import ProcessIdentity, identify
 from servers.waiting import eventually
 

@@ -14,7 +14,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.context import MetadataContext, PhaseOneContext, SweepContext
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
-from bookwarden.metastore.oxia import OxiaStore
+from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.pipelines.metrics import MarkMetrics
 from bookwarden.resources import Resources
 

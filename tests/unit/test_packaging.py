@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.late import LateCommand
 from bookwarden.cli.main import cli
+from bookwarden.cli.shell.late import LateCommand
 
 CHECKOUT = Path(__file__).parents[2]
 DOCKERFILE = CHECKOUT / "conf" / "deploy" / "kubernetes" / "Dockerfile"

@@ -14,15 +14,15 @@ import click
 import yaml
 
 from bookwarden.cli.dev import settings_of
-from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.output import Column, Document, Facts, Note, Table
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
 from bookwarden.config import load_settings
 from bookwarden.demo.fates import Ending
 from bookwarden.demo.finale import Finale
 from bookwarden.demo.stage import Stage, running_stage
 from bookwarden.demo.story import Story
-from bookwarden.devcluster.interruption import sigterm_unwinds
-from bookwarden.devcluster.settings import METADATA_STORES
+from bookwarden.devcluster.processes.interruption import sigterm_unwinds
+from bookwarden.devcluster.servers.settings import METADATA_STORES
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.errors import BookwardenError
 

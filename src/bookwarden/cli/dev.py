@@ -11,12 +11,12 @@ from typing import Any
 import click
 import yaml
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.output import Column, Document, Facts, Note, Table
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.config import CONFIG_VARIABLE
 from bookwarden.devcluster.cluster import DevCluster
-from bookwarden.devcluster.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
+from bookwarden.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
 from bookwarden.devcluster.state import read_state
 from bookwarden.devcluster.status import ServerStatus
 from bookwarden.errors import RefusedError

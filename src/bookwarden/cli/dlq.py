@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.cli.preflight import require_topics
-from bookwarden.cli.questions import confirm, yes_option
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.config import Settings
 from bookwarden.context import dead_letters_of, decoder_of
 from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, ReasonGroup, group_by_reason

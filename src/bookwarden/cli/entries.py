@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, Final
 
-from bookwarden.clusters.bookkeeper.digests import Entry
+from bookwarden.clusters.bookkeeper.bookies.digests import Entry
 
 _ROW: Final = 16
 

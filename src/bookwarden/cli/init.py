@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.output import Column, Document, Note, Part, Table
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.deletion_topics import DeletionTopicsSetup, Provision, ProvisionReport
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup, Provision, ProvisionReport
 from bookwarden.context import connection_of, deletion_topics_of
 
 _EPILOG = """\b

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from bookwarden.cli.entries import ENTRY_FORMS, write_entries
-from bookwarden.cli.invocation import LEDGER_ID, Invocation, pass_invocation
-from bookwarden.cli.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.cli.references import place_tables, reference_data, reference_pairs
-from bookwarden.clusters.bookkeeper.reader import open_ledger
+from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Part, Table, moment
+from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
 from bookwarden.context import MetadataContext, policy_of
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.errors import FormatError, NotFoundError

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.failures import TranslatingGroup
-from bookwarden.cli.invocation import Invocation
-from bookwarden.cli.late import LateCommand
+from bookwarden.cli.shell.failures import TranslatingGroup
+from bookwarden.cli.shell.invocation import Invocation
+from bookwarden.cli.shell.late import LateCommand
 
 # In the order of their use. Each imports its command when it is called.
 COMMANDS: tuple[LateCommand, ...] = (
@@ -23,7 +23,7 @@ COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("ledger", "bookwarden.cli.ledger:ledger", "Look at single ledgers."),
     LateCommand(
         "metadata-migration",
-        "bookwarden.cli.metadata_migration:metadata_migration",
+        "bookwarden.cli.migration.commands:metadata_migration",
         "Prepare, follow and verify a move of metadata (PIP-454).",
     ),
     LateCommand("demo", "bookwarden.cli.demo:demo", "Show the main job on a real Pulsar on this machine."),

@@ -13,10 +13,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bookwarden.cli.invocation import Invocation, max_reads_option, output_option, pass_invocation
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
-from bookwarden.cli.output import Document, Note
 from bookwarden.cli.preflight import require_marking, require_spark
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation
+from bookwarden.cli.shell.output import Document, Note
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.applying import ApplyResult
@@ -24,7 +24,7 @@ from bookwarden.orphans.report import render_page
 from bookwarden.scan_context import OrphanApplyContext
 
 if TYPE_CHECKING:
-    from bookwarden.pipelines.plan_files import PlanFiles
+    from bookwarden.pipelines.plans.files import PlanFiles
 
 _EPILOG = """\b
 Examples:
@@ -85,7 +85,7 @@ def scan(
 
 
 def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:
-    from bookwarden.pipelines.scan_driver import run_scan
+    from bookwarden.pipelines.scan.driver import run_scan
 
     with _progress(invocation) as tell:
         result = run_scan(settings, snapshot=snapshot, resume=resume, progress=tell, say=invocation.say, local=True)
@@ -206,8 +206,8 @@ def _to_itself(settings: Settings, plans: PlanFiles, plan_id: str, execute: bool
     if not execute:
         yield
         return
-    from bookwarden.pipelines.orphan_folder import plan_folder
-    from bookwarden.pipelines.scan_lock import alone
+    from bookwarden.pipelines.scan.folder import plan_folder
+    from bookwarden.pipelines.scan.lock import alone
 
     # A plan that is not there must not get a folder.
     plans.manifest(plan_id)
@@ -228,7 +228,7 @@ def _apply_copies(
 
 
 def _list(invocation: Invocation) -> None:
-    from bookwarden.pipelines.orphan_folder import scan_ids
+    from bookwarden.pipelines.scan.folder import scan_ids
 
     plans = _plans(invocation.settings)
     found, damaged = [], []
@@ -244,7 +244,7 @@ def _list(invocation: Invocation) -> None:
 
 
 def _plans(settings: Settings) -> PlanFiles:
-    from bookwarden.pipelines.orphan_folder import plans_of
+    from bookwarden.pipelines.scan.folder import plans_of
 
     return plans_of(settings)
 

@@ -6,9 +6,9 @@ import importlib.util
 
 import pulsar
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.client_errors import translate
-from bookwarden.clusters.pulsar.topics import Topics
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.context import MetadataContext, connection_of, offload_stores_of
 from bookwarden.errors import MissingExtraError, NotFoundError, ServerError, SparkError
@@ -60,7 +60,7 @@ def require_spark() -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError("Spark is not installed: pip install 'bookwarden[spark]'")
     # Late: nothing else here needs what starts servers.
-    from bookwarden.devcluster.java import find_java
+    from bookwarden.devcluster.servers.java import find_java
 
     try:
         find_java()

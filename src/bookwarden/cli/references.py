@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookwarden.cli.output import Column, Part, Table
+from bookwarden.cli.shell.output import Column, Part, Table
 from bookwarden.deletion.explaining import Explanation
 from bookwarden.ledgers.holders import (
     BucketHolder,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bookwarden.cli.invocation import Invocation, pass_invocation
-from bookwarden.cli.output import Column, Document, Note, Table, counted
 from bookwarden.cli.preflight import require_spark, require_sweeping
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.config import Settings
 from bookwarden.context import SweepContext, waiting_messages_of
 from bookwarden.errors import BookwardenError
@@ -20,7 +20,7 @@ from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
 
 if TYPE_CHECKING:
-    from bookwarden.pipelines.sweep_driver import SweepEnd
+    from bookwarden.pipelines.sweep.driver import SweepEnd
 
 _CHUNK = 10_000
 _EPILOG = """\b
@@ -59,7 +59,7 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
 
 def _sweep(settings: Settings, once: bool) -> SweepEnd:
     from bookwarden.pipelines.session import running_session
-    from bookwarden.pipelines.sweep_driver import run_sweep
+    from bookwarden.pipelines.sweep.driver import run_sweep
 
     with running_session(settings, local=True) as spark:
         return run_sweep(spark, settings, once=once)

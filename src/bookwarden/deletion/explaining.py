@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bookwarden.deletion.copy_deletion import NoStores
-from bookwarden.deletion.decide import Action, Circumstances, Decision, DeletionPolicy, decide
-from bookwarden.deletion.left_behind import LeftBehind
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_two.copy_deletion import NoStores
+from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide
+from bookwarden.deletion.phase_two.left_behind import LeftBehind
+from bookwarden.deletion.phase_two.returning_ids import DoubtsIds, NoIdReturns, waiting_decision
+from bookwarden.deletion.phase_two.topic_lists import TopicLists
+from bookwarden.deletion.phase_two.undone import WOULD_DELETE, NothingUndone, ReadsUndone, undone_decision
 from bookwarden.deletion.ports import (
     LastEntryReader,
     LedgerCatalog,
@@ -16,9 +19,6 @@ from bookwarden.deletion.ports import (
     ReferenceReader,
     ReferenceSearch,
 )
-from bookwarden.deletion.returning_ids import DoubtsIds, NoIdReturns, waiting_decision
-from bookwarden.deletion.topic_lists import TopicLists
-from bookwarden.deletion.undone import WOULD_DELETE, NothingUndone, ReadsUndone, undone_decision
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holders import Holder, LiveReferences, References

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bookwarden.clusters.bookkeeper.reader import open_ledger
+from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
 from bookwarden.config import Settings
 from bookwarden.context import MetadataContext, dead_letters_of, decoder_of, in_flight_of
 from bookwarden.ledgers.metadata import StoredLedger
@@ -21,7 +21,7 @@ class Evidence:
     def outcomes(self, kind: LedgerType = LedgerType.LEDGER) -> dict[int, list[str]]:
         """Read the outcomes so far of each ledger, or of each ledger's offloaded copy, in their order."""
         # Late, for it needs the extra `spark`: the demo's help does not.
-        from bookwarden.pipelines.outcome_table import read_outcomes
+        from bookwarden.pipelines.sweep.outcome_table import read_outcomes
 
         found: dict[int, list[str]] = defaultdict(list)
         for row in read_outcomes(self._settings.sweep.outcomes):

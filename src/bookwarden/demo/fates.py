@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bookwarden.deletion.undo_rows import UndoOutcome
+from bookwarden.deletion.undo.rows import UndoOutcome
 from bookwarden.demo.census import CountedLedger, Whereabouts
 from bookwarden.ledgers.outcomes import Outcome
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from bookwarden.demo.topics import ENTRIES_PER_LEDGER
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.cache import Progress
-from bookwarden.devcluster.distribution import OFFLOADERS_4_0_8, ensure_distribution
-from bookwarden.devcluster.garbage import GarbageOnDemand
-from bookwarden.devcluster.object_store import ObjectStore
-from bookwarden.devcluster.oxia import ensure_oxia
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers import load_runtime
-from bookwarden.devcluster.settings import METADATA_STORES
+from bookwarden.devcluster.releases.cache import Progress
+from bookwarden.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
+from bookwarden.devcluster.servers.garbage import GarbageOnDemand
+from bookwarden.devcluster.servers.object_store import ObjectStore
+from bookwarden.devcluster.servers.oxia import ensure_oxia
+from bookwarden.devcluster.servers.settings import METADATA_STORES
+from bookwarden.devcluster.servers.specs import load_runtime
 
 BUCKET = "demo-archive"
 _STORE_NAMES = {"zookeeper": "ZooKeeper", "oxia": "Oxia"}

@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bookwarden.clusters.bookkeeper.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.deletion_topics import DeletionTopicsSetup
-from bookwarden.clusters.pulsar.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings
 from bookwarden.context import PhaseOneContext, UndoContext, connection_of, deletion_topics_of
-from bookwarden.deletion.journal_reading import Selection
-from bookwarden.deletion.phase_one import OperationResult
+from bookwarden.deletion.journal.reading import Selection
+from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.demo import topics
 from bookwarden.demo.census import CountedLedger, Places, take_census
 from bookwarden.demo.evidence import Evidence

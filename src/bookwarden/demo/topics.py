@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pulsar
 from pulsar.schema import Integer, JsonSchema, Record, String
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.topic_positions import read_positions, topic_path
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import read_positions, topic_path
 from bookwarden.errors import PulsarError
 
 TENANT = "demo"

@@ -9,7 +9,7 @@ import urllib3
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.devcluster.credentials import broker_credentials
 from bookwarden.devcluster.ports import LOOPBACK
-from bookwarden.devcluster.settings import ClusterPorts
+from bookwarden.devcluster.servers.settings import ClusterPorts
 
 _PROBE_SECONDS = 2.0
 

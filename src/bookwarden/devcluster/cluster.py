@@ -9,14 +9,15 @@ from pathlib import Path
 from types import TracebackType
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.devcluster import access, readiness, settings
-from bookwarden.devcluster.cache import Progress
+from bookwarden.devcluster import access
 from bookwarden.devcluster.credentials import zookeeper_credentials
-from bookwarden.devcluster.oxia import ensure_oxia, oxia_url
-from bookwarden.devcluster.process import ServerProcess, ServerSpec
-from bookwarden.devcluster.servers import Runtime, ServerFactory, load_runtime
-from bookwarden.devcluster.settings import ClusterOptions
-from bookwarden.devcluster.starting import PatientStart
+from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
+from bookwarden.devcluster.releases.cache import Progress
+from bookwarden.devcluster.servers import readiness, settings
+from bookwarden.devcluster.servers.oxia import ensure_oxia, oxia_url
+from bookwarden.devcluster.servers.settings import ClusterOptions
+from bookwarden.devcluster.servers.specs import Runtime, ServerFactory, load_runtime
+from bookwarden.devcluster.servers.starting import PatientStart
 from bookwarden.devcluster.state import ClusterState, StartedServer, choose_ports, read_state, write_state
 from bookwarden.devcluster.status import ServerStatus, addresses, status_of
 from bookwarden.errors import ConfigError, NotFoundError, ServerError

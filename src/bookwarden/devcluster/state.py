@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.settings import ClusterOptions, ClusterPorts
+from bookwarden.devcluster.servers.settings import ClusterOptions, ClusterPorts
 from bookwarden.errors import ServerError
 from bookwarden.processes import ProcessIdentity
 

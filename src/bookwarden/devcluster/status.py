@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bookwarden.devcluster import access
-from bookwarden.devcluster.oxia import oxia_url
 from bookwarden.devcluster.ports import LOOPBACK
-from bookwarden.devcluster.process import ServerProcess
-from bookwarden.devcluster.settings import ClusterPorts
+from bookwarden.devcluster.processes.process import ServerProcess
+from bookwarden.devcluster.servers.oxia import oxia_url
+from bookwarden.devcluster.servers.settings import ClusterPorts
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ node; `delete_many` is not atomic over its nodes. Whatever the implementation, t
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bookwarden.errors import NotFoundError, StoreError
-from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 
 
@@ -43,6 +43,23 @@ class Versioned(NamedTuple):
     def is_as_created(self) -> bool:
         """Whether nobody has written the node since it was made."""
         return (self.version if self.modifications is None else self.modifications) == 0
+
+
+class NewNode(NamedTuple):
+    """A node to create; ``version`` is how often its value was written again, for stores that let a writer say so."""
+
+    path: str
+    value: bytes
+    version: int = 0
+
+
+class CreateResult(enum.Enum):
+    """What became of one node; only CREATED changed anything."""
+
+    CREATED = "created"
+    EXISTS = "exists already"
+    TOO_LARGE = "too large"
+    BAD_NAME = "bad name"
 
 
 class MetadataStore(ABC):

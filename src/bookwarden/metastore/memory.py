@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
-from bookwarden.ledgers.creation import CreateResult, NewNode
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
-from bookwarden.metastore.interface import ScratchStore, Versioned
+from bookwarden.metastore.interface import CreateResult, NewNode, ScratchStore, Versioned
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path
 
 

@@ -111,8 +111,8 @@ def _with_port(host: str, rest: str) -> str:
 
 
 def _open_zookeeper(rest: str, options: Mapping[str, Any]) -> MetadataStore:
-    from bookwarden.metastore.zookeeper import ZooKeeperStore
-    from bookwarden.metastore.zookeeper_session import ZooKeeperConnection
+    from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
+    from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 
     hosts, chroot = _hosts_and_chroot(rest)
     try:
@@ -129,8 +129,8 @@ def _open_memory(rest: str, options: Mapping[str, Any]) -> MetadataStore:
 
 
 def _open_snapshot(rest: str, options: Mapping[str, Any]) -> MetadataStore:
-    from bookwarden.metastore.zookeeper_snapshot import SnapshotFile
-    from bookwarden.metastore.zookeeper_snapshot_store import SnapshotStore
+    from bookwarden.metastore.snapshot.file import SnapshotFile
+    from bookwarden.metastore.snapshot.store import SnapshotStore
 
     before, _, chroot = rest.removeprefix("//").partition("#")
     file, _, query = before.partition("?")
@@ -146,8 +146,8 @@ def _open_snapshot(rest: str, options: Mapping[str, Any]) -> MetadataStore:
 
 def _open_oxia(rest: str, options: Mapping[str, Any]) -> MetadataStore:
     try:
-        from bookwarden.metastore.oxia import OxiaStore
-        from bookwarden.metastore.oxia_connection import OxiaConnection
+        from bookwarden.metastore.oxia.connection import OxiaConnection
+        from bookwarden.metastore.oxia.store import OxiaStore
     except ImportError as error:
         raise MissingExtraError(
             f"metadata store URL oxia:{rest} needs libraries: pip install 'bookwarden[oxia]'"

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from bookwarden.migration.observations import BrokerSeen, Observations, TargetSeen
-from bookwarden.migration.rehearsal import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
+from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 
 _PROPOSED_BYTES_PER_SECOND: Final = PROPOSED_BYTES / PROPOSED_SECONDS
 # Measured of a broker of 4.2.4 (docs/metadata-migration.md, "size"): 20,250 nodes in 1.9 s.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from bookwarden.migration.rehearsal import PARTICIPANTS_LIMIT_SECONDS
+from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS
 
 # A coordinator that is alive goes on sooner.
 _STALL_SECONDS: Final = 30.0

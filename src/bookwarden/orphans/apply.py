@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from bookwarden.deletion.mark import Marker
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from bookwarden.deletion.mark import Marker
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.orphans.guards import GuardLimits, Refusal, check

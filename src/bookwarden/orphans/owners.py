@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from bookwarden.deletion.named_ledgers import mark_of_holder
+from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.holders import (
     BucketHolder,

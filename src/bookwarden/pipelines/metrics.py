@@ -20,12 +20,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bookwarden.deletion.mark import MarkReport
+from bookwarden.deletion.phase_one.mark import MarkReport
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType
-from bookwarden.metastore.migrating_progress import Standing
-from bookwarden.metastore.migration_phases import State
+from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.progress import Standing
 
 logger = logging.getLogger(__name__)
 _KINDS = tuple(kind.value for kind in LedgerType)

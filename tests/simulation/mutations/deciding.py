@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.deletion import decide, left_behind, sweeping
+from bookwarden.deletion.phase_two import decide, left_behind, sweeping
 from bookwarden.ledgers import received
 from bookwarden.ledgers.offloaded_copies import CopyIndex, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.received import ReceivedMark

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from bookwarden.clusters.pulsar import reference_nodes, references, shadows
-from bookwarden.clusters.pulsar.references import MetadataReferences
-from bookwarden.clusters.pulsar.unnamed_use import UnnamedUses
+from bookwarden.clusters.pulsar.references import live as references
+from bookwarden.clusters.pulsar.references import nodes as reference_nodes
+from bookwarden.clusters.pulsar.references import shadows
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.references.unnamed_use import UnnamedUses
 from bookwarden.ledgers.holders import BucketHolder, LiveReferences
 from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
 from bookwarden.wire import cursor, managed_ledger

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bookwarden.clusters.pulsar import shared_bookkeeper
-from bookwarden.clusters.pulsar.reference_pieces import ReferencePieces
-from bookwarden.clusters.pulsar.shared_bookkeeper import LookedUp
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.pulsar.roots import shared_bookkeeper
+from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
 from bookwarden.orphans import classify
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Classified, Knowledge

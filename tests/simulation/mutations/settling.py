@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.retries import RetrySender
-from bookwarden.deletion import decide, sweeping
-from bookwarden.deletion.decide import Action, Decision
-from bookwarden.deletion.isolation import Isolation
-from bookwarden.deletion.sent_on import Sendings
-from bookwarden.deletion.undo import Undo
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.deletion.phase_two import decide, sweeping
+from bookwarden.deletion.phase_two.decide import Action, Decision
+from bookwarden.deletion.phase_two.isolation import Isolation
+from bookwarden.deletion.phase_two.sent_on import Sendings
+from bookwarden.deletion.undo.operation import Undo
 from bookwarden.ledgers.metadata import DeleteResult, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.pipelines import outcome_table
+from bookwarden.pipelines.sweep import outcome_table
 from bookwarden.wire import pending_deletion_fields
 
 from .. import journal

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.topic_positions import Position, TopicPositions, read_entry_header
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions, read_entry_header
 from bookwarden.errors import BookwardenError, PulsarUnavailableError
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange, advance, ranges_between
 

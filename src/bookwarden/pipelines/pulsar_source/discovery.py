@@ -6,8 +6,8 @@ import logging
 import re
 import time
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.topic_positions import list_partitions, list_topics
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import list_partitions, list_topics
 from bookwarden.errors import NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.pulsar_source.options import SourceOptions

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.topic_positions import Position, TopicPositions, read_entry_header
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions, read_entry_header
 from bookwarden.errors import NotFoundError, PulsarUnavailableError
 from bookwarden.pipelines.pulsar_source.offsets import Offsets
 from bookwarden.pipelines.pulsar_source.ranges import advance, count_between, fair_shares, ranges_between

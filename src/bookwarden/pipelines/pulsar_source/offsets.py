@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bookwarden.clusters.pulsar.topic_positions import Position
+from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import ConfigError, FormatError
 from bookwarden.ledgers.names import TopicName
 

@@ -9,8 +9,8 @@ import logging
 import time
 from collections.abc import Mapping
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.topic_positions import Position, TopicPositions
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions
 from bookwarden.errors import DataGoneError
 from bookwarden.pipelines.pulsar_source.acknowledging import Acknowledger
 from bookwarden.pipelines.pulsar_source.delays import DelayWatch

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.topic_positions import TopicPositions, read_positions
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import TopicPositions, read_positions
 from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarConflictError, PulsarUnavailableError
 from bookwarden.pipelines.pulsar_source.discovery import Discovery
 from bookwarden.pipelines.pulsar_source.options import SourceOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from bookwarden.clusters.pulsar.topic_positions import Position
+from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import FormatError
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
 

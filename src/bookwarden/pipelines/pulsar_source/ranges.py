@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bookwarden.clusters.pulsar.topic_positions import LedgerSpan, Position, TopicPositions
+from bookwarden.clusters.pulsar.rest.topic_positions import LedgerSpan, Position, TopicPositions
 from bookwarden.errors import DataGoneError
 
 

@@ -15,9 +15,9 @@ import pulsar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bookwarden.clusters.pulsar.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.topic_positions import Position, read_entry_header
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import Position, read_entry_header
 from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarAccessError, PulsarUnavailableError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.garbage import collect_seldom

@@ -1,0 +1,105 @@
+"""`bookwarden metadata-migration start`: the pre-flight, the question, the order to the broker, and the watch."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from bookwarden.cli.migration.preflight import (
+    WOULD_FAIL,
+    describe,
+    examine,
+    read_only_option,
+    reads_option,
+    target_option,
+)
+from bookwarden.cli.migration.status import source_option
+from bookwarden.cli.migration.watch import watch_to_the_end
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.errors import PulsarError, RefusedError
+from bookwarden.migration.preflight import NEVER_SKIPPED, Finding, estimate_seconds, failing
+from bookwarden.migration.survey import Survey
+from bookwarden.migration_control_context import MigrationControl
+
+_FLAG_WITHIN_S: Final = 30.0
+_LOOK_EVERY_S: Final = 0.2
+
+_EPILOG = """\b
+Exit codes: those of watch; 23 the pre-flight found what would let it fail; 5 it was not confirmed.
+
+\b
+COMPLETED is the point of no return. Read docs/metadata-migration.md before."""
+
+
+@click.command(epilog=_EPILOG)
+@target_option
+@source_option
+@reads_option
+@read_only_option
+@click.option("--force", is_flag=True, help="Begin though the pre-flight says that it would fail.")
+@click.option("--no-watch", is_flag=True, help="End when the migration has begun.")
+@yes_option
+@output_option
+@pass_invocation
+def start(
+    invocation: Invocation,
+    target: str,
+    source: str | None,
+    limit: float | None,
+    read_only: bool,
+    force: bool,
+    no_watch: bool,
+    yes: bool,
+) -> None:
+    """Move the metadata of a running cluster to Oxia.
+
+    Runs the pre-flight, asks, has the broker of pulsar.admin_url begin, and watches until it is over.
+    """
+    with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
+        findings, found = examine(invocation, control, target, read_only=read_only)
+        bad = failing(findings)
+        if bad or invocation.output != "json":
+            invocation.write(describe(control.source_url, target, findings, found))
+        if any(one.check in NEVER_SKIPPED for one in bad) or (bad and not force):
+            click.get_current_context().exit(WOULD_FAIL)
+        _say_what_comes(invocation, control.source_url, target, bad, found)
+        question = f"Move the metadata of {control.source_url} to {target}?"
+        confirm(question, yes=yes, look="`metadata-migration preflight`")
+        control.start(target)
+        _await_flag(control, target)
+        code = 0 if no_watch else watch_to_the_end(invocation, control, found=found)
+    click.get_current_context().exit(code)
+
+
+def _say_what_comes(invocation: Invocation, source: str, target: str, skipped: list[Finding], found: Survey) -> None:
+    for one in skipped:
+        invocation.say(f"SKIPPED, with --force: {one.check}: {one.seen}")
+    seconds = estimate_seconds(found.nodes, found.size)
+    invocation.say(
+        f"What happens next: PREPARATION: no process writes metadata any more, each connects to {target}, makes its "
+        "ephemeral nodes there and leaves; one to two minutes at most are waited for. COPYING: "
+        f"{found.nodes:,} nodes are copied, in about {seconds:,.0f} s. COMPLETED: all processes use {target}."
+    )
+    invocation.say(
+        f"COMPLETED is the point of no return: {source} stays as it was, and has nothing of what is written later. "
+        "Until then a failure leads back to it by itself. Do not restart brokers or bookies meanwhile."
+    )
+
+
+def _await_flag(control: MigrationControl, target: str) -> None:
+    """Wait until the order shows in the source; raise PulsarError if it does not."""
+    deadline = time.monotonic() + _FLAG_WITHIN_S
+    while time.monotonic() < deadline:
+        look = control.look()
+        if look.phase is not None:
+            if look.target_url != target:
+                raise RefusedError(f"somebody else began at the same time, to {look.target_url}: watch that one")
+            return
+        time.sleep(_LOOK_EVERY_S)
+    raise PulsarError(
+        f"the broker took the order, but no flag came within {_FLAG_WITHIN_S:.0f} s: look for 'metadata migration' in "
+        "its log, and at `bookwarden metadata-migration status`"
+    )

@@ -1,0 +1,216 @@
+"""`bookwarden metadata-migration watch`: a migration under way, until it is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from bookwarden.cli.migration.preflight import reads_option
+from bookwarden.cli.migration.status import MIGRATION_FAILED, UNDER_WAY, source_option
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import counted, plain, printable
+from bookwarden.errors import BookwardenError, NotFoundError, StoreError
+from bookwarden.migration.survey import Survey
+from bookwarden.migration.watching import Copied, Ending, Look, Step, follow
+from bookwarden.migration_control_context import MigrationControl
+
+_SAID_EVERY_S: Final = 5.0
+_LOOK_EVERY_S: Final = 0.5
+_LAST_COUNT_S: Final = 10.0
+_SHOWN: Final = 5
+
+_ENDED: Final = {
+    Ending.COMPLETED: "COMPLETED: the target serves. Run `metadata-migration counters --execute` at once, then "
+    "`verify`. What follows: docs/metadata-migration.md, 'After COMPLETED'.",
+    Ending.FAILED: "FAILED: the source serves as before. What follows: docs/metadata-migration.md, 'After FAILED'.",
+    Ending.REMOVED: "The flag was removed: brokers write to the source again. Find out who did that, and why.",
+}
+
+_EPILOG = """\b
+Exit codes: 0 COMPLETED; 24 FAILED, or the flag was removed; 25 not over within --timeout; 4 nothing was begun."""
+
+
+@click.command(epilog=_EPILOG)
+@source_option
+@reads_option
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after so long.")
+@output_option
+@pass_invocation
+def watch(
+    invocation: Invocation,
+    source: str | None,
+    limit: float | None,
+    timeout: float | None,
+) -> None:
+    """Follow a migration until it is COMPLETED or FAILED.
+
+    Shows the phase, the seconds since writes were stopped, the participants that have not left, and how many of the
+    source's nodes are in the target. With -o json one line for each change. Stopping it stops nothing.
+    """
+    with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
+        if control.look().phase is None:
+            raise NotFoundError(
+                f"{control.source_url} has no migration to watch: `metadata-migration start` begins one"
+            )
+        code = watch_to_the_end(invocation, control, timeout=timeout)
+    click.get_current_context().exit(code)
+
+
+def watch_to_the_end(
+    invocation: Invocation, control: MigrationControl, *, found: Survey | None = None, timeout: float | None = None
+) -> int:
+    """Tell of a migration until it is over; return the exit code. Without a survey one is made beside."""
+    counting = _Counting(control, found)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with _telling(invocation) as tell:
+        for step in follow(_Looks(control, counting.copied), every_s=_LOOK_EVERY_S):
+            tell(step)
+            if step.ending is not None:
+                return 0 if step.ending is Ending.COMPLETED else MIGRATION_FAILED
+            if deadline is not None and time.monotonic() >= deadline:
+                return UNDER_WAY
+    raise AssertionError("a migration is followed to its end")
+
+
+class _Looks:
+    """Looks at a migration; where the source does not answer the last look is given again, with why."""
+
+    def __init__(self, control: MigrationControl, copied: Callable[[Look], Copied | None]) -> None:
+        self._control = control
+        self._copied = copied
+        self._last = Look(0)
+
+    def __call__(self) -> Look:
+        try:
+            look = self._control.look()
+        except StoreError as error:
+            return dataclasses.replace(self._last, at_ms=int(time.time() * 1000), trouble=str(error))
+        self._last = dataclasses.replace(look, copied=self._copied(look))
+        return self._last
+
+
+class _Counting:
+    """Says how much is copied, as soon as the source was surveyed; a target that does not answer us delays no look."""
+
+    def __init__(self, control: MigrationControl, found: Survey | None) -> None:
+        self._control = control
+        self._found = found
+        self._last: Copied | None = None
+        self._under_way: threading.Thread | None = None
+        if found is None:
+            threading.Thread(target=self._survey, name="survey", daemon=True).start()
+
+    def copied(self, look: Look) -> Copied | None:
+        if self._found is None or look.phase not in ("COPYING", "COMPLETED"):
+            return None
+        is_over = look.phase == "COMPLETED"
+        if is_over:
+            # What was counted before the end is not the last word.
+            self._wait(_LAST_COUNT_S)
+        if self._under_way is None:
+            asked = (self._found, look.target_url)
+            self._under_way = threading.Thread(target=self._count, args=asked, name="count", daemon=True)
+            self._under_way.start()
+        self._wait(_LAST_COUNT_S if is_over else _LOOK_EVERY_S)
+        return self._last
+
+    def _count(self, found: Survey, target_url: str | None) -> None:
+        self._last = self._control.look_at_copy(found, target_url)
+
+    def _wait(self, seconds: float) -> None:
+        if self._under_way is not None:
+            self._under_way.join(seconds)
+            if not self._under_way.is_alive():
+                self._under_way = None
+
+    def _survey(self) -> None:
+        try:
+            self._found = self._control.survey()
+        except BookwardenError:
+            # The watch goes on without the figure; what is wrong with the source it tells by itself.
+            return
+
+
+@contextmanager
+def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
+    if invocation.output == "json":
+        yield _Lines(_json_of, sys.stdout.write).tell
+    elif sys.stdout.isatty():
+        console = Console()
+        ends: list[str] = []
+        with Live(console=console, refresh_per_second=4) as live:
+
+            def show(step: Step) -> None:
+                for text in step.warnings:
+                    console.print(Text(printable(f"warning: {text}")))
+                live.update(Text(printable(_sentence(step.look))))
+                ends.extend(_end_of(step))
+
+            yield show
+        for line in ends:
+            console.print(Text(line))
+    else:
+        yield _Lines(_text_of, sys.stdout.write).tell
+
+
+class _Lines:
+    """Writes a step when something changed, and from time to time."""
+
+    def __init__(self, render: Callable[[Step], str], write: Callable[[str], object]) -> None:
+        self._render = render
+        self._write = write
+        self._last: tuple[object, ...] | None = None
+        self._said_at = 0.0
+
+    def tell(self, step: Step) -> None:
+        now = time.monotonic()
+        if step.differs_from == self._last and step.ending is None and now < self._said_at + _SAID_EVERY_S:
+            return
+        self._last, self._said_at = step.differs_from, now
+        self._write(self._render(step))
+        sys.stdout.flush()
+
+
+def _json_of(step: Step) -> str:
+    look = step.look
+    data: dict[str, Any] = {
+        **plain(look),
+        "blocked_seconds": round(look.blocked_seconds, 3),
+        "warnings": step.warnings,
+        "ending": step.ending,
+    }
+    return json.dumps(plain(data), ensure_ascii=False) + "\n"
+
+
+def _text_of(step: Step) -> str:
+    lines = (_sentence(step.look), *(f"warning: {text}" for text in step.warnings), *_end_of(step))
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _end_of(step: Step) -> list[str]:
+    return [] if step.ending is None else [_ENDED[step.ending]]
+
+
+def _sentence(look: Look) -> str:
+    parts = [look.phase or "no flag", f"writes blocked for {look.blocked_seconds:.1f} s"]
+    if look.participants and look.phase != "COMPLETED":
+        names = sorted(look.participants)
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        parts.append(f"{counted(len(names), 'participant')} not gone: {shown}")
+    if look.copied is not None:
+        about = "about " if look.copied.estimated else ""
+        parts.append(f"{about}{look.copied.nodes:,} of {look.copied.of:,} nodes copied")
+    if look.trouble is not None:
+        parts.append(f"the source does not answer: {look.trouble}")
+    return "; ".join(parts)

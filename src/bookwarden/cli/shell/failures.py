@@ -1,0 +1,62 @@
+"""What a failed command ends with: one line on the standard error, and an exit code that tells what was wrong."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from bookwarden.cli.shell.extras import missing_extra
+from bookwarden.cli.shell.invocation import Invocation
+from bookwarden.errors import BookwardenError
+
+USAGE_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
+
+
+class TranslatingGroup(click.Group):
+    """The root of all commands: turns the errors of each into its line and exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order in which they were added, which is the order of their use."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a stack trace is shown only with --debug."""
+        try:
+            return super().invoke(ctx)
+        except BookwardenError as error:
+            return _end(ctx, error, str(error), error.exit_code)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None:
+                raise
+            return _end(ctx, error, str(missing), missing.exit_code)
+        except click.UsageError as error:
+            if _invocation(ctx).output != "json":
+                raise
+            return _end(ctx, error, error.format_message(), USAGE_EXIT_CODE)
+        except KeyboardInterrupt as error:
+            return _end(ctx, error, str(error) or "interrupted", INTERRUPTED_EXIT_CODE)
+        except (EOFError, click.Abort) as error:
+            return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
+        except SystemError as error:
+            # The native Pulsar client reports Ctrl-C so.
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
+            return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
+
+
+def _invocation(ctx: click.Context) -> Invocation:
+    found = ctx.obj
+    return found if isinstance(found, Invocation) else Invocation()
+
+
+def _end(ctx: click.Context, error: BaseException, text: str, exit_code: int) -> None:
+    invocation = _invocation(ctx)
+    if invocation.debug:
+        traceback.print_exception(error, file=sys.stderr)
+    invocation.writer.fail(text, exit_code)
+    ctx.exit(exit_code)

@@ -1,0 +1,115 @@
+"""What the global options say, handed to every command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
+
+if TYPE_CHECKING:
+    from bookwarden.cli.shell.output import Document, Writer
+    from bookwarden.config import Settings
+
+LEDGER_ID = click.IntRange(0, MAX_LEDGER_ID)
+
+# Libraries that tell at length what their errors tell as well.
+_CHATTY = ("kazoo", "pulsar", "urllib3")
+
+
+@dataclass
+class Invocation:
+    """One call of the program; the settings are read when a command first needs them."""
+
+    config: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    output: str = "text"
+    debug: bool = False
+    verbose: bool = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings; ConfigError when they are not usable."""
+        # Late, as in `writer`: --help and --version need neither settings nor tables.
+        from bookwarden.config import load_settings
+
+        return load_settings(self.config, self.overrides)
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Where results and failures go."""
+        from bookwarden.cli.shell.output import JsonWriter, TextWriter
+
+        return (JsonWriter if self.output == "json" else TextWriter)(sys.stdout, sys.stderr)
+
+    def write(self, document: Document) -> None:
+        """Write a command's result."""
+        self.writer.write(document)
+
+    def say(self, line: str) -> None:
+        """Tell people how a long command is getting on; programs that read JSON are not told."""
+        if self.output != "json":
+            click.echo(line, err=True)
+
+    def set_up_logging(self, usual: int = logging.ERROR) -> None:
+        """Log to the standard error what a command usually tells, and more on demand."""
+        level = logging.DEBUG if self.debug else logging.INFO if self.verbose else usual
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.DEBUG if self.debug else logging.CRITICAL)
+        # It logs each call into Spark with its arguments, and some of those are secrets.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+pass_invocation = click.make_pass_decorator(Invocation)
+
+
+def _let_writes_fail(context: click.Context, _: click.Parameter, value: str) -> None:
+    invocation = context.find_object(Invocation)
+    if invocation is not None and value == "fail":
+        invocation.overrides = {**invocation.overrides, "metadata_store.migration_write_wait_seconds": "0"}
+
+
+while_migrating_option: Callable[[Any], Any] = click.option(
+    "--while-migrating",
+    type=click.Choice(["wait", "fail"]),
+    default="wait",
+    show_default=True,
+    callback=_let_writes_fail,
+    expose_value=False,
+    help="While Pulsar moves its metadata: updates of it wait for the end, or fail at once.",
+)
+
+
+def _choose_output(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    invocation = context.find_object(Invocation)
+    if invocation is not None and value is not None:
+        invocation.output = value
+
+
+output_option: Callable[[Any], Any] = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    callback=_choose_output,
+    expose_value=False,
+    help="As the global option of this name.",
+)
+
+
+def max_reads_option(what: str) -> Callable[[Any], Any]:
+    """Let a command take --max-reads-per-second as ``limit``; the help goes on with what is read."""
+    kind = click.FloatRange(min=0, min_open=True)
+    return click.option("--max-reads-per-second", "limit", type=kind, metavar="N", help=f"Nodes read {what}")
+
+
+def show_option(what: str) -> Callable[[Any], Any]:
+    """Let a command take --show, how much of a result it lists; the help says what."""
+    return click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help=what)

@@ -1,0 +1,1 @@
+"""Bookies: their protocol, and the entries that they hold."""

@@ -1,0 +1,63 @@
+"""The last entry of a ledger, also of one that is being written: that of a cursor's ledger says where the cursor is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
+from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.errors import EntryAbsentError, FormatError, NotFoundError
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, StoredLedger, UnreadableLedger
+
+
+class LastEntries:
+    """Reads last entries over connections that are the caller's to close, and that nobody else uses. Thread-safe."""
+
+    def __init__(self, catalog: BookKeeperCatalog, bookies: Callable[[], Bookies]) -> None:
+        self._catalog = catalog
+        self._bookies = bookies
+        self._lock = threading.Lock()
+
+    def may_be_written(self, ledger_id: int) -> bool:
+        """Say whether the ledger's metadata leaves open that somebody writes to it: it is not closed, or unreadable."""
+        (reading,) = self._catalog.read_many([ledger_id])
+        if isinstance(reading, StoredLedger):
+            return reading.metadata.state is not LedgerState.CLOSED
+        return isinstance(reading, UnreadableLedger)
+
+    def last_entry(self, ledger_id: int) -> bytes | None:
+        """Return the last entry of a ledger; None if it has none.
+
+        Of an open ledger it is the last one that any bookie has: its writer notes with each entry only that the one
+        before is confirmed. Raises NotFoundError if there is no such ledger, FormatError if its metadata cannot be
+        read, BookieError if the bookies do not say.
+        """
+        (reading,) = self._catalog.read_many([ledger_id])
+        if isinstance(reading, AbsentLedger):
+            raise NotFoundError(f"BookKeeper has no ledger {ledger_id}")
+        if isinstance(reading, UnreadableLedger):
+            raise FormatError(f"the metadata of ledger {ledger_id} cannot be read: {reading.reason}")
+        with self._lock:
+            reader = open_ledger(reading, self._bookies())
+            confirmed = reader.last_confirmed()
+            if reading.metadata.last_entry_id is not None:
+                return _read(reader, confirmed) if confirmed >= 0 else None
+            return _last_written(reader, confirmed)
+
+
+def _last_written(reader: LedgerReader, confirmed: int) -> bytes | None:
+    last = _read(reader, confirmed) if confirmed >= 0 else None
+    entry_id = confirmed + 1
+    while True:
+        try:
+            last = _read(reader, entry_id)
+        except EntryAbsentError:
+            return last
+        entry_id += 1
+
+
+def _read(reader: LedgerReader, entry_id: int) -> bytes:
+    (entry,) = reader.read(entry_id, entry_id)
+    return entry.payload

@@ -1,0 +1,72 @@
+"""Asks all bookies of entries whether they hold them; the entries' digests are not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from bookwarden.clusters.bookkeeper.bookies.protocol import NO_ENTRY, NO_LEDGER, OK, ReadEntry, status_name
+from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
+from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
+from bookwarden.ledgers.holdings import Holding, Presence
+from bookwarden.ledgers.metadata import LedgerMetadata
+
+# A bookie answers with the whole entry, which may be megabytes.
+_AT_ONCE: Final = 64
+
+
+class ReplicaProbe:
+    """Asks over connections that are the caller's to close; for one thread."""
+
+    def __init__(self, bookies: Bookies) -> None:
+        self._bookies = bookies
+        self._silent: dict[str, str] = {}
+
+    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
+        """Ask for each (ledger id, its metadata, entry id) all bookies that should have it; answers by bookie id.
+
+        A bookie that did not answer is not asked again for a while: each try can take as long as a connection may.
+        """
+        wanted = [(ledger_id, entry_id, Replicas(metadata).of(entry_id)) for ledger_id, metadata, entry_id in entries]
+        questions = [(bookie, ReadEntry(ledger, entry)) for ledger, entry, bookies in wanted for bookie in bookies]
+        found: dict[tuple[str, int, int], Holding] = {}
+        for start in range(0, len(questions), _AT_ONCE):
+            found.update(self._ask(questions[start : start + _AT_ONCE]))
+        return [{bookie: found[bookie, ledger, entry] for bookie in bookies} for ledger, entry, bookies in wanted]
+
+    def _ask(self, questions: Sequence[tuple[str, ReadEntry]]) -> dict[tuple[str, int, int], Holding]:
+        found: dict[tuple[str, int, int], Holding] = {}
+        skipped: list[tuple[str, ReadEntry]] = []
+        with self._bookies.exchange():
+            for bookie, request in dict.fromkeys(questions):
+                if self._bookies.is_avoided(bookie):
+                    skipped.append((bookie, request))
+                else:
+                    self._bookies.ask(bookie, request)
+            while answers := self._bookies.answers():
+                for answer in answers:
+                    found[_key(answer)] = holding_of(answer)
+                    if answer.failure:
+                        self._silent[answer.bookie_id] = answer.failure
+        for bookie, request in skipped:
+            reason = self._silent.get(bookie, "it did not answer a moment ago")
+            found[bookie, request.ledger_id, request.entry_id] = Holding(Presence.UNKNOWN, reason)
+        return found
+
+
+def _key(answer: Answer) -> tuple[str, int, int]:
+    request = answer.request
+    assert isinstance(request, ReadEntry)
+    return answer.bookie_id, request.ledger_id, request.entry_id
+
+
+def holding_of(answer: Answer) -> Holding:
+    """Say what an answer to ReadEntry means."""
+    if answer.response is None:
+        return Holding(Presence.UNKNOWN, answer.failure)
+    status = answer.response.status
+    if status == OK:
+        return Holding(Presence.HELD)
+    if status in (NO_LEDGER, NO_ENTRY):
+        return Holding(Presence.NOT_HELD)
+    return Holding(Presence.UNKNOWN, f"it answered {status_name(status)}")

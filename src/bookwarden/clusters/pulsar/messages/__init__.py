@@ -1,0 +1,1 @@
+"""Messages of the deletion topics: sent, read, decoded."""

@@ -1,0 +1,153 @@
+"""Producers whose every message is confirmed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pulsar
+
+from bookwarden.clusters.pulsar.client_errors import result_name, translate
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.rest.schemas import WriterSchema, for_encoded
+from bookwarden.errors import PulsarUnavailableError
+
+logger = logging.getLogger(__name__)
+
+SEND_TIMEOUT_S = 30.0
+# The client gives up a send after its timeout and calls back; this much more is for the call itself.
+GRACE_S = 10.0
+
+
+class ConfirmedProducers:
+    """Producers by topic and schema over one client, opened when first needed; `flush` confirms every send.
+
+    Not for use across a fork. ``options`` go to Client.create_producer.
+    """
+
+    def __init__(self, connection: PulsarConnection, *, send_timeout_s: float = SEND_TIMEOUT_S, **options: Any) -> None:
+        self._connection = connection
+        self._timeout_s = send_timeout_s
+        self._options = {
+            "send_timeout_millis": int(send_timeout_s * 1000),
+            "block_if_queue_full": True,
+            **options,
+        }
+        self._client: pulsar.Client | None = None
+        self._opened: dict[tuple[str, WriterSchema | None], pulsar.Producer] = {}
+        self._lock = threading.Lock()
+        self._outstanding = _Outstanding()
+
+    def producer(self, topic: str, schema: WriterSchema | None) -> pulsar.Producer:
+        """Return the open producer for the topic; raise PulsarError when it cannot be opened."""
+        with self._lock:
+            found = self._opened.get((topic, schema))
+            if found is not None:
+                return found
+            try:
+                opened = self._connected().create_producer(topic, schema=for_encoded(schema), **self._options)
+            except pulsar.PulsarException as error:
+                raise translate(error, f"opening a producer on {topic}") from error
+            self._opened[(topic, schema)] = opened
+            return opened
+
+    def partitions(self, topic: str) -> list[str]:
+        """Return the topic's partitions in their order, or the topic itself; raise PulsarError if nobody says."""
+        with self._lock:
+            try:
+                found: list[str] = self._connected().get_topic_partitions(topic)
+            except pulsar.PulsarException as error:
+                raise translate(error, f"asking for the partitions of {topic}") from error
+            return found
+
+    def _connected(self) -> pulsar.Client:
+        if self._client is None:
+            self._client = self._connection.client()
+        return self._client
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        schema: WriterSchema | None,
+        key: str | None,
+        properties: Mapping[str, str],
+        event_time: int | None = None,
+        delay_s: float = 0.0,
+    ) -> None:
+        """Send without waiting; the next `flush` tells whether it arrived. Times in milliseconds, delay in seconds."""
+        producer = self.producer(topic, schema)
+        producer.send_async(
+            payload,
+            self._outstanding.add(topic),
+            properties=dict(properties),
+            partition_key=key,
+            event_timestamp=event_time,
+            deliver_after=timedelta(seconds=delay_s) if delay_s > 0 else None,
+        )
+
+    def flush(self) -> None:
+        """Wait until every send is confirmed; raise PulsarUnavailableError when one is not."""
+        failures = self._outstanding.settle(self._timeout_s + GRACE_S)
+        if failures:
+            raise PulsarUnavailableError(
+                f"{len(failures)} messages were not confirmed; the first, to {failures[0]}: nothing counts as sent"
+            )
+
+    def close(self) -> None:
+        """Close the client and with it all producers; messages that are not confirmed may be lost."""
+        with self._lock:
+            client, self._client = self._client, None
+            self._opened.clear()
+        if client is None:
+            return
+        try:
+            client.close()
+        except pulsar.PulsarException as error:
+            # Everything that counts was confirmed before; the broker ends a connection that is gone by itself.
+            logger.debug("closing the client: %s", error)
+
+
+class _Outstanding:
+    """Sends of an open number, until they are settled together."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._failures: list[str] = []
+        self._round = 0
+
+    def add(self, topic: str) -> Any:
+        with self._changed:
+            self._waiting += 1
+            return partial(self._confirm, topic, self._round)
+
+    def _confirm(self, topic: str, round_: int, result: pulsar.Result, _: pulsar.MessageId) -> None:
+        with self._changed:
+            if round_ != self._round:
+                return
+            self._waiting -= 1
+            reason = reason_of(result)
+            if reason is not None:
+                self._failures.append(f"{topic}: {reason}")
+            if self._waiting == 0:
+                self._changed.notify_all()
+
+    def settle(self, timeout_s: float) -> list[str]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting == 0, timeout_s)
+            failures = self._failures + ["a topic: no answer in time"] * self._waiting
+            # Late answers belong to a round that was reported as failed.
+            self._round += 1
+            self._waiting, self._failures = 0, []
+            return failures
+
+
+def reason_of(result: pulsar.Result) -> str | None:
+    """Say why a send is not confirmed; None if it is."""
+    return None if result == pulsar.Result.Ok else f"the broker answered {result_name(result)}"

@@ -1,0 +1,164 @@
+"""Sends marks on to the retry topic and the DLQ, with the properties of the Java client (RetryMessageUtil)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
+from bookwarden.errors import NotFoundError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.received import (
+    ATTEMPTS,
+    DELAY_TIME,
+    FIRST_PUBLISHED,
+    FIRST_READ,
+    OF_PHASE_TWO,
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_MESSAGE_ID_MISSPELT,
+    OUTCOME,
+    REAL_SUBSCRIPTION,
+    REAL_TOPIC,
+    REASON,
+    RECONSUME_TIMES,
+    VERIFIED_AT,
+    ReceivedMark,
+    waiving,
+)
+
+logger = logging.getLogger(__name__)
+
+# The broker takes 5 MiB a message unless told otherwise, and a payload may be that long alone. So it goes in chunks
+# where it must; what is beside it is in each chunk, and is kept short: in characters, each text and all that is theirs.
+_LONGEST = 4096
+_MOST_OF_THEIRS = 65536
+
+
+class RetrySender:
+    """The outbox of the sweep: payload, key, event time and properties stay as they came. Opens at the first send.
+
+    A payload keeps its writer's schema: the message is sent by a producer of that schema, so the retry topic's and
+    the DLQ's own registries know it and each copy carries a version that its topic can resolve.
+    """
+
+    def __init__(
+        self,
+        connection: PulsarConnection,
+        retry_topic: str,
+        dlq_topic: str,
+        subscription: str,
+        *,
+        registry: SchemaRegistry | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._retry_topic = retry_topic
+        self._dlq_topic = dlq_topic
+        self._subscription = subscription
+        self._registry = registry or SchemaRegistry(PulsarAdmin(connection))
+        # As in Java: a delayed message is an entry of its own in any case. Chunks are for letters: no mark is so large.
+        self._producers = ConfirmedProducers(connection, batching_enabled=False, chunking_enabled=True)
+
+    def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay.
+
+        What was verified before is not any more: a delay begins anew.
+        """
+        properties = self._origin(received)
+        properties.pop(VERIFIED_AT, None)
+        properties[RECONSUME_TIMES] = str(received.attempts + 1)
+        self._send_later(received, properties, delay_s, reason)
+
+    def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
+        """Send to the retry topic, its count as it is, with the time at which it was first verified."""
+        properties = self._origin(received)
+        properties[VERIFIED_AT] = str(verified_ms)
+        self._send_later(received, properties, delay_s, reason)
+
+    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, its count as it is; what was verified before is not any more."""
+        properties = self._origin(received)
+        properties.pop(VERIFIED_AT, None)
+        self._send_later(received, properties, delay_s, reason)
+
+    def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
+        """Send to the DLQ with the reason, the outcome and the number of retries."""
+        properties = self._origin(received)
+        properties[REASON] = _shortened(reason)
+        properties[OUTCOME] = outcome.value
+        properties[ATTEMPTS] = str(received.attempts)
+        self._send(self._dlq_topic, received, properties, 0.0)
+
+    def flush(self) -> None:
+        """Wait until each message is confirmed; raises PulsarError when one is not."""
+        self._producers.flush()
+
+    def close(self) -> None:
+        """Close the connection; call `flush` before."""
+        self._producers.close()
+
+    def _origin(self, received: ReceivedMark) -> dict[str, str]:
+        """The first hop's values stay, as Java's putIfAbsent does."""
+        properties = _carried(received)
+        properties.setdefault(REAL_TOPIC, str(TopicName.parse(received.topic).base))
+        properties.setdefault(REAL_SUBSCRIPTION, self._subscription)
+        properties.setdefault(ORIGIN_MESSAGE_ID, received.message_id)
+        properties.setdefault(ORIGIN_MESSAGE_ID_MISSPELT, received.message_id)
+        properties.setdefault(FIRST_PUBLISHED, str(received.published_at))
+        now_ms = int(self._clock() * 1000)
+        properties.setdefault(FIRST_READ, str(now_ms - int(received.age(now_ms) * 1000)))
+        return properties
+
+    def _send_later(self, received: ReceivedMark, properties: dict[str, str], delay_s: float, reason: str) -> None:
+        properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
+        properties[REASON] = _shortened(reason)
+        self._send(self._retry_topic, received, properties, delay_s)
+
+    def _send(self, topic: str, received: ReceivedMark, properties: dict[str, str], delay_s: float) -> None:
+        self._producers.send(
+            topic,
+            received.payload,
+            schema=self._schema(received),
+            key=received.key if len(received.key or "") <= _LONGEST else None,
+            properties=properties,
+            event_time=received.event_time,
+            delay_s=delay_s,
+        )
+
+    def _schema(self, received: ReceivedMark) -> WriterSchema | None:
+        if not received.schema_version:
+            return None
+        try:
+            return self._registry.written_with(received.topic, received.schema_version)
+        except NotFoundError as error:
+            logger.warning("message %s of %s goes on without a schema: %s", received.message_id, received.topic, error)
+            return None
+
+
+def _carried(received: ReceivedMark) -> dict[str, str]:
+    """Give the properties that go on with a message: ours, and those of its first sender unless they are too many."""
+    ours, theirs = dict[str, str](), dict[str, str]()
+    for name, value in received.properties.items():
+        if name not in OF_PHASE_TWO:
+            theirs[name] = value
+        elif len(value) <= _LONGEST:
+            ours[name] = value
+    size = sum(len(name) + len(value) for name, value in theirs.items())
+    if size > _MOST_OF_THEIRS:
+        logger.warning(
+            "message %s of %s goes on without its %d properties, which have %d characters",
+            *(received.message_id, received.topic, len(theirs), size),
+        )
+        theirs = waiving(received.waives)
+    return {**theirs, **ours}
+
+
+def _shortened(reason: str) -> str:
+    if len(reason) <= _LONGEST:
+        return reason
+    return f"{reason[: _LONGEST - 40]}... ({len(reason):,} characters)"

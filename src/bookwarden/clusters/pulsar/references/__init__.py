@@ -1,0 +1,1 @@
+"""References to ledgers, read from the metadata roots."""

@@ -1,0 +1,66 @@
+"""Whether a place that named a ledger still does, read anew: for ledgers that seem to be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
+from bookwarden.clusters.pulsar.references.nodes import (
+    CursorNode,
+    LogNode,
+    ReferenceNode,
+    cursor_node,
+    managed_ledger_node,
+    schema_node,
+)
+from bookwarden.clusters.pulsar.references.rows import rows_of
+from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
+from bookwarden.ledgers.listing import ListedReference
+from bookwarden.ledgers.references import PlaceKind
+from bookwarden.metastore.interface import MetadataStore, Versioned
+
+_TOPICS = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
+_LOGS = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
+
+
+def still_named(
+    references: Sequence[ListedReference], store: MetadataStore, entries: ReadsLastEntries | None = None
+) -> list[ListedReference]:
+    """Give those whose places name their ledgers now, and not as ones that BookKeeper has no more.
+
+    Each node is read once, however many ledgers it names. A place that cannot be parsed still names them. ``store`` is
+    the one of the references' root, ``entries`` as for ReferencePieces. Raises StoreError where it does not answer.
+    """
+    store.sync()
+    nodes = {reference.path: (_node_of(reference), reference.root) for reference in references}
+    compacted = CompactedNow(entries)
+    named: dict[str, frozenset[tuple[int | None, str]] | None] = {}
+    for (path, (node, root)), value in zip(nodes.items(), store.get_many(list(nodes)), strict=True):
+        named[path] = frozenset() if value is None else _named_by(node, value, root, compacted)
+    return [one for one in references if _is_among(named[one.path], one)]
+
+
+def _named_by(
+    node: ReferenceNode, value: Versioned, root: str, compacted: CompactedNow
+) -> frozenset[tuple[int | None, str]] | None:
+    """Say which ledgers the node names in which places; None where it is in doubt."""
+    references, info = node.read(value, root)
+    if isinstance(node, CursorNode):
+        references = compacted.complete(node, references)
+    if references.doubt is not None:
+        return None
+    return frozenset((row.ledger_id, row.place) for row in rows_of(node, references, info) if not row.gone)
+
+
+def _is_among(named: frozenset[tuple[int | None, str]] | None, reference: ListedReference) -> bool:
+    return named is None or (reference.ledger_id, reference.place) in named
+
+
+def _node_of(reference: ListedReference) -> ReferenceNode:
+    if reference.place in _LOGS:
+        return LogNode(reference.path)
+    if reference.place == PlaceKind.SCHEMA.value:
+        return schema_node(reference.holder.partition(":")[2])
+    if reference.place in _TOPICS:
+        return managed_ledger_node(reference.holder)
+    return cursor_node(reference.managed_ledger or "", reference.path.rpartition("/")[2])

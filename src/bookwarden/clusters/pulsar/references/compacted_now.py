@@ -1,0 +1,56 @@
+"""The compacted ledger in use, which stands in the last entry of the compaction cursor's ledger while that is open."""
+
+from __future__ import annotations
+
+from bookwarden.clusters.pulsar.references.nodes import CursorNode
+from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
+from bookwarden.errors import BookieUnavailableError, BookwardenError
+from bookwarden.ledgers.holders import CompactedHolder
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
+from bookwarden.ledgers.references import Doubt, NodeReferences, Place, PlaceKind
+from bookwarden.wire.cursor import decode_position_info
+
+# Bookies that are away cost a time limit each time: after so many in a row none is asked any more.
+_MOST_FAILURES = 3
+
+
+class CompactedNow:
+    """Completes what nodes of cursors say; for one piece of a scan, since it gives up on bookies that are away."""
+
+    def __init__(self, entries: ReadsLastEntries | None) -> None:
+        self._entries = entries
+        self._failures = 0
+
+    def complete(self, node: CursorNode, references: NodeReferences) -> NodeReferences:
+        """Add the compacted ledger in use if this is a compaction's cursor, or a doubt about it."""
+        cursor = references.cursor
+        if node.cursor != COMPACTION_CURSOR or cursor is None or cursor.cursors_ledger_id is None:
+            return references
+        holder = CompactedHolder(node.managed_ledger)
+        try:
+            compacted = self._last_recorded(cursor.cursors_ledger_id)
+        except _NotReadError as error:
+            return references._replace(doubt=Doubt(node.path, references.root, str(error), (holder,)))
+        if compacted is None:
+            return references
+        place = Place(PlaceKind.COMPACTED_NOW, str(holder), node.path, references.root)
+        return references._replace(named=(*references.named, (place, frozenset((compacted,)))))
+
+    def _last_recorded(self, ledger_id: int) -> int | None:
+        if self._entries is None:
+            raise _NotReadError(f"the compacted ledger in use stands in the last entry of ledger {ledger_id}")
+        if self._failures >= _MOST_FAILURES:
+            raise _NotReadError(
+                f"the last entry of ledger {ledger_id} was not asked for: bookies did not answer {_MOST_FAILURES} times"
+            )
+        try:
+            entry = self._entries.last_entry(ledger_id)
+            self._failures = 0
+            return decode_position_info(entry).compacted_ledger_id if entry is not None else None
+        except BookwardenError as error:
+            self._failures = self._failures + 1 if isinstance(error, BookieUnavailableError) else 0
+            raise _NotReadError(f"the last entry of ledger {ledger_id} cannot be read: {error}") from error
+
+
+class _NotReadError(Exception):
+    """Why the compacted ledger in use is not known."""

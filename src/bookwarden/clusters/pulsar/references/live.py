@@ -1,0 +1,281 @@
+"""Which ledgers Pulsar's metadata refers to, read from all metadata roots at once.
+
+A failed, partial or unparsable read never means "not referenced": it is UnknownReferences.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from uuid import UUID
+
+from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
+from bookwarden.clusters.pulsar.references.nodes import (
+    ManagedLedgerNode,
+    ReferenceNode,
+    cursor_node,
+    managed_ledger_node,
+    schema_node,
+)
+from bookwarden.clusters.pulsar.references.refused_nodes import NodeValue, read_each
+from bookwarden.clusters.pulsar.references.shadows import ShadowDoubt, Shadows, ShadowTopics
+from bookwarden.clusters.pulsar.references.unnamed_use import AsksBrokers, ReadsLastEntries, UnnamedUses
+from bookwarden.errors import ConfigError, FormatError, StoreAccessError, StoreError
+from bookwarden.ledgers.holders import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    LiveReferences,
+    ManagedLedgerHolder,
+    References,
+    ShadowList,
+    UnknownReferences,
+)
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo
+from bookwarden.ledgers.metadata import Condition
+from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.paths import validate_path
+
+logger = logging.getLogger(__name__)
+# What each root says of one node; None where it has no such node.
+_OfRoots = Sequence[NodeReferences | None]
+
+
+class MetadataReferences:
+    """Reads what holders name; a ledger counts as referenced if any of the metadata roots says so.
+
+    ``brokers`` are those of the first root: without them no ledger of a compacted view counts as unreferenced while
+    its topic exists. ``entries`` reads the ledgers of open cursors; without it the brokers' word is taken.
+    ``shadow_refresh``: look for shadow topics again after so many seconds; 0 looks at none.
+    ``seen_from_ledgers`` is, for each root, what the store of BookKeeper's metadata puts before the root's paths, and
+    None for a root in which it has no transactions; without it no reading comes with conditions for the delete.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[MetadataStore],
+        brokers: AsksBrokers | None = None,
+        entries: ReadsLastEntries | None = None,
+        *,
+        shadow_refresh: float = 0.0,
+        seen_from_ledgers: Sequence[str | None] | None = None,
+    ) -> None:
+        if not stores:
+            raise ConfigError("no metadata store is configured: without one no reference can be read")
+        self._stores = tuple(stores)
+        # Nobody is told of a root here, and a number tells them apart.
+        self._roots = tuple(str(number) for number in range(len(stores)))
+        self._shadows = [ShadowTopics(store, shadow_refresh) for store in stores] if shadow_refresh > 0 else []
+        self._seen_from_ledgers = tuple(seen_from_ledgers or [None] * len(stores))
+        self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
+        self._doubts_told: list[ShadowDoubt] = []
+
+    def read(
+        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
+    ) -> Mapping[Holder, References]:
+        """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
+
+        A managed ledger that listed one of these ``ledgers`` at the last look for shadows is read like a shadow.
+
+        Raises StoreError when a metadata root does not answer, or is no Pulsar's: then nothing is known of anybody.
+        """
+        references: dict[Holder, References] = {}
+        nodes: dict[Holder, tuple[ReferenceNode, ...]] = {}
+        distinct = list(dict.fromkeys(holders))
+        shadows = [root.known() for root in self._shadows] if _any_topic(distinct) else []
+        doubts = self._told([doubt for root in shadows for doubt in root.doubts])
+        for holder in distinct:
+            try:
+                nodes[holder] = (
+                    *_nodes_of(holder),
+                    *_nodes_of_others(holder, shadows, (ledgers or {}).get(holder, ())),
+                )
+            except FormatError as error:
+                references[holder] = UnknownReferences(str(error))
+        distinct_nodes = list(dict.fromkeys(chain.from_iterable(nodes.values())))
+        for holder, path in _of_two_kinds(nodes, distinct_nodes):
+            references[holder] = UnknownReferences(f"{path} would be the node of a topic and that of a cursor at once")
+            del nodes[holder]
+        if not nodes:
+            return references
+        index, conditions = self._read(distinct_nodes)
+        for holder, needed in nodes.items():
+            found = self._references(holder, needed, index)
+            elsewhere = _doubt_elsewhere(holder, needed, doubts) if doubts else None
+            if elsewhere is not None and isinstance(found, LiveReferences):
+                found = UnknownReferences(f"{elsewhere}: it may be a shadow topic, of this topic too", elsewhere=True)
+            elif isinstance(found, LiveReferences):
+                demanded = tuple(chain.from_iterable(conditions.get(node.path, ()) for node in needed))
+                found = replace(found, conditions=demanded) if demanded else found
+            references[holder] = found
+        return references
+
+    def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
+        """Tell of the doubts about which topics are shadows, once as long as they are the same."""
+        if doubts and doubts != self._doubts_told:
+            logger.warning(
+                "%d managed ledgers cannot be read and may be shadow topics: marks of all data ledgers wait for them; "
+                "the first: %s",
+                len(doubts),
+                doubts[0],
+            )
+        self._doubts_told = doubts
+        return doubts
+
+    def _read(self, nodes: Sequence[ReferenceNode]) -> tuple[ReferenceIndex, dict[str, list[Condition]]]:
+        """Read these nodes in all roots; with the conditions, by path, that they are as they were read."""
+        index = ReferenceIndex(keep_nodes=True)
+        conditions: defaultdict[str, list[Condition]] = defaultdict(list)
+        # All stores answer before anything is decoded: a batch without one of them is of no use.
+        values = [_values(store, nodes) for store in self._stores]
+        for root, found, seen_from in zip(self._roots, values, self._seen_from_ledgers, strict=True):
+            for node, value in zip(nodes, found, strict=True):
+                if value is None:
+                    index.note_absent(node.path, root)
+                elif isinstance(value, StoreAccessError):
+                    doubt = Doubt(node.path, root, str(value))
+                    index.add_node(NodeReferences(node.path, root, doubt=doubt))
+                else:
+                    references, _ = node.read(value, root)
+                    index.add_node(references)
+                    if seen_from is not None:
+                        conditions[node.path].append(Condition(f"{seen_from}{node.path}", value.version))
+        return index, conditions
+
+    def _references(self, holder: Holder, needed: Sequence[ReferenceNode], index: ReferenceIndex) -> References:
+        found = [index.at(node.path) for node in needed]
+        for root in zip(*found, strict=True):
+            for node in root:
+                if node is not None and node.doubt is not None:
+                    of_others = isinstance(holder, ManagedLedgerHolder) and node.path != needed[0].path
+                    return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}", elsewhere=of_others)
+        own, *others = found
+        exists = any(node is not None for node in own)
+        if isinstance(holder, ManagedLedgerHolder):
+            lists = [node for root in found for node in root if node is not None]
+            return LiveReferences(
+                _named(own),
+                exists,
+                shadows=_shadow_lists(needed[1:], others),
+                offloaded=_offloaded(found),
+                with_copies=tuple(chain.from_iterable(node.with_copies for node in lists)),
+                left_behind=_left_behind(lists),
+                puzzling=frozenset(chain.from_iterable(node.puzzling for node in lists)),
+                names_nothing=any(node is not None and not node.ledger_ids for node in own),
+            )
+        named = _named(chain(*found))
+        if isinstance(holder, CompactedHolder):
+            return self._unnamed_uses.of_compacted(holder, named, _cursors(*found))
+        if isinstance(holder, BucketHolder):
+            listed = {number: node.ledger_ids for number, node in enumerate(found[1]) if node is not None}
+            return self._unnamed_uses.of_buckets(holder, named, _cursors(*found), listed)
+        return LiveReferences(named, exists)
+
+
+def _values(store: MetadataStore, nodes: Sequence[ReferenceNode]) -> list[NodeValue]:
+    store.sync()
+    # Where there are no managed ledgers at all the URL is wrong, and every ledger would look unreferenced.
+    *values, top = read_each(store, [*(node.path for node in nodes), MANAGED_LEDGERS_ROOT])
+    if isinstance(top, StoreAccessError):
+        raise top
+    if top is None:
+        raise StoreError(
+            f"a metadata store has no node {MANAGED_LEDGERS_ROOT}, so it is no Pulsar's: "
+            "check the metadata store URLs and the path behind their hosts"
+        )
+    return values
+
+
+def _any_topic(holders: Sequence[Holder]) -> bool:
+    return any(isinstance(holder, ManagedLedgerHolder) for holder in holders)
+
+
+def _of_two_kinds(
+    nodes: Mapping[Holder, Sequence[ReferenceNode]], distinct: Sequence[ReferenceNode]
+) -> list[tuple[Holder, str]]:
+    """Find the holders one of whose nodes another holder takes for something else, as a topic "persistent" allows."""
+    counts = Counter(node.path for node in distinct)
+    if len(counts) == len(distinct):
+        return []
+    found = ((holder, node.path) for holder, needed in nodes.items() for node in needed if counts[node.path] > 1)
+    return list(dict(found).items())
+
+
+def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
+    """Name the nodes that may refer to the holder's ledgers, its own first."""
+    nodes: tuple[ReferenceNode, ...]
+    if isinstance(holder, ManagedLedgerHolder):
+        nodes = (managed_ledger_node(holder.name),)
+    elif isinstance(holder, CursorHolder | BucketHolder):
+        nodes = cursor_node(holder.managed_ledger, holder.cursor), managed_ledger_node(holder.managed_ledger)
+    elif isinstance(holder, CompactedHolder):
+        nodes = cursor_node(holder.managed_ledger, COMPACTION_CURSOR), managed_ledger_node(holder.managed_ledger)
+    else:
+        nodes = (schema_node(holder.schema_id),)
+    for node in nodes:
+        validate_path(node.path)
+    return nodes
+
+
+def _nodes_of_others(
+    holder: Holder, shadows: Sequence[Shadows], ledger_ids: Iterable[int]
+) -> tuple[ManagedLedgerNode, ...]:
+    """Name the nodes of the shadows of a topic, and of whoever else lists one of these ledgers."""
+    if not shadows or not isinstance(holder, ManagedLedgerHolder):
+        return ()
+    names = dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
+    names |= dict.fromkeys(name for root in shadows for ledger_id in ledger_ids for name in root.listed.of(ledger_id))
+    return tuple(managed_ledger_node(name) for name in names if name != holder.name)
+
+
+def _doubt_elsewhere(
+    holder: Holder, needed: Sequence[ReferenceNode], doubts: Sequence[ShadowDoubt]
+) -> ShadowDoubt | None:
+    """Find a doubt about another's node than the topic's own, which was just read."""
+    if not isinstance(holder, ManagedLedgerHolder):
+        return None
+    return next((doubt for doubt in doubts if doubt.path != needed[0].path), None)
+
+
+def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
+    found = [node for node in nodes if node is not None]
+    # Mostly there is one node, in one root.
+    return found[0].ledger_ids if len(found) == 1 else frozenset[int]().union(*(node.ledger_ids for node in found))
+
+
+def _offloaded(found: Iterable[_OfRoots]) -> frozenset[UUID]:
+    copies = [node.offloaded for nodes in found for node in nodes if node is not None and node.offloaded]
+    return frozenset[UUID]().union(*copies)
+
+
+def _left_behind(lists: Sequence[NodeReferences]) -> dict[int, LedgerInfo]:
+    """Find the ledgers of which all lists that name them say the same: that only the offloaded copy is left."""
+    told: dict[int, list[LedgerInfo]] = {}
+    for ledger in chain.from_iterable(node.with_copies for node in lists):
+        if ledger.offload is not None and ledger.offload.bookkeeper_deleted:
+            told.setdefault(ledger.ledger_id, []).append(ledger)
+    return {
+        ledger_id: first
+        for ledger_id, (first, *others) in told.items()
+        if 1 + len(others) == sum(ledger_id in node.ledger_ids for node in lists)
+        and all(other == first for other in others)
+    }
+
+
+def _shadow_lists(shadows: Sequence[ReferenceNode], found: Sequence[_OfRoots]) -> tuple[ShadowList, ...]:
+    named = zip(shadows, found, strict=True)
+    return tuple([ShadowList(node.name, _named(of)) for node, of in named if isinstance(node, ManagedLedgerNode)])
+
+
+def _cursors(cursors: _OfRoots, managed_ledgers: _OfRoots) -> dict[int, CursorInfo | None]:
+    """The cursor in each root, by its number, that has the topic; None where the topic has no such cursor."""
+    return {
+        number: cursor.cursor if cursor is not None else None
+        for number, (cursor, managed_ledger) in enumerate(zip(cursors, managed_ledgers, strict=True))
+        if managed_ledger is not None
+    }

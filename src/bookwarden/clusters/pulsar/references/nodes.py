@@ -1,0 +1,170 @@
+"""The nodes below a metadata root that name ledgers, and how the value of each is read into references.
+
+Whoever looks for references reads nodes through this module: the sweep those of its holders, a scan all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, SchemaLocator
+from bookwarden.ledgers.references import (
+    Doubt,
+    NodeReferences,
+    Place,
+    PlaceKind,
+    doubt_about_cursor,
+    doubt_about_managed_ledger,
+    doubt_about_schema,
+    named_by_cursor,
+    named_by_managed_ledger,
+    named_by_schema,
+)
+from bookwarden.metastore.interface import Versioned
+from bookwarden.wire.cursor import decode_cursor
+from bookwarden.wire.log_nodes import decode_allocation, decode_segment, is_segment
+from bookwarden.wire.managed_ledger import decode_managed_ledger
+from bookwarden.wire.schema_locator import decode_schema_locator
+
+_EMPTIED: Final = (
+    "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node "
+    "again from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before "
+    "it listed the next one, which a load mends"
+)
+Info = ManagedLedgerInfo | CursorInfo | SchemaLocator
+# What a node says of ledgers, and its whole value; None where that cannot be parsed, and for nodes of logs.
+NodeReading = tuple[NodeReferences, Info | None]
+
+
+class ManagedLedgerNode(NamedTuple):
+    """The node of a managed ledger."""
+
+    path: str
+    name: str
+
+    def read(self, node: Versioned, root: str) -> NodeReading:
+        """Read what the node's value names."""
+        try:
+            info = read_managed_ledger(self.name, node)
+        except FormatError as error:
+            doubt = doubt_about_managed_ledger(self.path, root, str(error))
+            return NodeReferences(self.path, root, doubt=doubt), None
+        named = named_by_managed_ledger(self.name, info, self.path, root)
+        return NodeReferences(
+            self.path, root, named, info.offloaded, with_copies=info.with_copies, puzzling=info.puzzling
+        ), info
+
+
+class CursorNode(NamedTuple):
+    """The node of a cursor, whose name is encoded."""
+
+    path: str
+    managed_ledger: str
+    cursor: str
+
+    def read(self, node: Versioned, root: str) -> NodeReading:
+        """Read what the node's value names."""
+        try:
+            info = decode_cursor(node.value)
+        except FormatError as error:
+            doubt = doubt_about_cursor(self.managed_ledger, self.cursor, self.path, root, str(error))
+            return NodeReferences(self.path, root, doubt=doubt), None
+        named = named_by_cursor(self.managed_ledger, self.cursor, info, self.path, root)
+        return NodeReferences(self.path, root, named, cursor=info), info
+
+
+class SchemaNode(NamedTuple):
+    """The node of a schema."""
+
+    path: str
+    schema_id: str
+
+    def read(self, node: Versioned, root: str) -> NodeReading:
+        """Read what the node's value names."""
+        try:
+            info = decode_schema_locator(node.value)
+        except FormatError as error:
+            doubt = doubt_about_schema(self.schema_id, self.path, root, str(error))
+            return NodeReferences(self.path, root, doubt=doubt), None
+        named = named_by_schema(self.schema_id, info, self.path, root)
+        return NodeReferences(self.path, root, named), info
+
+
+class LogNode(NamedTuple):
+    """A segment of a log, or the allocation for its next one, as `wire.log_nodes` tells them from other nodes."""
+
+    path: str
+
+    @property
+    def log(self) -> str:
+        """The node of the log that it belongs to."""
+        return self.path.rpartition("/")[0].removesuffix("/ledgers")
+
+    def read(self, node: Versioned, root: str) -> NodeReading:
+        """Read what the node names; that counts as referenced, whatever the ledger's metadata says."""
+        kind = PlaceKind.LOG_SEGMENT if is_segment(self.path) else PlaceKind.LOG_ALLOCATION
+        try:
+            found = (decode_segment if kind is PlaceKind.LOG_SEGMENT else decode_allocation)(node.value)
+        except FormatError as error:
+            return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error))), None
+        ids = frozenset[int]() if found is None else frozenset((found,))
+        return NodeReferences(self.path, root, ((Place(kind, self.log, self.path, root), ids),)), None
+
+
+def was_emptied(node: Versioned) -> bool:
+    """Whether the node of a managed ledger had bytes and has none any more.
+
+    A broker makes it without a byte and lists a ledger by its next write. It leaves none only if it dies when the last
+    one, which had no entry, is off the list and the next not on it (MetaStoreImpl and ManagedLedgerImpl of Pulsar 4.0).
+    """
+    return not node.value and not node.is_as_created
+
+
+def read_managed_ledger(name: str, node: Versioned) -> ManagedLedgerInfo:
+    """Read the list of a managed ledger; FormatError where it cannot be told, as of one that was emptied.
+
+    A cursor whose node has the name of a managed ledger lists nothing.
+    """
+    if was_emptied(node):
+        raise FormatError(_EMPTIED)
+    try:
+        return decode_managed_ledger(node.value)
+    except FormatError:
+        if _is_cursor_of_odd_topic(name, node.value):
+            return ManagedLedgerInfo()
+        raise
+
+
+def _is_cursor_of_odd_topic(name: str, raw: bytes) -> bool:
+    """Say whether this is a cursor of a topic that is called "persistent", whose node has the name of a managed ledger.
+
+    ``tenant/namespace/persistent/persistent/cursor`` might be ``tenant/cluster/namespace/persistent/topic`` as well.
+    """
+    parts = name.split("/")
+    if len(parts) != 5 or parts[2:4] != ["persistent", "persistent"]:
+        return False
+    try:
+        decode_cursor(raw)
+    except FormatError:
+        return False
+    return True
+
+
+ReferenceNode = ManagedLedgerNode | CursorNode | SchemaNode | LogNode
+
+
+def managed_ledger_node(name: str) -> ManagedLedgerNode:
+    """Name the node of a managed ledger."""
+    return ManagedLedgerNode(managed_ledger_path(name), name)
+
+
+def cursor_node(managed_ledger: str, cursor: str) -> CursorNode:
+    """Name the node of a cursor."""
+    return CursorNode(cursor_path(managed_ledger, cursor), managed_ledger, cursor)
+
+
+def schema_node(schema_id: str) -> SchemaNode:
+    """Name the node of a schema."""
+    return SchemaNode(schema_path(schema_id), schema_id)

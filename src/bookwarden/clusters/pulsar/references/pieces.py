@@ -1,0 +1,348 @@
+"""Everything in the metadata roots that names ledgers, in pieces that can be read side by side.
+
+The nodes are found by walking the trees and never by computing names: managed ledgers with names of the first
+version, system topics, and those whose tenant is a broker's address are all there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from bookwarden.clusters.pulsar.metadata.managed_ledger_names import children_unless_refused, walk_topic_folders
+from bookwarden.clusters.pulsar.metadata.paths import LOG_ROOTS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
+from bookwarden.clusters.pulsar.references.nodes import (
+    CursorNode,
+    LogNode,
+    ManagedLedgerNode,
+    NodeReading,
+    ReferenceNode,
+    cursor_node,
+    managed_ledger_node,
+    schema_node,
+    was_emptied,
+)
+from bookwarden.clusters.pulsar.references.rows import copies_of, rows_of
+from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
+from bookwarden.errors import FormatError, StoreAccessError, StoreError, TruncatedListingError
+from bookwarden.ledgers.listing import ListedCopy, ListedReference
+from bookwarden.ledgers.references import Doubt, NodeReferences, doubt_about_schemas, doubt_about_topics
+from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.wire.log_nodes import is_allocation, is_segment
+
+TOPICS: Final = "topics"
+SCHEMAS: Final = "schemas"
+LOGS: Final = "logs"
+
+# A topic is some ten nodes and rows, each of half a kilobyte.
+_TOPICS_IN_PIECE: Final = 5_000
+_READ_AT_ONCE: Final = 1_000
+# Names of cursors are one request for each topic: so many are under way.
+_LISTED_AT_ONCE: Final = 8
+
+_TOPS: Final = {TOPICS: f"{MANAGED_LEDGERS_ROOT}/", SCHEMAS: f"{SCHEMAS_ROOT}/", LOGS: ""}
+
+_NodeT = TypeVar("_NodeT", bound=ReferenceNode)
+# Nodes that were found, with their values where these are read already: all of them or none.
+_Portion = Sequence[tuple[ReferenceNode, Versioned | None]]
+# Reads topics and their values together; says of each whether it did.
+ReadsTopics = Callable[[Sequence[ManagedLedgerNode], Sequence[bytes]], Sequence[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePiece:
+    """A namespace's topics or schemas, or a namespace of DistributedLog, in the metadata root with this URL; picklable.
+
+    ``name`` is below the tree of its kind: ``tenant/namespace/persistent``, ``tenant/namespace``, or the path itself.
+    Of a namespace with many topics a piece has those whose names hash to ``part`` of ``parts``. ``problem`` says why
+    what is below could not be listed: such a piece is nothing but a doubt.
+    """
+
+    root: str
+    kind: str
+    name: str
+    part: int = 0
+    parts: int = 1
+    problem: str = ""
+
+    @property
+    def path(self) -> str:
+        """The node below which its nodes are."""
+        return _TOPS[self.kind] + self.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is of; of a piece with a problem, whatever could not be listed."""
+        return self.name.rpartition("/")[0] if self.kind == TOPICS and not self.problem else self.name
+
+    def has(self, name: str) -> bool:
+        """Whether the topic, by the last part of its name, is of this piece."""
+        return self.parts == 1 or zlib.crc32(name.encode()) % self.parts == self.part
+
+    def doubt(self, reason: str) -> Doubt:
+        """Make the doubt that there is while it cannot be read: about the holders of its namespace."""
+        if self.kind == TOPICS:
+            return doubt_about_topics(self.namespace, self.path, self.root, reason)
+        if self.kind == SCHEMAS:
+            return doubt_about_schemas(self.namespace, self.path, self.root, reason)
+        return Doubt(self.path, self.root, reason)
+
+    def __str__(self) -> str:
+        part = f", part {self.part + 1} of {self.parts}" if self.parts > 1 else ""
+        return f"the {self.kind} of {self.namespace}{part} in {self.root}"
+
+
+class PieceOfReferences(NamedTuple):
+    """What reading a piece gave.
+
+    ``names`` is how many nodes were read, ``digest`` is digest_of of their paths. These are, without doubts, the paths
+    of the rows, and with doubts those of both together.
+    """
+
+    rows: list[ListedReference]
+    copies: list[ListedCopy]
+    doubts: list[Doubt]
+    names: int
+    digest: str
+
+
+class PieceOfNodes(NamedTuple):
+    """What listing a piece by names gave; ``doubts`` say why it is no whole listing."""
+
+    paths: frozenset[str]
+    digest: str
+    doubts: tuple[Doubt, ...] = ()
+
+
+class ReferencePieces:
+    """Reads references in pieces; its calls may be made from several processes, each with its own stores.
+
+    ``roots`` are the metadata roots by their URLs. ``entries`` reads the ledgers of compaction cursors, in which the
+    compacted ledger of now stands; without it, each of these is a doubt about the topic's compacted ledgers. Every call
+    raises StoreError where a root does not answer; a namespace that the store refuses is a doubt about it.
+    """
+
+    def __init__(self, roots: Mapping[str, MetadataStore], entries: ReadsLastEntries | None = None) -> None:
+        self._roots = dict(roots)
+        self._entries = entries
+
+    def pieces(self, besides: Sequence[ReferencePiece] = ()) -> list[ReferencePiece]:
+        """Cut what there is now into pieces; StoreError if a root is no Pulsar's.
+
+        With ``besides``, the pieces of a former call, only what none of them covers is given: namespaces that came
+        later, or that the former walk was not told of.
+        """
+        known = {(piece.root, piece.path) for piece in besides}
+        closed = {(piece.root, f"{piece.path}/") for piece in besides if piece.problem}
+        found = [piece for url, store in self._roots.items() for piece in _pieces_of(url, store)]
+        return [
+            piece
+            for piece in found
+            if (piece.root, piece.path) not in known
+            and not any(piece.root == root and piece.path.startswith(path) for root, path in closed)
+        ]
+
+    def read(self, piece: ReferencePiece, topics: ReadsTopics | None = None) -> PieceOfReferences:
+        """Read all that the piece names; never older than this call.
+
+        What `topics` reads of the topics is in no row: only their nodes are counted.
+        """
+        return _collected(self._guarded(piece, self._root(piece.root), None, topics), piece)
+
+    def nodes(self, piece: ReferencePiece) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
+        """Read node by node, without those that are gone; a doubt about the whole piece is of no node."""
+        yield from self._guarded(piece, self._root(piece.root), None)
+
+    def relist(self, piece: ReferencePiece) -> PieceOfNodes:
+        """List the piece by names only; never older than this call."""
+        store = self._root(piece.root)
+        if piece.problem:
+            return PieceOfNodes(frozenset(), digest_of(()), (piece.doubt(piece.problem),))
+        try:
+            paths = frozenset(node.path for portion in _listed(store, piece) for node, _ in portion)
+        except (StoreAccessError, FormatError) as error:
+            return PieceOfNodes(frozenset(), digest_of(()), (piece.doubt(str(error)),))
+        return PieceOfNodes(paths, digest_of(paths))
+
+    def read_new(
+        self, piece: ReferencePiece, first: Collection[str], second: PieceOfNodes, begun_ms: int
+    ) -> PieceOfReferences:
+        """Read what came to a piece between two listings; ``first`` are the paths of the first one's rows and doubts.
+
+        A node that is older than ``begun_ms``, in milliseconds since the epoch by the clock of the store, must be in
+        both listings: TruncatedListingError otherwise. Nothing is compared where one of them was in doubt as a whole.
+        """
+        if second.doubts or piece.path in first:
+            return PieceOfReferences([], [], list(second.doubts), 0, digest_of(()))
+        store = self._root(piece.root)
+        known = frozenset(first)
+        new = sorted(second.paths - known)
+        _check_age(store, piece, "first", new, begun_ms)
+        _check_age(store, piece, "second", sorted(known - second.paths), begun_ms)
+        return _collected(self._guarded(piece, store, [_node_of(piece, path) for path in new]), piece)
+
+    def _root(self, url: str) -> MetadataStore:
+        store = self._roots.get(url)
+        if store is None:
+            raise StoreError(f"{url} is none of the metadata roots in the settings: use those that the scan began with")
+        store.sync()
+        return store
+
+    def _guarded(
+        self,
+        piece: ReferencePiece,
+        store: MetadataStore,
+        nodes: Sequence[ReferenceNode] | None,
+        topics: ReadsTopics | None = None,
+    ) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
+        """Read these nodes of the piece, or all."""
+        problem = piece.problem
+        if not problem:
+            try:
+                portions = _listed(store, piece) if nodes is None else _portions(nodes)
+                yield from self._read(piece, store, portions, topics)
+            except (StoreAccessError, FormatError) as error:
+                problem = str(error)
+        if problem:
+            yield None, (NodeReferences(piece.path, piece.root, doubt=piece.doubt(problem)), None)
+
+    def _read(
+        self, piece: ReferencePiece, store: MetadataStore, portions: Iterable[_Portion], topics: ReadsTopics | None
+    ) -> Iterator[tuple[ReferenceNode, NodeReading]]:
+        compacted = CompactedNow(self._entries)
+        for portion in portions:
+            unread = [node for node, value in portion if value is None]
+            read = _values(store, unread) if unread else portion
+            found = [(node, value) for node, value in read if value is not None]
+            taken = _read_together(found, topics) if topics is not None else frozenset[str]()
+            for node, value in found:
+                if node.path in taken:
+                    yield node, (NodeReferences(node.path, piece.root), None)
+                    continue
+                references, info = node.read(value, piece.root)
+                if isinstance(node, CursorNode):
+                    references = compacted.complete(node, references)
+                yield node, (references, info)
+
+
+def _read_together(nodes: Sequence[tuple[ReferenceNode, Versioned]], read: ReadsTopics) -> frozenset[str]:
+    """Let the topics be read together; return the paths of those that were."""
+    topics = [(node, found) for node, found in nodes if isinstance(node, ManagedLedgerNode) and not was_emptied(found)]
+    taken = read([node for node, _ in topics], [found.value for _, found in topics])
+    return frozenset(node.path for (node, _), was_taken in zip(topics, taken, strict=True) if was_taken)
+
+
+def _pieces_of(url: str, store: MetadataStore) -> Iterator[ReferencePiece]:
+    store.sync()
+    problems: dict[str, str] = {}
+    for folder, topics in walk_topic_folders(store, lambda name, error: problems.update({name: str(error)})):
+        if folder not in problems:
+            parts = max(1, -(-len(topics) // _TOPICS_IN_PIECE))
+            yield from (ReferencePiece(url, TOPICS, folder, part, parts) for part in range(parts))
+    yield from (ReferencePiece(url, TOPICS, name, problem=problem) for name, problem in problems.items())
+    yield from _pieces_of_schemas(url, store)
+    yield from (ReferencePiece(url, LOGS, path) for path in LOG_ROOTS)
+
+
+def _pieces_of_schemas(url: str, store: MetadataStore) -> Iterator[ReferencePiece]:
+    problems: dict[str, str] = {}
+    for tenant in store.children_of(SCHEMAS_ROOT):
+        namespaces = children_unless_refused(
+            store, SCHEMAS_ROOT, tenant, lambda name, error: problems.update({name: str(error)})
+        )
+        yield from (ReferencePiece(url, SCHEMAS, f"{tenant}/{namespace}") for namespace in namespaces)
+    yield from (ReferencePiece(url, SCHEMAS, name, problem=problem) for name, problem in problems.items())
+
+
+def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
+    """Name all nodes of a piece."""
+    if piece.kind == LOGS:
+        yield from _logs(store, piece.name)
+        return
+    names = [name for name in store.children_of(piece.path) if piece.has(name)]
+    if piece.kind == SCHEMAS:
+        yield from _portions([schema_node(f"{piece.name}/{name}") for name in names])
+        return
+    for portion in _portions([managed_ledger_node(f"{piece.name}/{name}") for name in names]):
+        topics = _values(store, [topic for topic, _ in portion])
+        yield topics
+        # Most stores tell with the value that a topic has no cursors, which saves the question.
+        yield from _portions(_cursors(store, [topic for topic, value in topics if value.children != 0]))
+
+
+def _cursors(store: MetadataStore, topics: Sequence[ManagedLedgerNode]) -> list[CursorNode]:
+    paths = [topic.path for topic in topics]
+    if store.answers_at_once:
+        listed = [store.children_of(path) for path in paths]
+    else:
+        with ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="cursors") as pool:
+            listed = list(pool.map(store.children_of, paths))
+    return [cursor_node(topic.name, name) for topic, names in zip(topics, listed, strict=True) for name in names]
+
+
+def _logs(store: MetadataStore, path: str) -> Iterator[_Portion]:
+    """Walk a namespace of DistributedLog."""
+    children = [f"{path}/{name}" for name in store.children_of(path)]
+    yield from _portions([LogNode(child) for child in children if is_segment(child) or is_allocation(child)])
+    for child in children:
+        yield from _logs(store, child)
+
+
+def _portions(nodes: Sequence[_NodeT]) -> Iterator[list[tuple[_NodeT, None]]]:
+    for at in range(0, len(nodes), _READ_AT_ONCE):
+        yield [(node, None) for node in nodes[at : at + _READ_AT_ONCE]]
+
+
+def _values(store: MetadataStore, nodes: Sequence[_NodeT]) -> list[tuple[_NodeT, Versioned]]:
+    """Read the nodes; one that vanished since it was listed is left out."""
+    values = store.get_many([node.path for node in nodes])
+    return [(node, value) for node, value in zip(nodes, values, strict=True) if value is not None]
+
+
+def _node_of(piece: ReferencePiece, path: str) -> ReferenceNode:
+    name = path[len(_TOPS[piece.kind]) :]
+    if piece.kind == LOGS:
+        return LogNode(path)
+    if piece.kind == SCHEMAS:
+        return schema_node(name)
+    topic, _, cursor = name[len(piece.name) + 1 :].partition("/")
+    return cursor_node(f"{piece.name}/{topic}", cursor) if cursor else managed_ledger_node(name)
+
+
+def _check_age(store: MetadataStore, piece: ReferencePiece, listing: str, paths: Sequence[str], begun_ms: int) -> None:
+    found = zip(paths, store.get_many(paths), strict=True)
+    old = [path for path, value in found if value is not None and value.created_ms < begun_ms]
+    if old:
+        raise TruncatedListingError(
+            f"the {listing} listing of {piece} lacks {len(old):,} nodes that were there before the scan, such as "
+            f"{old[0]}: the store gave a part of its nodes for all of them; make no plan of it, and look at its "
+            "servers' logs"
+        )
+
+
+def _collected(nodes: Iterable[tuple[ReferenceNode | None, NodeReading]], piece: ReferencePiece) -> PieceOfReferences:
+    rows: list[ListedReference] = []
+    copies: list[ListedCopy] = []
+    doubts: list[Doubt] = []
+    paths = []
+    for node, (references, info) in nodes:
+        if references.doubt is not None:
+            doubts.append(references.doubt)
+        if node is not None:
+            paths.append(node.path)
+            rows += rows_of(node, references, info)
+            copies += copies_of(node, piece.root, info)
+    return PieceOfReferences(rows, copies, doubts, len(paths), digest_of(paths))
+
+
+def digest_of(paths: Iterable[str]) -> str:
+    """Compute sha256, as hexadecimal digits, over the sorted paths, a zero byte behind each."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(path.encode() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,172 @@
+"""Which ledgers may be in use although no metadata names them: compacted ledgers, and buckets of delayed messages.
+
+A compaction under way is referenced nowhere, and which compacted ledger is in use stands in the last entry of an open
+cursor's ledger, not in the node. A bucket whose property could not be put is used from memory until the topic is
+unloaded (AbstractTwoPhaseCompactor, PulsarCompactorSubscription and Bucket of Pulsar 4.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
+from bookwarden.errors import BookieError, FormatError, NotFoundError, PulsarError
+from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, LiveReferences, UnnamedUse
+from bookwarden.ledgers.managed_ledger import CursorInfo
+from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.cursor import decode_position_info
+
+# The clocks of a broker and of the metadata store may differ by this much.
+CLOCK_SKEW_MS = 60_000
+_NO_BROKER = "there is no broker to ask"
+
+
+class AsksBrokers(Protocol):
+    """The brokers of the first metadata root; calls raise PulsarError, NotFoundError or FormatError."""
+
+    def compaction(self, topic: str) -> TopicCompaction:
+        """Return what the topic's owner says of its compaction."""
+
+    def subscriptions(self, topic: str) -> frozenset[str]:
+        """Name all subscriptions that the owner knows."""
+
+
+class ReadsLastEntries(Protocol):
+    """Reads ledgers and their metadata without changing them."""
+
+    def may_be_written(self, ledger_id: int) -> bool:
+        """Say whether somebody may write to the ledger: it is not closed."""
+
+    def last_entry(self, ledger_id: int) -> bytes | None:
+        """Return the last entry of a ledger, open ones too; None if it has none.
+
+        Raises BookieError when the bookies do not say, NotFoundError when there is no such ledger.
+        """
+
+
+class UnnamedUses:
+    """Completes the references of holders whose ledgers may be in use unnamed; ``stores`` are the metadata roots."""
+
+    def __init__(
+        self, stores: Sequence[MetadataStore], brokers: AsksBrokers | None, entries: ReadsLastEntries | None = None
+    ) -> None:
+        self._ownership = tuple(BundleOwnership(store) for store in stores)
+        self._brokers = brokers
+        self._entries = entries
+
+    def of_compacted(
+        self, holder: CompactedHolder, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]
+    ) -> LiveReferences:
+        """Tell the compacted ledger in use from those of before.
+
+        ``named`` are the ledgers that the nodes name; ``cursors`` the compaction's cursor by the number of each root
+        that has the topic, None where there is no such cursor.
+        """
+        if not cursors:
+            return LiveReferences(named, exists=False)
+        if set(cursors) != {0}:
+            reason = "the topic is in a further metadata root, whose brokers cannot be asked"
+            return _doubtful(self._named_now(named, cursors), reason, lasting=True)
+        if self._brokers is None:
+            return _doubtful(self._named_now(named, cursors), _NO_BROKER, lasting=True)
+        cursor, topic = cursors[0], str(TopicName.of_managed_ledger(holder.managed_ledger))
+        try:
+            found = self._brokers.compaction(topic)
+            if found.running:
+                named = self._named_now(named, cursors) | found.ledger_ids
+                return _doubtful(named, "a compaction is under way")
+            recorded = self._recorded(cursor)
+        except (PulsarError, NotFoundError, FormatError, BookieError) as error:
+            reason = f"which compacted ledger is in use is not known: {error}"
+            return _doubtful(named, reason, lasting=isinstance(error, FormatError))
+        in_use = found.ledger_ids | recorded
+        if cursor is None and not (in_use or found.subscribed):
+            # Without a subscription no compaction runs, and none has ended.
+            return LiveReferences(named, exists=True)
+        if not in_use:
+            return _doubtful(self._named_now(named, cursors), "no compacted ledger of the topic is in use")
+        if cursor is not None and cursor.cursors_ledger_id is not None and cursor.compacted_ledger_id is not None:
+            # The node's value is that of the last switch of the cursor's ledger, and outdated.
+            named = named - {cursor.compacted_ledger_id}
+        effective = min(in_use)
+        reason = f"it was made after {effective}, the compacted ledger in use, perhaps by a compaction under way"
+        return LiveReferences(named | in_use, True, UnnamedUse(reason, before_ledger=effective))
+
+    def of_buckets(
+        self,
+        holder: BucketHolder,
+        named: frozenset[int],
+        cursors: Mapping[int, CursorInfo | None],
+        lists: Mapping[int, frozenset[int]],
+    ) -> LiveReferences:
+        """Tell which unnamed buckets a broker may have in memory.
+
+        ``lists`` are the ledgers of the topic by the number of each root that has it; the rest is as for compacted
+        ledgers.
+        """
+        exists = any(cursor is not None for cursor in cursors.values())
+        topic = str(TopicName.of_managed_ledger(holder.managed_ledger))
+        loaded_since = []
+        for root, cursor in cursors.items():
+            since = self._ownership[root].loaded_since(topic)
+            if since is None and self._is_open(lists[root]):
+                reason = (
+                    f"nobody owns the topic, yet its last ledger {max(lists[root])} is open: a broker that lost its "
+                    "session may have it loaded (or it died: let a broker load and unload the topic)"
+                )
+                return _doubtful(named, reason)
+            if since is not None and (cursor is not None or self._knows_subscription(root, topic, holder.cursor)):
+                loaded_since.append(since)
+        if not loaded_since:
+            return LiveReferences(named, exists)
+        reason = "the topic's owner has run since before it was made, and may use it from memory until it unloads it"
+        return LiveReferences(named, exists, UnnamedUse(reason, before_ms=min(loaded_since) - CLOCK_SKEW_MS))
+
+    def _is_open(self, ledger_ids: frozenset[int]) -> bool:
+        """Whether the list's last ledger is open, as of every topic that a broker has loaded.
+
+        Who closes a topic closes it; an owner's node goes with its session, and the broker may serve on without one.
+        """
+        return bool(ledger_ids) and self._entries is not None and self._entries.may_be_written(max(ledger_ids))
+
+    def _named_now(self, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]) -> frozenset[int]:
+        """Put the compacted ledgers of the last entries in the place of those of before, which the nodes still name.
+
+        A scan reads the same. Where bookies do not tell, what the nodes name stays.
+        """
+        if self._entries is None:
+            return named
+        there = [cursor for cursor in cursors.values() if cursor is not None]
+        before = {cursor.compacted_ledger_id for cursor in there if cursor.cursors_ledger_id is not None}
+        current = {cursor.compacted_ledger_id for cursor in there if cursor.cursors_ledger_id is None}
+        try:
+            recorded = [self._recorded(cursor) for cursor in there]
+        except (BookieError, NotFoundError, FormatError):
+            return named
+        return (named - (before - current)).union(*recorded)
+
+    def _recorded(self, cursor: CursorInfo | None) -> frozenset[int]:
+        """The compacted ledger as the bookies have it, where the cursor's ledger can be read."""
+        if cursor is None or cursor.cursors_ledger_id is None or self._entries is None:
+            return frozenset()
+        entry = self._entries.last_entry(cursor.cursors_ledger_id)
+        if entry is None:
+            raise FormatError(f"the compaction cursor's ledger {cursor.cursors_ledger_id} has no entry")
+        compacted = decode_position_info(entry).compacted_ledger_id
+        return frozenset() if compacted is None else frozenset({compacted})
+
+    def _knows_subscription(self, root: int, topic: str, cursor: str) -> bool:
+        """Whether a broker may have a subscription of this name; one that is not durable has no cursor's node."""
+        if root != 0 or self._brokers is None:
+            return True
+        try:
+            return decode_local_name(cursor) in self._brokers.subscriptions(topic)
+        except (PulsarError, NotFoundError, FormatError):
+            return True
+
+
+def _doubtful(named: frozenset[int], reason: str, *, lasting: bool = False) -> LiveReferences:
+    return LiveReferences(named, True, UnnamedUse(reason, lasting=lasting))

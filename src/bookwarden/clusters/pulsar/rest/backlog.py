@@ -1,0 +1,93 @@
+"""The backlog of a subscription in messages: the broker's own count is of entries, and a batch is one entry.
+
+Format: AnalyzeSubscriptionBacklogResult of Pulsar 4.0. The broker looks into at most
+subscriptionBacklogScanMaxEntries (10,000) per call, so larger backlogs take several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import (
+    Position,
+    TopicPositions,
+    list_partitions,
+    read_positions,
+    subscription_path,
+)
+from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.ledgers.backlog import PartitionBacklog
+
+_SCAN_TIMEOUT_S = 130.0
+
+
+class SubscriptionBacklog:
+    """Reads backlogs over the admin REST, with no consumer of its own."""
+
+    def __init__(self, admin: PulsarAdmin) -> None:
+        self._admin = admin
+
+    def partitions(self, topic: str) -> list[str]:
+        """Name the partitions in order; a topic without partitions is its own only one."""
+        return list_partitions(self._admin, topic)
+
+    def entries(self, partition: str, subscription: str) -> int:
+        """Count the entries behind the subscription's position, in one cheap request."""
+        return _entries_behind(*self._position(partition, subscription))
+
+    def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
+        """Count the messages behind the subscription's position, looking into at most so many entries."""
+        positions, start = self._position(partition, subscription)
+        entries = _entries_behind(positions, start)
+        if entries == 0:
+            return PartitionBacklog(partition, 0, 0, exact=True)
+        seen, messages, complete = self._scan(partition, subscription, start, max_entries)
+        if complete:
+            return PartitionBacklog(partition, seen, messages, exact=True)
+        entries = max(entries, seen)
+        return PartitionBacklog(partition, entries, round(messages * entries / max(seen, 1)), exact=False)
+
+    def _position(self, partition: str, subscription: str) -> tuple[TopicPositions, Position]:
+        positions = read_positions(self._admin, partition)
+        found = positions.cursors.get(subscription)
+        if found is None:
+            raise NotFoundError(f"{partition} has no subscription {subscription!r}; `bookwarden init` creates it")
+        return positions, found
+
+    def _scan(self, partition: str, subscription: str, start: Position, max_entries: int) -> tuple[int, int, bool]:
+        """Return the entries looked into, their messages, and whether that was all."""
+        path = f"{subscription_path(partition, subscription)}/analyzeBacklog"
+        seen = messages = 0
+        position = start
+        while seen < max_entries:
+            body = {"ledgerId": position.ledger_id, "entryId": position.entry_id + 1, "partitionIndex": -1}
+            found = self._admin.request("POST", path, body=body, timeout_s=_SCAN_TIMEOUT_S).json()
+            entries, more, last = _parse(found, path)
+            seen += entries
+            messages += more
+            if not found.get("aborted"):
+                return seen, messages, True
+            if entries == 0 or last is None:
+                break
+            position = last
+        return seen, messages, False
+
+
+def _parse(found: Any, path: str) -> tuple[int, int, Position | None]:
+    if not isinstance(found, Mapping) or "entries" not in found or "messages" not in found:
+        raise FormatError(f"POST {path}: the answer is no analysis of a backlog; is this a Pulsar broker?")
+    last = found.get("lastMessageId")
+    position = Position.parse(":".join(str(last).split(":")[:2])) if last else None
+    return int(found["entries"]), int(found["messages"]), position
+
+
+def _entries_behind(positions: TopicPositions, start: Position) -> int:
+    behind = 0
+    for ledger in positions.ledgers:
+        if ledger.ledger_id == start.ledger_id:
+            behind += max(0, ledger.entries - start.entry_id - 1)
+        elif ledger.ledger_id > start.ledger_id:
+            behind += ledger.entries
+    return behind

@@ -1,0 +1,276 @@
+"""The topics that two-phase deletion runs on: what they must be, whether they are, and how they come to be.
+
+Three topics: that of the pending deletions and its retry topic, partitioned alike, and the DLQ without partitions.
+Each has its subscription from the beginning: without one a broker keeps no message longer than retention says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.retention_hazards import SYSTEM_NAMESPACE, namespace_hazards, topic_hazards
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
+from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
+from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.errors import (
+    ConfigError,
+    NotFoundError,
+    PulsarAccessError,
+    PulsarConflictError,
+    PulsarError,
+    PulsarUnavailableError,
+    RefusedError,
+)
+from bookwarden.ledgers.names import TopicName
+
+_SCHEMA = "PendingLedgerDeletion"
+_BEGINNING = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionTopics:
+    """What is wanted: the names, and the partitions of the topic and of its retry topic."""
+
+    topic: str
+    retry_topic: str
+    dlq_topic: str
+    subscription: str
+    partitions: int
+    schema: str
+
+    def __post_init__(self) -> None:
+        names = [str(TopicName.parse(name)) for name in (self.topic, self.retry_topic, self.dlq_topic)]
+        if len(set(names)) != len(names):
+            raise ConfigError("deletion.topic, deletion.retry_topic and deletion.dlq_topic must be three topics")
+        if any(TopicName.parse(name).partition is not None for name in names):
+            raise ConfigError("deletion topics are named without -partition-N")
+
+    @property
+    def all(self) -> tuple[tuple[str, int], ...]:
+        """Each topic with its number of partitions; 0 for the one without."""
+        return (self.topic, self.partitions), (self.retry_topic, self.partitions), (self.dlq_topic, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """One thing that must be there; ``state`` is "exists", "created" or, in a dry run, "would create".
+
+    ``topic`` is what a subscription or schema belongs to; ``detail`` tells how many partitions a topic has.
+    """
+
+    kind: str
+    name: str
+    state: str
+    topic: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionReport:
+    """What was there and what was made; ``warnings`` are what could not be checked, or may hinder later."""
+
+    provisions: tuple[Provision, ...]
+    warnings: tuple[str, ...]
+    dry_run: bool
+
+
+class DeletionTopicsSetup:
+    """Creates what is missing and checks what is there; may run any number of times."""
+
+    def __init__(self, admin: PulsarAdmin, wanted: DeletionTopics, *, dry_run: bool = False) -> None:
+        self._admin = admin
+        self._topics = Topics(admin)
+        self._registry = SchemaRegistry(admin)
+        self._wanted = wanted
+        self._dry_run = dry_run
+        self._warnings: list[str] = []
+        self._absent: set[str] = set()
+
+    def run(self) -> ProvisionReport:
+        """Check all policies first, then create.
+
+        Raises RefusedError when a policy could drop messages or a topic has another shape than is wanted,
+        PulsarAccessError when our role may not do what is needed.
+        """
+        self._refuse_hazards()
+        counts = {topic: self._existing_partitions(topic) for topic, _ in self._wanted.all}
+        for topic, partitions in self._wanted.all:
+            self._refuse_shape(topic, counts[topic], partitions)
+        provisions = list(self._namespaces())
+        for topic, partitions in self._wanted.all:
+            if counts[topic] is None:
+                self._absent.add(topic)
+            provisions += self._provide_topic(topic, partitions, counts[topic])
+        return ProvisionReport(tuple(provisions), tuple(self._warnings), self._dry_run)
+
+    def _refuse_hazards(self) -> None:
+        broker = self._broker_configuration()
+        hazards = []
+        for namespace in self._namespace_names():
+            policies = self._policies(namespace)
+            hazards += namespace_hazards(namespace, policies or {}, broker)
+            if policies is not None and policies.get("is_allow_auto_update_schema") is False:
+                self._warnings.append(
+                    f"namespace {namespace} takes no new schemas: marks of other programs may not be sent on"
+                )
+        for topic, _ in self._wanted.all:
+            hazards += self._topic_hazards(topic)
+        if hazards:
+            raise RefusedError(
+                f"pending deletions could be lost: {'; '.join(hazards)}. "
+                f"Change that, or keep the deletion topics in {SYSTEM_NAMESPACE}"
+            )
+
+    def _broker_configuration(self) -> Mapping[str, str] | None:
+        try:
+            found: Mapping[str, str] = self._admin.get_json("/brokers/configuration/runtime")
+        except PulsarAccessError:
+            self._warnings.append(
+                "our role may not read the brokers' configuration, so their defaults were not checked: "
+                "ttlDurationDefaultInSeconds, backlogQuotaDefault*, subscriptionExpirationTimeMinutes, "
+                "brokerDeleteInactiveTopicsMode"
+            )
+            return None
+        return found
+
+    def _namespace_names(self) -> list[str]:
+        return list(dict.fromkeys(_namespace(topic) for topic, _ in self._wanted.all))
+
+    def _policies(self, namespace: str) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = self._admin.get_json(f"/namespaces/{quote(namespace)}")
+        except NotFoundError:
+            return None
+        except PulsarAccessError as error:
+            raise PulsarAccessError(
+                f"our role may not read the policies of namespace {namespace}, which decide whether messages are kept: "
+                f"run init as a superuser or an administrator of its tenant ({error})"
+            ) from error
+        return found
+
+    def _topic_hazards(self, topic: str) -> list[str]:
+        if _namespace(topic) == SYSTEM_NAMESPACE or self._existing_partitions(topic) is None:
+            return []
+        path = topic_path(topic)
+        try:
+            ttl = self._applied(f"{path}/messageTTL")
+            quotas = self._applied(f"{path}/backlogQuotaMap")
+            inactive = self._applied(f"{path}/inactiveTopicPolicies")
+        except (PulsarUnavailableError, PulsarAccessError):
+            raise
+        except PulsarError as error:
+            # 405: topicLevelPoliciesEnabled is off, so there is nothing to find.
+            self._warnings.append(f"the policies of topic {topic} itself were not checked: {error}")
+            return []
+        return topic_hazards(topic, ttl, quotas or {}, inactive)
+
+    def _applied(self, path: str) -> Any:
+        answer = self._admin.request("GET", path, params={"applied": False})
+        return answer.json() if answer.data else None
+
+    def _existing_partitions(self, topic: str) -> int | None:
+        """Count the partitions, 0 for a topic that has none; None if there is no such topic."""
+        try:
+            count = self._topics.partition_count(topic)
+            if count == 0:
+                self._topics.partitions(topic)
+        except NotFoundError:
+            return None
+        return count
+
+    def _refuse_shape(self, topic: str, existing: int | None, wanted: int) -> None:
+        if existing is None or existing == wanted or (wanted and existing > wanted):
+            return
+        if wanted and not existing:
+            remedy = "delete it once it is empty, or name another topic"
+            raise RefusedError(f"topic {topic} exists without partitions, but {wanted} are wanted: {remedy}")
+        if not wanted:
+            raise RefusedError(f"topic {topic} exists with {existing} partitions, but the DLQ has none: name another")
+        raise RefusedError(
+            f"topic {topic} has {existing} partitions, fewer than the {wanted} of "
+            "deletion.two_phase_deletion_ledger_deletion_parallelism: lower the setting, or add partitions with "
+            f"pulsar-admin topics update-partitioned-topic {topic} --partitions {wanted}, and run init again"
+        )
+
+    def _namespaces(self) -> Iterator[Provision]:
+        for namespace in self._namespace_names():
+            if self._policies(namespace) is not None:
+                yield Provision("namespace", namespace, "exists")
+                continue
+            tenant = namespace.partition("/")[0]
+            if tenant not in self._tenants():
+                body = {"allowedClusters": self._clusters(), "adminRoles": []}
+                yield self._create("tenant", tenant, partial(self._admin.put, f"/tenants/{quote(tenant)}", body))
+            path = f"/namespaces/{quote(namespace)}"
+            yield self._create("namespace", namespace, partial(self._admin.put, path))
+
+    def _tenants(self) -> list[str]:
+        return [str(tenant) for tenant in self._admin.get_json("/tenants")]
+
+    def _clusters(self) -> list[str]:
+        return [str(cluster) for cluster in self._admin.get_json("/clusters") if cluster != "global"]
+
+    def _provide_topic(self, topic: str, partitions: int, existing: int | None) -> Iterator[Provision]:
+        shape = f"{existing or partitions} partitions" if partitions else "no partitions"
+        if existing is None:
+            yield self._create("topic", topic, partial(self._topics.create, topic, partitions), detail=shape)
+        else:
+            yield Provision("topic", topic, "exists", detail=shape)
+        yield self._provide_subscription(topic, existing or partitions)
+        yield self._provide_schema(topic)
+
+    def _provide_subscription(self, topic: str, partitions: int) -> Provision:
+        name = self._wanted.subscription
+        parsed = TopicName.parse(topic)
+        parts = [str(parsed.partition_name(index)) for index in range(partitions)] or [topic]
+        missing = [part for part in parts if topic in self._absent or name not in self._topics.subscriptions(part)]
+        if not missing:
+            return Provision("subscription", name, "exists", topic)
+        return self._create("subscription", name, partial(self._subscribe, missing, name), topic)
+
+    def _subscribe(self, parts: Sequence[str], name: str) -> None:
+        for part in parts:
+            try:
+                self._admin.put(subscription_path(part, name), _BEGINNING)
+            except PulsarConflictError:
+                # Another init, or a sweep that just started, was faster.
+                continue
+
+    def _provide_schema(self, topic: str) -> Provision:
+        if topic not in self._absent and self._current_schema(topic) is not None:
+            return Provision("schema", _SCHEMA, "exists", topic)
+        schema = WriterSchema("AVRO", self._wanted.schema)
+        return self._create("schema", _SCHEMA, partial(self._registry.register, topic, schema), topic)
+
+    def _current_schema(self, topic: str) -> WriterSchema | None:
+        try:
+            return self._registry.current(topic)
+        except NotFoundError:
+            return None
+
+    def _create(
+        self, kind: str, name: str, create: Callable[[], None], topic: str = "", *, detail: str = ""
+    ) -> Provision:
+        if self._dry_run:
+            return Provision(kind, name, "would create", topic, detail)
+        try:
+            create()
+        except PulsarConflictError:
+            if kind == "schema":
+                raise
+            return Provision(kind, name, "exists", topic, detail)
+        except PulsarAccessError as error:
+            raise PulsarAccessError(
+                f"our role may not create {kind} {name}: run init once as a superuser, or let one create it ({error})"
+            ) from error
+        return Provision(kind, name, "created", topic, detail)
+
+
+def _namespace(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"{name.tenant}/{name.namespace}"

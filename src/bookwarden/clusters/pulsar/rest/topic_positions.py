@@ -1,0 +1,221 @@
+"""Where a topic's entries lie and how far its cursors are, read from the admin REST without a consumer.
+
+Formats: ``internalStats`` (ManagedLedgerInternalStats) and the headers of ``ledger/L/entry/E``
+(PersistentTopicsBase.generateResponseWithEntry) of Pulsar 4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import quote
+
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError
+from bookwarden.ledgers.names import TopicName, decode_local_name, encode_local_name
+from bookwarden.ledgers.times import LAST_MS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """An entry of a ledger; entry -1 is the place before the ledger's first entry."""
+
+    ledger_id: int
+    entry_id: int
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read ``ledger:entry``; raise FormatError for anything else."""
+        ledger, separator, entry = text.partition(":")
+        try:
+            position = cls(int(ledger), int(entry))
+        except ValueError as error:
+            raise FormatError(f"position {text!r} is not ledger:entry") from error
+        if not separator or position.entry_id < -1:
+            raise FormatError(f"position {text!r} is not ledger:entry")
+        return position
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSpan:
+    """A ledger of a topic and the number of entries in it that are confirmed."""
+
+    ledger_id: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPositions:
+    """A snapshot of one topic: its ledgers in order, and the mark-delete position of each durable cursor."""
+
+    topic: str
+    ledgers: tuple[LedgerSpan, ...]
+    cursors: Mapping[str, Position]
+
+    @property
+    def earliest(self) -> Position:
+        """The place before the first entry that still exists."""
+        return Position(self.ledgers[0].ledger_id, -1)
+
+    @property
+    def latest(self) -> Position:
+        """The last confirmed entry, or the place before the first ledger's first entry if there is none."""
+        for ledger in reversed(self.ledgers):
+            if ledger.entries > 0:
+                return Position(ledger.ledger_id, ledger.entries - 1)
+        return self.earliest
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHeader:
+    """What the metadata of one entry says, without its payload.
+
+    ``deliver_at_ms`` is None for an entry that is due at once, ``published_ms`` where the broker does not tell
+    it; ``chunk_id`` is None for an entry that is no chunk.
+    """
+
+    batch_size: int
+    deliver_at_ms: int | None
+    is_marker: bool
+    is_aborted: bool
+    chunk_id: int | None
+    chunks: int
+    published_ms: int | None = None
+
+
+def topic_path(topic: str) -> str:
+    """Return the admin path of a persistent topic, below ``/admin/v2``."""
+    name = TopicName.parse(topic)
+    return f"/{name.domain}/{quote(name.tenant)}/{quote(name.namespace)}/{encode_local_name(name.local_name)}"
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    """Return the admin path of a subscription; the broker decodes its name twice (URL, Codec)."""
+    return f"{topic_path(topic)}/subscription/{quote(encode_local_name(subscription), safe='')}"
+
+
+def read_positions(admin: PulsarAdmin, topic: str) -> TopicPositions:
+    """Read the ledgers and cursors of one partition or unpartitioned topic; this loads the topic on its owner."""
+    return parse_positions(topic, admin.get_json(f"{topic_path(topic)}/internalStats"))
+
+
+def parse_positions(topic: str, stats: Mapping[str, Any]) -> TopicPositions:
+    """Read an answer of ``internalStats``; raise FormatError if it is not one."""
+    try:
+        confirmed = Position.parse(stats["lastConfirmedEntry"])
+        ledgers = tuple(_span(ledger, confirmed) for ledger in stats["ledgers"])
+        cursors = {
+            decode_local_name(name): Position.parse(cursor["markDeletePosition"])
+            for name, cursor in stats["cursors"].items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"internalStats of {topic} lacks or misshapes {error}; is this a Pulsar broker?") from error
+    if not ledgers:
+        raise FormatError(f"internalStats of {topic} names no ledger; it is being loaded, try again")
+    return TopicPositions(topic, ledgers, cursors)
+
+
+def _span(ledger: Mapping[str, Any], confirmed: Position) -> LedgerSpan:
+    # An open ledger says 0 entries until it is closed; what is confirmed in it is said by lastConfirmedEntry.
+    ledger_id = int(ledger["ledgerId"])
+    if ledger_id == confirmed.ledger_id:
+        return LedgerSpan(ledger_id, confirmed.entry_id + 1)
+    return LedgerSpan(ledger_id, int(ledger["entries"]) if ledger_id < confirmed.ledger_id else 0)
+
+
+def read_entry_header(admin: PulsarAdmin, topic: str, position: Position) -> EntryHeader:
+    """Read the metadata of one entry; raise NotFoundError if its ledger is no longer the topic's."""
+    answer = admin.request("GET", f"{topic_path(topic)}/ledger/{position.ledger_id}/entry/{position.entry_id}")
+    headers = answer.headers
+    deliver_at, published = headers.get("X-Pulsar-deliver-at-time"), headers.get("X-Pulsar-publish-time")
+    chunk_id = headers.get("X-Pulsar-chunk-id")
+    chunks = int(headers.get("X-Pulsar-num-chunks-from-msg", "1"))
+    return EntryHeader(
+        batch_size=int(headers.get("X-Pulsar-num-batch-message", "1")),
+        deliver_at_ms=_milliseconds(deliver_at) if deliver_at else None,
+        published_ms=_milliseconds(published) if published else None,
+        is_marker="X-Pulsar-marker-type" in headers,
+        is_aborted=headers.get("X-Pulsar-txn-aborted") == "true",
+        chunk_id=int(chunk_id) if chunk_id is not None and chunks > 1 else None,
+        chunks=chunks,
+    )
+
+
+def _milliseconds(text: str) -> int:
+    # The broker drops trailing zeros of the fraction, and all of it at a full second, which fromisoformat of
+    # Python 3.10 does not read.
+    if text.startswith(("+", "-")):
+        # A year of more than four digits, or one before the first: whoever sends chooses the number.
+        return LAST_MS if text.startswith("+") else 0
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    try:
+        moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+        part = int(fraction[:3].ljust(3, "0")) if fraction else 0
+    except ValueError as error:
+        raise FormatError(f"a header of an entry has {text!r}, which is no time in UTC") from error
+    return (moment - _EPOCH) // timedelta(milliseconds=1) + part
+
+
+def list_partitions(admin: PulsarAdmin, topic: str) -> list[str]:
+    """Name the partitions of a topic in order; a topic without partitions is its own only one.
+
+    Raises NotFoundError if there is no such topic.
+    """
+    name = TopicName.parse(topic)
+    if name.partition is None:
+        try:
+            count = int(admin.get_json(f"{topic_path(topic)}/partitions")["partitions"])
+        except NotFoundError as error:
+            raise _absent(name) from error
+        if count > 0:
+            return [str(name.partition_name(index)) for index in range(count)]
+    if str(name) not in _existing_topics(admin, name):
+        raise _absent(name)
+    return [str(name)]
+
+
+def _absent(name: TopicName) -> NotFoundError:
+    return NotFoundError(f"topic {name} does not exist: create it, or check its name")
+
+
+def _existing_topics(admin: PulsarAdmin, name: TopicName) -> set[str]:
+    # Without this the topics of pulsar/system, where the DLQ is, are left out.
+    everything = {"includeSystemTopic": True}
+    return set(admin.get_json(f"/{name.domain}/{quote(name.tenant)}/{quote(name.namespace)}", params=everything))
+
+
+def list_topics(admin: PulsarAdmin, tenant: str, namespace: str) -> list[str]:
+    """Name the persistent topics of a namespace, partitioned ones once and without their partitions."""
+    path = f"/persistent/{quote(tenant)}/{quote(namespace)}"
+    partitioned = set(admin.get_json(f"{path}/partitioned"))
+    loose = (str(topic) for topic in admin.get_json(path))
+    return sorted(partitioned | {topic for topic in loose if str(TopicName.parse(topic).base) not in partitioned})
+
+
+def create_subscription(admin: PulsarAdmin, topic: str, subscription: str, after: Position) -> bool:
+    """Create a durable subscription whose backlog begins behind a position; return False if it is there already."""
+    body = {"ledgerId": after.ledger_id, "entryId": after.entry_id + 1}
+    try:
+        admin.put(subscription_path(topic, subscription), body)
+    except PulsarConflictError:
+        return False
+    return True
+
+
+def move_subscription(admin: PulsarAdmin, topic: str, subscription: str, after: Position) -> None:
+    """Move a durable subscription so that its backlog begins behind a position."""
+    body = {"ledgerId": after.ledger_id, "entryId": after.entry_id + 1, "partitionIndex": -1, "isExcluded": False}
+    admin.post(f"{subscription_path(topic, subscription)}/resetcursor", body)
+
+
+def find_position_before(admin: PulsarAdmin, topic: str, timestamp_ms: int) -> Position:
+    """Find the place behind which every message was published at or after a moment (ms since 1970)."""
+    answer = admin.get_json(f"{topic_path(topic)}/messageid/{timestamp_ms}")
+    return Position(int(answer["ledgerId"]), int(answer["entryId"]) - 1)

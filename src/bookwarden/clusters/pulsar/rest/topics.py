@@ -1,0 +1,77 @@
+"""What a broker does with topics when asked over its admin REST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.brokers import read_compacted_ledgers
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.rest.topic_positions import (
+    list_partitions,
+    read_positions,
+    subscription_path,
+    topic_path,
+)
+from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.ledgers.names import TopicName
+
+
+class Topics:
+    """The topics of a cluster, by their full names."""
+
+    def __init__(self, admin: PulsarAdmin) -> None:
+        self._admin = admin
+        self._schemas = SchemaRegistry(admin)
+
+    def partitions(self, topic: str) -> list[str]:
+        """Name the partitions in order; a topic without partitions is its own only one. NotFoundError if absent."""
+        return list_partitions(self._admin, topic)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions the topic was created with; 0 for one that has none."""
+        return int(self._admin.get_json(f"{topic_path(topic)}/partitions")["partitions"])
+
+    def create(self, topic: str, partitions: int = 0) -> None:
+        """Create a topic, partitioned unless `partitions` is 0; PulsarConflictError if it exists."""
+        if partitions > 0:
+            self._admin.put(f"{topic_path(topic)}/partitions", partitions)
+        else:
+            self._admin.put(topic_path(topic))
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """Name the subscriptions; this loads the topic."""
+        return [str(name) for name in self._admin.get_json(f"{topic_path(topic)}/subscriptions")]
+
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        """Return ManagedLedgerInternalStats of one partition; this loads the topic."""
+        answer: Mapping[str, Any] = self._admin.get_json(f"{topic_path(topic)}/internalStats")
+        return answer
+
+    def compacted_ledgers(self, topic: str) -> frozenset[int]:
+        """Name the compacted ledgers of one partition, in use or recorded; this loads the topic."""
+        return read_compacted_ledgers(self.internal_stats(topic))
+
+    def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
+        """Return how far each subscription of one partition has acknowledged; this loads the topic."""
+        cursors = read_positions(self._admin, topic).cursors
+        return {name: Position(found.ledger_id, found.entry_id) for name, found in cursors.items()}
+
+    def trim(self, topic: str) -> None:
+        """Remove the consumed ledgers that retention no longer holds, on all partitions."""
+        self._admin.post(f"{topic_path(topic)}/trim")
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        """Delete the topic with all its partitions; `force` disconnects clients and drops subscriptions."""
+        partitioned = TopicName.parse(topic).partition is None and self.partition_count(topic) > 0
+        path = f"{topic_path(topic)}/partitions" if partitioned else topic_path(topic)
+        self._admin.delete(path, params={"force": force})
+
+    def delete_subscription(self, topic: str, subscription: str, *, force: bool) -> None:
+        """Delete the subscription on all partitions; `force` disconnects its consumers."""
+        self._admin.delete(subscription_path(topic, subscription), params={"force": force})
+
+    def delete_schema(self, topic: str) -> None:
+        """Delete all versions of the topic's schema, with their ledgers."""
+        self._schemas.delete(topic)

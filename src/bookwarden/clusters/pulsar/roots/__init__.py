@@ -1,0 +1,1 @@
+"""Metadata roots, and the BookKeeper that they share."""

@@ -1,0 +1,82 @@
+"""Whether a metadata root and a BookKeeper belong together: ledgers that the root names, looked up in the BookKeeper.
+
+An id alone tells nothing, since every BookKeeper counts from 0; so the ledger must say that it is the holder's, and
+not be another one by its size or its time. Two clusters may even have topics of the same names, each over a BookKeeper
+of its own, and then a ledger that our own root names in the same place is ours, whatever the other root says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from bookwarden.clusters.pulsar.roots.sample import NamedLedger
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
+from bookwarden.ledgers.metadata import LedgerReading, LedgerState, StoredLedger, UnreadableLedger
+from bookwarden.metastore.interface import MetadataStore
+
+# Clocks of two stores, and of a broker, may differ by as much.
+_CLOCKS_DIFFER_MS: Final = 600_000
+
+
+class ReadsLedgers(Protocol):
+    """BookKeeper's list of ledgers, read only."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; StoreError when the store does not answer."""
+
+
+class LookedUp(NamedTuple):
+    """What looking up a sample of ledgers found: how many there were, and those that are in this BookKeeper.
+
+    ``unreadable`` are ids whose metadata could not be understood, so that they may be these ledgers or others.
+    """
+
+    ledgers: int
+    found: tuple[NamedLedger, ...]
+    unreadable: tuple[NamedLedger, ...] = ()
+
+
+def look_up(sample: Sequence[NamedLedger], catalog: ReadsLedgers) -> LookedUp:
+    """Look for these very ledgers; StoreError where the BookKeeper's store does not answer."""
+    readings = catalog.read_many([named.ledger_id for named in sample])
+    pairs = list(zip(sample, readings, strict=True))
+    found = [named for named, reading in pairs if isinstance(reading, StoredLedger) and is_the_same(named, reading)]
+    unreadable = [named for named, reading in pairs if isinstance(reading, UnreadableLedger)]
+    return LookedUp(len(sample), tuple(found), tuple(unreadable))
+
+
+def is_the_same(named: NamedLedger, stored: StoredLedger) -> bool:
+    """Whether BookKeeper's ledger may be the one that the node names: its holder's, and of its size and time."""
+    metadata = stored.metadata
+    if custom_metadata_mismatch(named.holder, metadata.custom) is not None:
+        return False
+    if named.entries is not None and metadata.state is LedgerState.CLOSED and metadata.last_entry_id is not None:
+        return (metadata.last_entry_id + 1, metadata.length) == (named.entries, named.size)
+    # A node is written when its newest ledger is made, or later. A copied store has its own times of creation.
+    times = [time for time in (stored.created_ms, metadata.ctime_ms) if time]
+    return not named.written_ms or not times or min(times) <= named.written_ms + _CLOCKS_DIFFER_MS
+
+
+def not_named_by(roots: Iterable[MetadataStore], ledgers: Sequence[NamedLedger]) -> list[NamedLedger]:
+    """Leave out the ledgers that one of the roots names in the same place; StoreError where one does not answer."""
+    nodes = {named.node.path: named.node for named in ledgers}
+    here: dict[str, set[int]] = {path: set() for path in nodes}
+    for store in roots:
+        store.sync()
+        for (path, node), value in zip(nodes.items(), store.get_many(list(nodes)), strict=True):
+            if value is not None:
+                here[path] |= node.read(value, "")[0].ledger_ids
+    return [named for named in ledgers if named.ledger_id not in here[named.node.path]]
+
+
+def shared_ledger(
+    sample: Sequence[NamedLedger], catalog: ReadsLedgers, ours: Mapping[str, MetadataStore]
+) -> tuple[LookedUp, NamedLedger | None]:
+    """Look up what another root names; return a ledger that proves that it is over this BookKeeper, None without one.
+
+    ``ours`` are the configured roots. Raises StoreError where one of them, or the BookKeeper's, does not answer.
+    """
+    looked_up = look_up(sample, catalog)
+    evidence = not_named_by(ours.values(), looked_up.found) if looked_up.found else []
+    return looked_up, evidence[0] if evidence else None

@@ -1,0 +1,242 @@
+"""Reading the journal back: all of it, what one run deleted, and the runs themselves.
+
+Files are read line by line, so memory does not grow with them; what is kept of a selection is its ledger ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from bookwarden.deletion.journal.entries import (
+    FORMAT,
+    JournalEntry,
+    JournalHeader,
+    JournalRecord,
+    UndoRecord,
+    UndoStep,
+    decode_record,
+)
+from bookwarden.deletion.journal.writing import SUFFIX
+from bookwarden.errors import FormatError, StoreError
+
+# More than a ledger's metadata can be in any store, in base64.
+_MAX_LINE: Final = 16 * 1024 * 1024
+
+
+class Lines(Protocol):
+    """An open file."""
+
+    def readline(self, limit: int, /) -> bytes:
+        """Read up to and with the next line end, at most so many bytes; nothing at the end."""
+
+
+class JournalSource(Protocol):
+    """Where journal files are; every call may raise StoreError."""
+
+    def names(self) -> Iterable[str]:
+        """Name the files, oldest first."""
+
+    def open(self, name: str) -> AbstractContextManager[Lines] | None:
+        """Open a file; None if it is gone meanwhile."""
+
+    def close(self) -> None:
+        """Close what is open between the calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalDamage:
+    """Where a file holds something that is no record; ``line`` counts from 1.
+
+    ``cut_off`` is the end of a file whose writer was stopped in the middle of a record, or is writing it now:
+    everything before it was read, and what it would have recorded was never deleted.
+    """
+
+    file: str
+    line: int
+    cut_off: bool
+
+    def __str__(self) -> str:
+        if self.cut_off:
+            return f"{self.file} is cut off in record {self.line}: read up to the one before it"
+        return f"{self.file} is damaged in line {self.line}: it was left out, the rest was read"
+
+
+class JournalFolder:
+    """The files of a local or shared folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        """Name the files, oldest first; StoreError if there is no such folder."""
+        try:
+            return sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
+        except OSError as error:
+            raise StoreError(
+                f"journal {self._folder} cannot be read ({error.strerror}): name the folder with sweep.journal"
+            ) from error
+
+    def open(self, name: str) -> AbstractContextManager[Lines] | None:
+        """Open a file; None if it is gone meanwhile."""
+        try:
+            return (self._folder / name).open("rb")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"journal file {self._folder / name} cannot be read: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
+
+
+class JournalReader:
+    """Reads a journal; each damaged place is told to ``damaged`` once for each time that it is come across."""
+
+    def __init__(self, source: JournalSource, damaged: Callable[[JournalDamage], object] | None = None) -> None:
+        self._source = source
+        self._damaged = damaged or (lambda damage: None)
+
+    def __iter__(self) -> Iterator[JournalRecord]:
+        """Yield every record, oldest file first; FormatError for a file of a later format."""
+        for name in self._source.names():
+            opened = self._source.open(name)
+            if opened is None:
+                continue
+            try:
+                with opened as lines:
+                    yield from self._records(name, lines)
+            except OSError as error:
+                raise StoreError(f"journal file {name} cannot be read: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def _records(self, name: str, lines: Lines) -> Iterator[JournalRecord]:
+        number = 0
+        while line := lines.readline(_MAX_LINE):
+            number += 1
+            record = decode_record(line)
+            if isinstance(record, JournalHeader):
+                if record.format > FORMAT:
+                    raise FormatError(f"{name} has journal format {record.format}: read it with a later bookwarden")
+            elif record is not None:
+                yield record
+            else:
+                whole = _skip_line(line, lines)
+                self._damaged(JournalDamage(name, number, cut_off=not whole))
+
+
+def _skip_line(line: bytes, lines: Lines) -> bool:
+    """Go on to the end of the line; say whether it has one."""
+    while line and not line.endswith(b"\n"):
+        line = lines.readline(_MAX_LINE)
+    return bool(line)
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What one run of the sweep journaled; times in milliseconds, ``bytes`` those of the metadata.
+
+    A ledger that was journaled twice, because its delete was tried twice, counts twice.
+    """
+
+    run: str
+    first: int
+    last: int
+    ledgers: int = 0
+    bytes: int = 0
+
+    def _add(self, entry: JournalEntry) -> None:
+        self.first, self.last = min(self.first, entry.journaled_at), max(self.last, entry.journaled_at)
+        self.ledgers += 1
+        self.bytes += len(entry.raw)
+
+
+def summarize_runs(records: Iterable[JournalRecord]) -> list[RunSummary]:
+    """Give the runs of a journal, the latest first."""
+    runs: dict[str, RunSummary] = {}
+    for record in records:
+        if isinstance(record, JournalEntry):
+            at = record.journaled_at
+            runs.setdefault(record.run, RunSummary(record.run, at, at))._add(record)
+    return sorted(runs.values(), key=lambda run: (run.last, run.run), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which deletions to undo: those of a run, of single ledgers, or since a time (milliseconds); all must fit.
+
+    A run is named whole, ``<query>/<batch>``, or by its query for all batches of it.
+    """
+
+    run: str | None = None
+    ledger_ids: frozenset[int] | None = None
+    since_ms: int | None = None
+
+    def takes(self, entry: JournalEntry) -> bool:
+        """Say whether an entry is meant."""
+        if self.run is not None and entry.run != self.run and not entry.run.startswith(self.run.rstrip("/") + "/"):
+            return False
+        if self.ledger_ids is not None and entry.ledger_id not in self.ledger_ids:
+            return False
+        return self.since_ms is None or entry.journaled_at >= self.since_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """The last deletion of a ledger, and how far an undo of it came before; None if there was none."""
+
+    entry: JournalEntry
+    undone: UndoStep | None
+
+
+class SelectedDeletions:
+    """The selected ledgers, each with its last deletion as the journal has it; iterating reads the journal.
+
+    A ledger that was deleted again later, by a run that is not selected, comes with that later deletion: earlier
+    metadata of it is out of date. What is written to the journal after this was made does not show.
+    """
+
+    def __init__(self, reader: JournalReader, selection: Selection) -> None:
+        self._reader = reader
+        ids = {record.ledger_id for record in reader if isinstance(record, JournalEntry) and selection.takes(record)}
+        self._last = _last_of(reader, ids)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __iter__(self) -> Iterator[Deletion]:
+        left = dict(self._last)
+        for record in self._reader:
+            if isinstance(record, JournalEntry):
+                at, undone = left.get(record.ledger_id, (None, None))
+                if record.journaled_at == at:
+                    del left[record.ledger_id]
+                    yield Deletion(record, undone)
+
+
+def _last_of(reader: JournalReader, ids: Collection[int]) -> dict[int, tuple[int, UndoStep | None]]:
+    """Give the time of each ledger's last deletion, and how far it was undone since."""
+    deleted: dict[int, int] = {}
+    steps: dict[int, list[tuple[int, UndoStep]]] = {}
+    for record in reader:
+        if record.ledger_id not in ids:
+            continue
+        if isinstance(record, UndoRecord):
+            steps.setdefault(record.ledger_id, []).append((record.journaled_at, record.step))
+        elif isinstance(record, JournalEntry):
+            deleted[record.ledger_id] = max(record.journaled_at, deleted.get(record.ledger_id, 0))
+    return {ledger_id: (at, _step_since(at, steps.get(ledger_id, ()))) for ledger_id, at in deleted.items()}
+
+
+def _step_since(deleted_at: int, steps: Collection[tuple[int, UndoStep]]) -> UndoStep | None:
+    found = [step for at, step in sorted(steps, key=lambda step: step[0]) if at >= deleted_at]
+    if UndoStep.RESTORED in found:
+        # It outlasts all later steps: somebody may rely on it since.
+        return UndoStep.RESTORED
+    return found[-1] if found else None

@@ -1,0 +1,177 @@
+"""Writers of the journal: files of a folder, and objects of an object store.
+
+A file or object is named ``<UTC time>-<host>-<pid>-<random>.jsonl``: the names sort by time, and processes that
+share a folder never write to the same one, even as the same process id in containers of the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Final, Protocol
+
+from bookwarden.deletion.journal.entries import FORMAT, JournalHeader, JournalRecord
+from bookwarden.errors import StoreUnavailableError
+
+logger = logging.getLogger(__name__)
+
+SUFFIX: Final = ".jsonl"
+MAX_FILE_BYTES: Final = 128 * 1024 * 1024
+
+
+class FileJournal:
+    """A journal in a folder; each process appends to files of its own, so make one per process.
+
+    Every machine that sweeps needs the folder; a folder that all share keeps the record in one place. A new file
+    is begun each day (UTC) and beyond ``max_file_bytes``; files that nobody has written to for ``keep_days`` are
+    deleted then, save the newest; None keeps all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        *,
+        keep_days: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._max_file_bytes = max_file_bytes
+        self._keep_days = keep_days
+        self._clock = clock
+        self._file: FileIO | None = None
+        self._path = folder
+        self._day = ""
+        self._has_records = False
+
+    def append(self, records: Sequence[JournalRecord]) -> None:
+        """Write the records and wait until they are on disk.
+
+        Raises StoreUnavailableError when that fails: nothing may be deleted then.
+        """
+        if not records:
+            return
+        data = b"".join([record.encode() for record in records])
+        try:
+            file = self._open(records[0].run)
+            _write_all(file, data)
+            os.fdatasync(file.fileno())
+            self._has_records = True
+        except OSError as error:
+            # What was half written is no record; the next append begins a new file.
+            self._give_up_file()
+            raise StoreUnavailableError(
+                f"journal {self._folder} cannot be written ({error.strerror}): nothing is deleted until it can"
+            ) from error
+
+    def _open(self, run: str) -> FileIO:
+        now = self._clock()
+        day = time.strftime("%Y%m%d", time.gmtime(now))
+        if self._file is not None and day == self._day and self._file.tell() < self._max_file_bytes:
+            return self._file
+        self.close()
+        _make_folder(self._folder)
+        self._path, self._day, self._has_records = self._folder / file_name(now), day, False
+        # Ledger metadata has the passwords of ledgers in it.
+        self._file = FileIO(self._path, "x", opener=lambda path, flags: os.open(path, flags, 0o640))
+        _write_all(self._file, header(run, now))
+        _sync_folder(self._folder)
+        self._delete_old(now)
+        return self._file
+
+    def _give_up_file(self) -> None:
+        self.close()
+        if not self._has_records and self._path.suffix == SUFFIX:
+            # On a full disk every attempt would leave one behind.
+            try:
+                self._path.unlink(missing_ok=True)
+            except OSError as error:
+                logger.debug("%s without a record stays: %s", self._path, error)
+
+    def _delete_old(self, now: float) -> None:
+        if self._keep_days is None:
+            return
+        try:
+            others = [path for path in self._folder.glob(f"*{SUFFIX}") if path != self._path]
+            by_age = sorted((path.stat().st_mtime, path) for path in others)
+            for modified, path in by_age[:-1]:
+                if modified < now - self._keep_days * 86_400:
+                    path.unlink(missing_ok=True)
+                    logger.info("journal file %s is older than %g days and was deleted", path, self._keep_days)
+        except OSError as error:
+            # Another process may be deleting them too.
+            logger.warning("old journal files stay: %s", error)
+
+    def close(self) -> None:
+        """Close the file; a later append begins a new one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class JournalSink(Protocol):
+    """A store of whole objects; what `put` wrote is durable, and seen by readers, when it returns."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object; raises StoreUnavailableError when the store did not confirm it."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class ObjectJournal:
+    """A journal in an object store: one object for each append, since objects cannot be appended to."""
+
+    def __init__(self, sink: JournalSink, *, clock: Callable[[], float] = time.time) -> None:
+        self._sink = sink
+        self._clock = clock
+
+    def append(self, records: Sequence[JournalRecord]) -> None:
+        """Write the records as one object; raises StoreUnavailableError when that is not confirmed."""
+        if records:
+            now = self._clock()
+            data = b"".join([header(records[0].run, now), *(record.encode() for record in records)])
+            self._sink.put(file_name(now), data)
+
+    def close(self) -> None:
+        """Close the store's connections; nothing is open between appends."""
+        self._sink.close()
+
+
+def file_name(now: float) -> str:
+    """Make a name that no other process makes."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + f".{int(now * 1e6) % 1_000_000:06d}"
+    return f"{stamp}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}{SUFFIX}"
+
+
+def header(run: str, now: float) -> bytes:
+    """Render the first line of a file."""
+    return JournalHeader(FORMAT, run, socket.gethostname(), os.getpid(), int(now * 1000)).encode()
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder and what is missing above it, so that a loss of power does not take it away again."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]

@@ -1,0 +1,1 @@
+"""Phase one: marks, and what leaves the metadata after them."""

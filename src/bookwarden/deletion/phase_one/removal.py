@@ -1,0 +1,138 @@
+"""Delete a topic, a subscription or a schema: mark what it holds, then ask the broker (broker mode)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from bookwarden.deletion.phase_one.inventory import (
+    marks_of_compacted,
+    marks_of_cursors,
+    marks_of_ledgers,
+    marks_of_schema,
+)
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.operation import Operation, OperationResult, ask_broker, refuse_shadow
+from bookwarden.deletion.ports import (
+    ManagedLedgerStore,
+    MetadataMigrations,
+    NoMigrations,
+    TopicAdmin,
+)
+from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, VersionedCursor
+from bookwarden.ledgers.names import TopicName, encode_local_name
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+
+logger = logging.getLogger(__name__)
+
+
+class Removal:
+    """Deletes through the broker; whatever it then fails to delete is swept.
+
+    A ledger that the broker makes between the marks and the deletion is not marked, nor is the ledger of a
+    compaction that is under way.
+    """
+
+    def __init__(
+        self,
+        marker: Marker,
+        store: ManagedLedgerStore,
+        topics: TopicAdmin,
+        *,
+        migrations: MetadataMigrations | None = None,
+    ) -> None:
+        self._marker = marker
+        self._store = store
+        self._topics = topics
+        self._migrations = migrations or NoMigrations()
+
+    def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> OperationResult:
+        """Delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.
+
+        ``force`` disconnects clients and drops subscriptions. RefusedError for a shadow topic. A partition alone
+        leaves the schema to its siblings.
+        """
+        name = TopicName.parse(topic)
+        marks: list[PendingDeletion] = []
+        for partition in self._topics.partitions(topic):
+            marks += self._marks_of_topic(TopicName.parse(partition))
+        if name.partition is None:
+            marks += marks_of_schema(name, self._store.schema(name.schema_id), "topic deleted")
+        return ask_broker(
+            self._marker,
+            Operation.DELETE_TOPIC,
+            str(name),
+            marks,
+            lambda: self._topics.delete_topic(str(name), force=force),
+            migrations=self._migrations,
+            dry_run=dry_run,
+        )
+
+    def delete_subscription(
+        self, topic: str, subscription: str, *, force: bool = False, dry_run: bool = False
+    ) -> OperationResult:
+        """Delete a subscription on all partitions; NotFoundError if none has it. ``force`` disconnects consumers."""
+        name, encoded = TopicName.parse(topic), encode_local_name(subscription)
+        marks: list[PendingDeletion] = []
+        found = False
+        for partition in map(TopicName.parse, self._topics.partitions(topic)):
+            cursors = self._store.cursors(partition.managed_ledger)
+            if encoded in cursors:
+                found = True
+                marks += self._marks_of_cursors(partition, {encoded: cursors[encoded]}, "subscription deleted")
+        if not found:
+            raise NotFoundError(f"topic {name} has no subscription {subscription!r}")
+        return ask_broker(
+            self._marker,
+            Operation.DELETE_SUBSCRIPTION,
+            f"{name} {subscription}",
+            marks,
+            lambda: self._topics.delete_subscription(str(name), subscription, force=force),
+            migrations=self._migrations,
+            dry_run=dry_run,
+        )
+
+    def delete_schema(self, topic: str, *, dry_run: bool = False) -> OperationResult:
+        """Delete all versions of a topic's schema; NotFoundError if it has none."""
+        name = TopicName.parse(topic)
+        schema = self._store.schema(name.schema_id)
+        if schema is None:
+            raise NotFoundError(f"topic {name} has no schema")
+        return ask_broker(
+            self._marker,
+            Operation.DELETE_SCHEMA,
+            str(name.base),
+            marks_of_schema(name, schema, "schema deleted"),
+            lambda: self._topics.delete_schema(str(name)),
+            migrations=self._migrations,
+            dry_run=dry_run,
+        )
+
+    def _marks_of_topic(self, topic: TopicName) -> list[PendingDeletion]:
+        read = self._store.read(topic.managed_ledger)
+        if read is None:
+            # A partition that no client has used yet has no managed ledger.
+            return []
+        refuse_shadow(topic, read.info)
+        cursors = self._store.cursors(topic.managed_ledger)
+        return [
+            *marks_of_ledgers(topic, read.info.understood, "topic deleted"),
+            *self._marks_of_cursors(topic, cursors, "topic deleted"),
+        ]
+
+    def _marks_of_cursors(
+        self, topic: TopicName, cursors: Mapping[str, VersionedCursor], reason: str
+    ) -> list[PendingDeletion]:
+        marks = marks_of_cursors(topic, cursors, reason)
+        compaction = cursors.get(COMPACTION_CURSOR)
+        if compaction is None:
+            return marks
+        recorded = compaction.info.compacted_ledger_id
+        compacted = {recorded} if recorded is not None and recorded >= 0 else set()
+        try:
+            # The node's value is that of the last switch of the cursor's ledger.
+            compacted |= self._topics.compacted_ledgers(str(topic))
+        except (PulsarError, NotFoundError) as error:
+            logger.warning("the compacted ledger of %s is not marked: its owner does not name it: %s", topic, error)
+        return [*marks, *marks_of_compacted(topic, compacted, reason)]

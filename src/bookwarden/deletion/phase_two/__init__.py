@@ -1,0 +1,1 @@
+"""Phase two: the sweep's verification, decision and deletion."""

@@ -1,0 +1,220 @@
+"""What was sent on of a batch, so that its replay does not send the same retries and letters again.
+
+A batch that fails after its sends is replayed as a whole. What the broker confirmed is recorded by then, a file for
+each process and batch, and a replay takes it from there. A process killed between the confirmation and the record
+sends twice: the other order would lose a mark.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from bookwarden.deletion.phase_two.decide import Action, Decision
+from bookwarden.errors import StoreError, StoreUnavailableError
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.received import ReceivedMark
+
+logger = logging.getLogger(__name__)
+SUFFIX: Final = ".sent"
+_STAYS: Final = (Action.DELETE, Action.DELETE_COPY, Action.PROVE_COPY, Action.FINISH)
+
+
+@dataclass(frozen=True, slots=True)
+class SentOn:
+    """A message that was sent on, and the outcome that this was."""
+
+    topic: str
+    message_id: str
+    outcome: str
+    reason: str
+
+
+class SentRecords(Protocol):
+    """Where it is recorded what was sent on; ``run`` is ``<query>/<batch>``, the same for each try of a batch."""
+
+    def read(self, run: str) -> Iterable[SentOn]:
+        """Yield what any process recorded of the batch; raises StoreError when that cannot be known."""
+
+    def add(self, run: str, sent: Sequence[SentOn]) -> None:
+        """Record durably; raises StoreError when that fails."""
+
+
+class NoSentRecords:
+    """Remembers nothing: each replay sends again."""
+
+    def read(self, run: str) -> Iterable[SentOn]:
+        """Yield nothing."""
+        return ()
+
+    def add(self, run: str, sent: Sequence[SentOn]) -> None:
+        """Do nothing."""
+
+
+class Sendings:
+    """What was sent on of the running batch, by this try of it and by earlier ones; one object per process."""
+
+    def __init__(self, records: SentRecords) -> None:
+        self._records = records
+        self._run = ""
+        self._known: dict[tuple[str, str], SentOn] | None = None
+
+    def begin(self, run: str) -> None:
+        """Begin a try of a batch: what other processes recorded of it is read again when it is needed."""
+        self._run, self._known = run, None
+
+    def without_sent(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> list[tuple[ReceivedMark, Decision]]:
+        """Return the decisions; to send what was sent on before becomes the outcome that it had then."""
+        return [
+            (message, self._settled(message) or decision) if _sends(decision) else (message, decision)
+            for message, decision in decided
+        ]
+
+    def note(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> None:
+        """Record what of this was sent on; call it when the broker confirmed it."""
+        sent = [
+            SentOn(message.topic, message.message_id, decision.outcome.value, decision.reason)
+            for message, decision in decided
+            if _sends(decision)
+        ]
+        if not sent:
+            return
+        self._read().update({(one.topic, one.message_id): one for one in sent})
+        try:
+            self._records.add(self._run, sent)
+        except StoreError as error:
+            # They are sent: to fail now would only send them again.
+            logger.warning("a replay of batch %s would send %d messages again: %s", self._run, len(sent), error)
+
+    def _settled(self, message: ReceivedMark) -> Decision | None:
+        found = self._read().get((message.topic, message.message_id))
+        return Decision(Action.FINISH, Outcome(found.outcome), found.reason) if found else None
+
+    def _read(self) -> dict[tuple[str, str], SentOn]:
+        if self._known is None:
+            self._known = {(one.topic, one.message_id): one for one in self._records.read(self._run)}
+        return self._known
+
+
+def _sends(decision: Decision) -> bool:
+    return decision.action not in _STAYS
+
+
+class FileSentRecords:
+    """A folder beside the journal, which those who sweep should share; a file for each process and batch.
+
+    When a process begins a batch, the files of its query's earlier ones go: Spark begins none before these are done.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._run = ""
+        self._path = folder
+
+    def read(self, run: str) -> Iterator[SentOn]:
+        """Yield what any process recorded of the batch; StoreUnavailableError if the folder cannot be read."""
+        try:
+            for path in sorted(self._folder.glob(f"{file_stem(run)}-*{SUFFIX}")):
+                yield from decode_sent(path.read_bytes())
+        except OSError as error:
+            raise StoreUnavailableError(f"{self._folder} cannot be read ({error.strerror})") from error
+
+    def add(self, run: str, sent: Sequence[SentOn]) -> None:
+        """Record durably; StoreUnavailableError if that fails."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if run != self._run:
+                self._run, self._path = run, self._folder / file_name(run)
+                self._delete_before(run)
+            with self._path.open("ab") as file:
+                file.write(encode_sent(sent))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreUnavailableError(f"{self._folder} cannot be written ({error.strerror})") from error
+
+    def close(self) -> None:
+        """Do nothing: no file is open between the calls."""
+
+    def _delete_before(self, run: str) -> None:
+        query, now = run.rsplit("/", 1)[0], file_stem(run)
+        for path in self._folder.glob(f"{_quoted(query)}-*{SUFFIX}"):
+            if path.name < now:
+                path.unlink(missing_ok=True)
+
+
+class SentObjects(Protocol):
+    """A store of whole objects."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object; raises StoreError."""
+
+    def names_from(self, beginning: str) -> Iterable[str]:
+        """Name the objects whose names begin so; raises StoreError."""
+
+    def open(self, name: str) -> AbstractContextManager[BinaryIO] | None:
+        """Read an object; None if it is gone meanwhile."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class ObjectSentRecords:
+    """Records in an object store, one object for each time; a rule of the bucket may end them after some days."""
+
+    def __init__(self, objects: SentObjects) -> None:
+        self._objects = objects
+
+    def read(self, run: str) -> Iterator[SentOn]:
+        """Yield what any process recorded of the batch; raises StoreError."""
+        for name in self._objects.names_from(f"sent/{file_stem(run)}-"):
+            opened = self._objects.open(name)
+            if opened is not None:
+                with opened as data:
+                    yield from decode_sent(data.read())
+
+    def add(self, run: str, sent: Sequence[SentOn]) -> None:
+        """Record durably; raises StoreError."""
+        self._objects.put(f"sent/{file_name(run)}", encode_sent(sent))
+
+    def close(self) -> None:
+        """Close the store's connections."""
+        self._objects.close()
+
+
+def file_stem(run: str) -> str:
+    """Give what the names of a batch's files begin with; those of a query sort by its batches."""
+    query, _, batch = run.rpartition("/")
+    return f"{_quoted(query)}-{batch.zfill(12)}"
+
+
+def file_name(run: str) -> str:
+    """Make a name that no other process makes."""
+    return f"{file_stem(run)}-{uuid.uuid4().hex}{SUFFIX}"
+
+
+def encode_sent(sent: Iterable[SentOn]) -> bytes:
+    """Render as lines of JSON, each with the CRC-32 of it behind a tab."""
+    lines = (json.dumps([one.topic, one.message_id, one.outcome, one.reason]).encode() for one in sent)
+    return b"".join(b"%s\t%08x\n" % (line, zlib.crc32(line)) for line in lines)
+
+
+def decode_sent(data: bytes) -> Iterator[SentOn]:
+    """Read back; a line that is cut off or damaged is no record."""
+    for line in data.splitlines():
+        body, _, checksum = line.rpartition(b"\t")
+        if checksum == b"%08x" % zlib.crc32(body):
+            yield SentOn(*json.loads(body))
+
+
+def _quoted(query: str) -> str:
+    return re.sub(r"[^0-9A-Za-z-]", "_", query)

@@ -1,0 +1,402 @@
+"""Phase two for one share of a batch: verify, decide, journal, delete, send on, and account for each mark.
+
+Every step may run twice: a replayed mark finds its ledger gone, and a retry sent twice is swept twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from bookwarden.deletion.journal.entries import Journal, JournalEntry
+from bookwarden.deletion.phase_two.copy_deletion import CopyDeletions, NoStores
+from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
+from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
+from bookwarden.deletion.phase_two.left_behind import LeftBehind
+from bookwarden.deletion.phase_two.returning_ids import DoubtsIds, NoIdReturns, await_new_ids
+from bookwarden.deletion.phase_two.sent_on import NoSentRecords, Sendings, SentRecords
+from bookwarden.deletion.phase_two.topic_lists import TopicLists
+from bookwarden.deletion.phase_two.undone import NothingUndone, ReadsUndone, keep_undone
+from bookwarden.deletion.ports import (
+    LastEntryReader,
+    LedgerCatalog,
+    MetadataMigrations,
+    NoMigrations,
+    OffloadedCopies,
+    ReferenceReader,
+)
+from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
+from bookwarden.ledgers.holders import Holder, References, UnknownReferences
+from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import ReceivedMark
+
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_AFTER_DELETE = {
+    DeleteResult.DELETED: Decision(Action.FINISH, Outcome.DELETED, ""),
+    DeleteResult.ABSENT: Decision(Action.FINISH, Outcome.ALREADY_GONE, "gone between check and delete"),
+    DeleteResult.LOST_RACE: Decision(Action.RETRY, Outcome.RETRY, "the metadata changed between check and delete"),
+    DeleteResult.UNKNOWN: Decision(Action.RETRY, Outcome.RETRY, "the connection broke under the delete"),
+}
+
+
+_NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
+
+
+class _Attempt(NamedTuple):
+    """What one attempt at a step came to; ``not_done`` are ledgers that it meant to delete and could not."""
+
+    decided: list[tuple[ReceivedMark, Decision]]
+    readings: dict[int, LedgerReading]
+    now_ms: int
+    not_done: frozenset[int]
+
+
+class Outbox(Protocol):
+    """Where marks go that are not finished; nothing counts as sent before `flush` returns."""
+
+    def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay."""
+
+    def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
+        """Send to the retry topic, its count as it is, with the time at which it was first verified."""
+
+    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, its count as it is; what was verified before is not any more."""
+
+    def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
+        """Send to the DLQ with the reason."""
+
+    def flush(self) -> None:
+        """Wait until each message is confirmed; raises PulsarError when one is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLimits:
+    """How much one step takes, and how long (seconds) a step waits for a store that does not answer."""
+
+    ledgers_per_step: int = 1000
+    max_unreachable: float = 120.0
+
+
+class Sweep:
+    """Verify and delete what marks ask for; one object per process."""
+
+    def __init__(
+        self,
+        catalog: LedgerCatalog,
+        references: ReferenceReader,
+        journal: Journal,
+        outbox: Outbox,
+        policy: DeletionPolicy,
+        limits: SweepLimits,
+        *,
+        copies: OffloadedCopies | None = None,
+        entries: LastEntryReader | None = None,
+        migrations: MetadataMigrations | None = None,
+        sent: SentRecords | None = None,
+        undone: ReadsUndone | None = None,
+        ids: DoubtsIds | None = None,
+        verify_owner: bool = True,
+        dry_run: bool = False,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._catalog = catalog
+        self._references = references
+        self._journal = journal
+        self._outbox = outbox
+        self._policy = policy
+        self._limits = limits
+        self._lists = TopicLists(catalog, entries, policy)
+        self._migrations = migrations or NoMigrations()
+        self._sendings = Sendings(sent or NoSentRecords())
+        self._isolation = Isolation()
+        self._undone = undone or NothingUndone()
+        self._ids = ids or NoIdReturns()
+        self._dry_run = dry_run
+        self._pause = pause
+        self._clock = clock
+        self._copies = CopyDeletions(
+            copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
+        )
+        self._left_behind = LeftBehind(copies or NoStores(), references, policy)
+
+    def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
+        """Carry the marks out as `carry_out` does; yield the outcomes as rows."""
+        return self.carry_out(received, run, list)
+
+    def carry_out(
+        self, received: Sequence[ReceivedMark], run: str, tell: Callable[[Sequence[OutcomeRow]], _T]
+    ) -> Iterator[_T]:
+        """Carry the marks out, step by step, each holder's together; yield what `tell` makes of each step's outcomes.
+
+        That is made before retry and DLQ messages of a step are sent, and yielded when they are confirmed. ``run``,
+        as ``<query>/<batch>``, is the same for each try of a batch: what one sent on, a later one does not send again.
+        Raises StoreUnavailableError or PulsarError when the stores or the broker stay away: then the batch is not
+        done, and is replayed. A mark that fails for another reason is cut out (see isolation.py).
+        """
+        self._sendings.begin(run)
+        groups: dict[Holder | None, list[ReceivedMark]] = {}
+        for message in received:
+            groups.setdefault(_holder(message), []).append(message)
+        for step in _steps(groups, self._limits.ledgers_per_step):
+            for told in self._isolation.carry_out(
+                step,
+                lambda part: self._step(part, run, tell),
+                lambda one, error: [self._cut_out(one[1], error, tell)],
+            ):
+                yield from told
+
+    def _step(
+        self,
+        step: Sequence[tuple[Holder | None, ReceivedMark]],
+        run: str,
+        tell: Callable[[Sequence[OutcomeRow]], _T],
+    ) -> list[_T]:
+        told: list[_T] = []
+        left = list(step)
+        while left:
+            stops = self._migrations.stops
+            # Waiting begins the step anew, so that a delete never rests on what was read before an outage.
+            attempt = self._patiently(partial(self._attempt, left, run))
+            again = attempt.not_done if self._migrations.stops != stops else frozenset()
+            settled = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
+            told.append(self._settle(settled, attempt.readings, attempt.now_ms, tell))
+            # That the metadata was moved in the middle of the step is no fault of a ledger's, and costs it no retry.
+            left = [(holder, message) for holder, message in left if _is_of(message, again)]
+            if left:
+                logger.info("deleting %d ledgers once more, since the metadata was being moved", len(again))
+        return told
+
+    def _settle(
+        self,
+        decided: Sequence[tuple[ReceivedMark, Decision]],
+        readings: Mapping[int, LedgerReading],
+        now_ms: int,
+        tell: Callable[[Sequence[OutcomeRow]], _T],
+    ) -> _T:
+        decided = self._sendings.without_sent(decided)
+        told = tell([_row(message, decision, readings, now_ms) for message, decision in decided])
+        self._send_on(decided, now_ms)
+        return told
+
+    def _cut_out(self, message: ReceivedMark, error: Exception, tell: Callable[[Sequence[OutcomeRow]], _T]) -> _T:
+        reason = f"the sweep fails at this message alone: {describe_error(error)}"
+        logger.error("message %s of %s: %s", message.message_id, message.topic, reason, exc_info=error)
+        decision = Decision(Action.GIVE_UP, Outcome.POISONOUS, reason)
+        return self._settle([(message, decision)], {}, int(self._clock() * 1000), tell)
+
+    def _attempt(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> _Attempt:
+        if not self._dry_run:
+            self._migrations.await_writes()
+        sound = [(holder, message) for holder, message in step if holder is not None]
+        readings = self._read(sound)
+        ledgers: defaultdict[Holder, list[int]] = defaultdict(list)
+        for holder, message in sound:
+            ledgers[holder].append(_mark(message).ledger_id)
+        references = self._references.read(list(ledgers), ledgers)
+        now_ms = int(self._clock() * 1000)
+        decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
+        decided = self._lists.carry_out(decided, readings, references)
+        # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
+        decided = self._copies.carry_out(decided, run)
+        decided = self._left_behind.prove(decided, readings, references)
+        decided = keep_undone(decided, readings, self._undone)
+        decided = await_new_ids(decided, self._ids)
+        decided, not_done = self._delete(decided, readings, references, run)
+        return _Attempt(decided, readings, now_ms, not_done)
+
+    def _read(self, sound: Sequence[tuple[Holder, ReceivedMark]]) -> dict[int, LedgerReading]:
+        ledger_ids = list(dict.fromkeys(_mark(message).ledger_id for _, message in sound))
+        return dict(zip(ledger_ids, self._catalog.read_many(ledger_ids), strict=True))
+
+    def _decide(
+        self,
+        holder: Holder | None,
+        message: ReceivedMark,
+        readings: Mapping[int, LedgerReading],
+        references: Mapping[Holder, References],
+        now_ms: int,
+    ) -> Decision:
+        if message.failure is not None:
+            raise message.failure
+        if holder is None:
+            return Decision(Action.GIVE_UP, Outcome.MALFORMED, message.problem or "no pending deletion")
+        mark = _mark(message)
+        age = message.age(now_ms)
+        circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives)
+        decision = decide(mark, readings[mark.ledger_id], references[holder], circumstances, self._policy)
+        if decision.outcome is Outcome.MISMATCH:
+            logger.warning("ledger %d of %s is kept: %s", mark.ledger_id, holder, decision.reason)
+        return decision
+
+    def _delete(
+        self,
+        decided: Sequence[tuple[ReceivedMark, Decision]],
+        readings: Mapping[int, LedgerReading],
+        references: Mapping[Holder, References],
+        run: str,
+    ) -> tuple[list[tuple[ReceivedMark, Decision]], frozenset[int]]:
+        doomed: dict[int, StoredLedger] = {}
+        entries: list[JournalEntry] = []
+        conditions: list[Conditions] = []
+        for message, decision in decided:
+            reading = readings.get(_mark(message).ledger_id) if decision.action is Action.DELETE else None
+            if isinstance(reading, StoredLedger) and reading.ledger_id not in doomed:
+                doomed[reading.ledger_id] = reading
+                entries.append(_journal_entry(reading, message, run, int(self._clock() * 1000)))
+                conditions.append(_as_read(references[_mark(message).holder()]))
+        if not doomed:
+            return list(decided), frozenset()
+        if self._dry_run:
+            would = Decision(Action.FINISH, Outcome.WOULD_DELETE, "dry run")
+            return [(m, would if d.action is Action.DELETE else d) for m, d in decided], frozenset()
+        self._journal.append(entries)
+        results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values()), conditions), strict=True))
+        not_done = frozenset(ledger_id for ledger_id, result in results.items() if result in _NOT_DONE)
+        return [self._after_delete(message, decision, results) for message, decision in decided], not_done
+
+    def _after_delete(
+        self, message: ReceivedMark, decision: Decision, results: dict[int, DeleteResult]
+    ) -> tuple[ReceivedMark, Decision]:
+        if decision.action is not Action.DELETE:
+            return message, decision
+        ledger_id = _mark(message).ledger_id
+        result = results[ledger_id]
+        if result is DeleteResult.DELETED:
+            # A second mark of the same ledger in this step finds it gone.
+            results[ledger_id] = DeleteResult.ABSENT
+        return message, limit_retries(_AFTER_DELETE[result], message.attempts, self._policy)
+
+    def _send_on(self, decided: Sequence[tuple[ReceivedMark, Decision]], now_ms: int) -> None:
+        if self._dry_run:
+            return
+        sent = False
+        for message, decision in decided:
+            if decision.action is Action.RETRY:
+                self._outbox.retry(message, self._policy.retry_delay, decision.reason)
+                sent = True
+            elif decision.action is Action.DELAY:
+                verified_ms = now_ms if message.verified_at is None else message.verified_at
+                self._outbox.delay(message, decision.wait, verified_ms, decision.reason)
+                sent = True
+            elif decision.action is Action.WAIT:
+                self._outbox.wait(message, self._policy.retry_delay, decision.reason)
+                sent = True
+            elif decision.action is Action.GIVE_UP:
+                self._outbox.give_up(message, decision.outcome, decision.reason)
+                sent = True
+        if sent:
+            self._outbox.flush()
+            self._sendings.note(decided)
+
+    def _patiently(self, call: Callable[[], _T]) -> _T:
+        """Call again while the store does not answer, up to the limit; an outage is no fault of a ledger's.
+
+        While the metadata is being moved there is no limit.
+        """
+        deadline = time.monotonic() + self._limits.max_unreachable
+        delay = 0.1
+        while True:
+            try:
+                return call()
+            except StoreUnavailableError as error:
+                migrating = isinstance(error, StoreMigratingError)
+                if not migrating and time.monotonic() + delay > deadline:
+                    raise
+                logger.warning("waiting for the store: %s", error)
+                self._pause(delay)
+                if migrating:
+                    deadline = time.monotonic() + self._limits.max_unreachable
+                delay = min(delay * 2, 5.0)
+
+
+def _holder(message: ReceivedMark) -> Holder | None:
+    if message.mark is None:
+        return None
+    try:
+        return message.mark.holder()
+    except MalformedMarkError:
+        return None
+
+
+def _as_read(references: References) -> Conditions:
+    return () if isinstance(references, UnknownReferences) else references.conditions
+
+
+def _is_of(message: ReceivedMark, ledger_ids: frozenset[int]) -> bool:
+    return message.mark is not None and message.mark.ledger_id in ledger_ids
+
+
+def _mark(message: ReceivedMark) -> PendingDeletion:
+    if message.mark is None:
+        raise MalformedMarkError(message.problem or "no pending deletion")
+    return message.mark
+
+
+def _steps(
+    groups: Mapping[Holder | None, Sequence[ReceivedMark]], size: int
+) -> Iterator[list[tuple[Holder | None, ReceivedMark]]]:
+    """Cut the groups into steps of at most `size` marks; a holder is split only when it alone is larger."""
+    step: list[tuple[Holder | None, ReceivedMark]] = []
+    for holder, messages in groups.items():
+        if step and len(step) + len(messages) > size:
+            yield step
+            step = []
+        for part in _slices(messages, size):
+            step.extend((holder, message) for message in part)
+            if len(step) >= size:
+                yield step
+                step = []
+    if step:
+        yield step
+
+
+def _slices(messages: Sequence[ReceivedMark], size: int) -> Iterable[Sequence[ReceivedMark]]:
+    return (messages[start : start + size] for start in range(0, len(messages), size))
+
+
+def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms: int) -> JournalEntry:
+    return JournalEntry(
+        ledger_id=ledger.ledger_id,
+        holder=str(_mark(message).holder()),
+        path=ledger.path,
+        version=ledger.version,
+        created_ms=ledger.created_ms,
+        raw=ledger.raw,
+        run=run,
+        journaled_at=now_ms,
+    )
+
+
+def _row(message: ReceivedMark, decision: Decision, readings: Mapping[int, LedgerReading], now_ms: int) -> OutcomeRow:
+    mark = message.mark
+    reading = readings.get(mark.ledger_id) if mark else None
+    stored = reading if isinstance(reading, StoredLedger) else None
+    holder = _holder(message)
+    return OutcomeRow(
+        ledger_id=mark.ledger_id if mark else None,
+        holder=str(holder) if holder else (message.key or ""),
+        component=mark.component.value if mark else "",
+        ledger_type=mark.ledger_type.value if mark else "",
+        outcome=decision.outcome,
+        reason=decision.reason,
+        attempts=message.attempts,
+        marked_at=(mark.marked_at or None) if mark else None,
+        published_at=message.published_at,
+        decided_at=now_ms,
+        ledger_created_at=(stored.metadata.ctime_ms or stored.created_ms) if stored else None,
+        ledger_bytes=stored.metadata.length if stored else None,
+        topic=message.topic,
+        message=message.message_id,
+        bookie_cluster=mark.bookie_cluster if mark else "",
+    )

@@ -1,0 +1,217 @@
+"""Undo: put the metadata of deleted ledgers back while their bookies still hold the entries.
+
+A bookie drops a deleted ledger at its next garbage collection, which may be any moment: so the metadata of all
+ledgers is put back first, and only then are the bookies asked. The metadata of a ledger that turns out to be lost
+is taken away again. The process may be killed at any point: what it had begun is in the journal, and the next undo
+of the same ledgers goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from bookwarden.deletion.journal.entries import Journal, UndoRecord, UndoStep
+from bookwarden.deletion.journal.reading import Deletion
+from bookwarden.deletion.phase_two.undone import NothingUndone, RecordsUndone
+from bookwarden.deletion.ports import EntryProbe, MetadataMigrations, RestoringCatalog
+from bookwarden.deletion.undo.rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
+from bookwarden.deletion.undo.survival import Survival, entries_to_ask, survey
+from bookwarden.errors import FormatError, StoreAccessError
+from bookwarden.ledgers.holdings import Holding
+from bookwarden.ledgers.metadata import (
+    DeleteResult,
+    LedgerMetadata,
+    LedgerReading,
+    LedgerState,
+    StoredLedger,
+    UnreadableLedger,
+)
+from bookwarden.ledgers.undone import UndoneLedger
+
+logger = logging.getLogger(__name__)
+_AT_ONCE: Final = 500
+
+_STEPS = {
+    UndoOutcome.RESTORED: UndoStep.RESTORED,
+    UndoOutcome.UNVERIFIED: UndoStep.UNVERIFIED,
+    UndoOutcome.LOST: UndoStep.LOST,
+}
+_UNSETTLED = (UndoStep.BEGUN, UndoStep.UNVERIFIED, UndoStep.LOST)
+
+
+class Undo:
+    """Restores deletions, batch by batch; ``name`` is that of this undo in the journal."""
+
+    def __init__(
+        self,
+        catalog: RestoringCatalog,
+        bookies: EntryProbe,
+        migrations: MetadataMigrations,
+        journal: Journal,
+        decode: Callable[[bytes], LedgerMetadata],
+        name: str,
+        *,
+        undone: RecordsUndone | None = None,
+        discard_partial: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the ports; ``decode`` reads a metadata node's value and raises FormatError.
+
+        ``discard_partial`` also takes away that of a ledger which is lost only in part: its bookies drop the rest.
+        """
+        self._catalog = catalog
+        self._bookies = bookies
+        self._migrations = migrations
+        self._journal = journal
+        self._decode = decode
+        self._name = name
+        self._discard_partial = discard_partial
+        self._undone = undone or NothingUndone()
+        self._clock = clock
+
+    def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
+        """Restore the deletions, which are iterated over twice; yield what became of them, some at a time.
+
+        During a migration of the metadata it waits before it writes, and raises StoreMigratingError after as long as a
+        write waits; StoreError when the store or the journal does not answer. Both may be tried again.
+        """
+        put_back: set[int] = set()
+        for batch in _batches(deletions):
+            put_back |= self._put_back(batch)
+        for batch in _batches(deletions):
+            yield self._conclude(batch, put_back)
+
+    def preview(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
+        """Say what would become of each ledger, by what is there now; write nothing."""
+        for batch in _batches(deletions):
+            cases = self._examine(batch)
+            surveys = self._survey([case for case in cases if case.metadata is not None])
+            yield [preview(case, surveys) for case in cases]
+
+    def _put_back(self, deletions: Sequence[Deletion]) -> set[int]:
+        """Put the metadata of those ledgers back that have none now and can be restored; return their ids."""
+        self._migrations.await_writes()
+        cases = self._examine(deletions)
+        self._note([case for case in cases if case.metadata is not None and not case.was_never_deleted])
+        absent = [case.deletion for case in cases if case.is_absent]
+        if absent:
+            self._record([(deletion, UndoStep.BEGUN) for deletion in absent])
+            self._catalog.restore_many([(d.entry.ledger_id, d.entry.path, d.entry.raw) for d in absent])
+        return {deletion.entry.ledger_id for deletion in absent}
+
+    def _conclude(self, deletions: Sequence[Deletion], put_back: Collection[int]) -> list[UndoRow]:
+        """Ask the bookies for the ledgers, and say of each what became of it; ``put_back`` are those that were.
+
+        The metadata of what is lost is taken away again, if an undo put it there and nobody was told otherwise.
+        """
+        cases = self._examine(deletions)
+        surveys = self._survey([case for case in cases if isinstance(case.reading, StoredLedger)])
+        doomed = [case for case in cases if self._is_to_go(case, surveys, put_back)]
+        if doomed:
+            self._migrations.await_writes()
+        gone = self._take_away(doomed)
+        rows = [conclusion(case, surveys, gone, put_back) for case in cases]
+        self._record(_steps(cases, rows, put_back))
+        return rows
+
+    def _examine(self, deletions: Sequence[Deletion]) -> list[UndoCase]:
+        readings = self._catalog.read_many([deletion.entry.ledger_id for deletion in deletions])
+        return [self._case(deletion, reading) for deletion, reading in zip(deletions, readings, strict=True)]
+
+    def _case(self, deletion: Deletion, reading: LedgerReading) -> UndoCase:
+        entry = deletion.entry
+        try:
+            metadata = self._decode(entry.raw)
+        except FormatError as error:
+            return UndoCase(deletion, reading, None, f"what was deleted cannot be read: {error}")
+        if metadata.state is not LedgerState.CLOSED:
+            state = metadata.state.name.lower().replace("_", " ")
+            text = f"it was {state} when it was deleted: whoever opens it would recover it to another end"
+            return UndoCase(deletion, reading, None, text)
+        if entry.path not in self._catalog.paths_of(entry.ledger_id):
+            text = f"{entry.path} is no place for it in this cluster: is the journal another cluster's?"
+            return UndoCase(deletion, reading, None, text)
+        if isinstance(reading, UnreadableLedger):
+            return UndoCase(deletion, reading, None, f"there is something in its place: {reading.reason}")
+        if isinstance(reading, StoredLedger) and reading.raw != entry.raw:
+            return UndoCase(deletion, reading, None, _other_metadata(reading.metadata, metadata))
+        return UndoCase(deletion, reading, metadata)
+
+    def _survey(self, cases: Sequence[UndoCase]) -> dict[int, Survival]:
+        asked: list[tuple[int, LedgerMetadata, int]] = []
+        answers: dict[int, list[tuple[int, Mapping[str, Holding]]]] = {}
+        for case in cases:
+            if case.metadata is not None and not case.was_never_deleted:
+                answers[case.ledger_id] = []
+                asked += [(case.ledger_id, case.metadata, entry_id) for entry_id in entries_to_ask(case.metadata)]
+        for (ledger_id, _, entry_id), holdings in zip(asked, self._bookies.holdings(asked), strict=True):
+            answers[ledger_id].append((entry_id, holdings))
+        return {ledger_id: survey(found) for ledger_id, found in answers.items()}
+
+    def _is_to_go(self, case: UndoCase, surveys: Mapping[int, Survival], put_back: Collection[int]) -> bool:
+        survival, reading = surveys.get(case.ledger_id), case.reading
+        if survival is None or not survival.lost or not isinstance(reading, StoredLedger):
+            return False
+        if not reading.is_as_created:
+            return False
+        # What an undo called restored, somebody may have begun to use.
+        by_undo = case.ledger_id in put_back or case.deletion.undone in _UNSETTLED
+        # What no bookie is known to hold may be on one that did not answer.
+        left = survival.held or survival.unknown
+        return by_undo and (self._discard_partial or not left)
+
+    def _take_away(self, cases: Sequence[UndoCase]) -> dict[int, DeleteResult]:
+        stored = [case.reading for case in cases if isinstance(case.reading, StoredLedger)]
+        results = self._catalog.delete_many(stored)
+        gone = (DeleteResult.DELETED, DeleteResult.ABSENT)
+        self._withdraw([found.ledger_id for found, result in zip(stored, results, strict=True) if result in gone])
+        return {reading.ledger_id: result for reading, result in zip(stored, results, strict=True)}
+
+    def _note(self, cases: Sequence[UndoCase]) -> None:
+        """Let every sweep know that these ledgers are to stay, before they are there to be deleted."""
+        now_ms = int(self._clock() * 1000)
+        records = [UndoneLedger(case.ledger_id, self._name, now_ms, case.ctime_ms) for case in cases]
+        try:
+            self._undone.note_many(records)
+        except StoreAccessError as error:
+            # Bookies do not wait: what is put back without a record can still be saved from a mark, by hand.
+            logger.warning("the sweep will not know of this undo, so stop it until no mark is in flight: %s", error)
+
+    def _withdraw(self, ledger_ids: Sequence[int]) -> None:
+        try:
+            self._undone.withdraw_many(ledger_ids)
+        except StoreAccessError as error:
+            logger.warning("records of ledgers that are lost stay: %s", error)
+
+    def _record(self, steps: Sequence[tuple[Deletion, UndoStep]]) -> None:
+        now_ms = int(self._clock() * 1000)
+        records = [UndoRecord(d.entry.ledger_id, d.entry.run, self._name, step, now_ms) for d, step in steps]
+        if records:
+            self._journal.append(records)
+
+
+def _batches(deletions: Iterable[Deletion]) -> Iterator[list[Deletion]]:
+    source = iter(deletions)
+    while batch := list(islice(source, _AT_ONCE)):
+        yield batch
+
+
+def _steps(
+    cases: Sequence[UndoCase], rows: Sequence[UndoRow], put_back: Collection[int]
+) -> list[tuple[Deletion, UndoStep]]:
+    steps = []
+    for case, row in zip(cases, rows, strict=True):
+        step, before = _STEPS.get(row.outcome), case.deletion.undone
+        if step is not None and (case.ledger_id in put_back or before not in (None, step)):
+            steps.append((case.deletion, step))
+    return steps
+
+
+def _other_metadata(found: LedgerMetadata, deleted: LedgerMetadata) -> str:
+    if found.ctime_ms != deleted.ctime_ms:
+        return "another ledger has this id now: the two were not created at the same time"
+    return "it has metadata, which is not what was deleted"

@@ -1,0 +1,146 @@
+"""What is found of each deletion that is to be undone, and what is told of it; no I/O."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from bookwarden.deletion.journal.reading import Deletion
+from bookwarden.deletion.undo.survival import Survival
+from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
+
+
+class UndoOutcome(enum.Enum):
+    """What became of one deletion that was to be undone."""
+
+    RESTORED = "restored"
+    UNVERIFIED = "unverified"
+    LOST = "lost"
+    NOT_RESTORABLE = "not restorable"
+    NOTHING_TO_DO = "nothing to do"
+    WOULD_RESTORE = "would restore"
+
+
+_AFTER_TAKING_AWAY = {
+    None: "its metadata stays",
+    DeleteResult.DELETED: "its metadata was taken away again",
+    DeleteResult.ABSENT: "its metadata was taken away again",
+    DeleteResult.LOST_RACE: "its metadata changed meanwhile and stays",
+    DeleteResult.UNKNOWN: "it is not known whether its metadata was taken away again: repeat the undo",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UndoRow:
+    """One ledger of an undo; times in milliseconds, ``ledger_bytes`` None where the metadata could not be read.
+
+    ``copies`` were asked for, ``held`` were found; both 0 where the bookies were not asked.
+    """
+
+    ledger_id: int
+    holder: str
+    run: str
+    path: str
+    deleted_at: int
+    ledger_bytes: int | None
+    outcome: UndoOutcome
+    reason: str
+    copies: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UndoCase:
+    """A deletion with what was read of the ledger just now; ``obstacle`` says why it cannot be restored.
+
+    ``metadata`` is what was deleted, None where there is an obstacle.
+    """
+
+    deletion: Deletion
+    reading: LedgerReading
+    metadata: LedgerMetadata | None
+    obstacle: str | None = None
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger."""
+        return self.deletion.entry.ledger_id
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether it has no metadata now, and may be put back."""
+        return self.obstacle is None and isinstance(self.reading, AbsentLedger)
+
+    @property
+    def ctime_ms(self) -> int | None:
+        """When the ledger was made; None if that is not known."""
+        return None if self.metadata is None else self.metadata.ctime_ms
+
+    @property
+    def was_never_deleted(self) -> bool:
+        """Whether its node is the one that was journaled, which the delete then did not reach."""
+        entry, reading = self.deletion.entry, self.reading
+        return isinstance(reading, StoredLedger) and (reading.version, reading.created_ms) == (
+            entry.version,
+            entry.created_ms,
+        )
+
+
+def conclusion(
+    case: UndoCase, surveys: Mapping[int, Survival], gone: Mapping[int, DeleteResult], put_back: Collection[int]
+) -> UndoRow:
+    """Tell what became of a ledger; by id: what its bookies hold, how its metadata went again, what was put back."""
+    survival = surveys.get(case.ledger_id)
+    if isinstance(case.reading, AbsentLedger) and case.obstacle is None:
+        text = "its metadata could not be put back, or was deleted again since: is a mark of it still in flight?"
+        return _row(case, UndoOutcome.NOT_RESTORABLE, text)
+    if survival is None:
+        return _untouched(case)
+    if survival.lost:
+        text = _AFTER_TAKING_AWAY[gone.get(case.ledger_id)]
+        return _row(case, UndoOutcome.LOST, f"{survival}; {text}", survival)
+    outcome = UndoOutcome.UNVERIFIED if survival.unknown else UndoOutcome.RESTORED
+    return _row(case, outcome, _told(case, survival, put_back), survival)
+
+
+def preview(case: UndoCase, surveys: Mapping[int, Survival]) -> UndoRow:
+    """Tell what would become of a ledger."""
+    survival = surveys.get(case.ledger_id)
+    if survival is None:
+        return _untouched(case)
+    if survival.lost:
+        return _row(case, UndoOutcome.LOST, str(survival), survival)
+    if case.is_absent:
+        return _row(case, UndoOutcome.WOULD_RESTORE, _told(case, survival, (case.ledger_id,)), survival)
+    outcome = UndoOutcome.UNVERIFIED if survival.unknown else UndoOutcome.RESTORED
+    return _row(case, outcome, _told(case, survival, ()), survival)
+
+
+def _untouched(case: UndoCase) -> UndoRow:
+    if case.obstacle is not None:
+        return _row(case, UndoOutcome.NOT_RESTORABLE, case.obstacle)
+    return _row(case, UndoOutcome.NOTHING_TO_DO, "its metadata is there as it was: it was never deleted")
+
+
+def _told(case: UndoCase, survival: Survival, put_back: Collection[int]) -> str:
+    parts = [] if case.ledger_id in put_back else ["its metadata was put back before"]
+    if not survival.copies:
+        parts.append("it has no entries")
+    return "; ".join([*parts, str(survival)] if str(survival) else parts)
+
+
+def _row(case: UndoCase, outcome: UndoOutcome, reason: str, survival: Survival | None = None) -> UndoRow:
+    entry = case.deletion.entry
+    return UndoRow(
+        ledger_id=entry.ledger_id,
+        holder=entry.holder,
+        run=entry.run,
+        path=entry.path,
+        deleted_at=entry.journaled_at,
+        ledger_bytes=case.metadata.length if case.metadata else None,
+        outcome=outcome,
+        reason=reason,
+        copies=survival.copies if survival else 0,
+        held=survival.held if survival else 0,
+    )

@@ -1,0 +1,1 @@
+"""Server processes, tied to the one that started them."""

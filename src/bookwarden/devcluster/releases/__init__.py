@@ -1,0 +1,1 @@
+"""Released servers, fetched or built into a cache folder."""

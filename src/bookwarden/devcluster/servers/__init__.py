@@ -1,0 +1,1 @@
+"""Servers of the development cluster, and what they need to run."""

@@ -1,0 +1,91 @@
+"""How a bookie stands in the metadata while it serves: an ephemeral node of its store."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import kazoo.exceptions
+from kazoo.handlers.threading import KazooTimeoutError
+
+from bookwarden.devcluster.ports import LOOPBACK
+from bookwarden.devcluster.servers.oxia_client import OxiaClient
+from bookwarden.devcluster.servers.readiness import listens, zookeeper_client, zookeeper_serves
+from bookwarden.errors import ServerError
+
+
+class BookieRegistration(Protocol):
+    """The registration of one bookie."""
+
+    def is_there(self, started_at: float) -> bool:
+        """Say whether the bookie that was started then (seconds since the epoch) is among the available ones.
+
+        It listens before it registers. The registration of a bookie that was killed is older.
+        """
+
+    def remove(self) -> None:
+        """Remove what a bookie that no longer runs left; raise ServerError if the store does not let us.
+
+        A bookie that was killed stays registered until its session ends, and one that starts meanwhile finds the
+        place taken: it logs that it shuts down, and stays, deaf (PulsarRegistrationManager, LockBusyException).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperRegistration:
+    """That of a bookie with its metadata in ZooKeeper; ``digest`` are the credentials, if it needs any."""
+
+    zookeeper_port: int
+    bookie_port: int
+    digest: str | None = None
+
+    def is_there(self, started_at: float) -> bool:
+        """Say whether the bookie that was started then is registered."""
+        if not zookeeper_serves(self.zookeeper_port):
+            return False
+        try:
+            with zookeeper_client(self.zookeeper_port) as client:
+                stat = client.exists(_path(self.bookie_port))
+        except (kazoo.exceptions.KazooException, KazooTimeoutError):
+            return False
+        return stat is not None and stat.ctime / 1000 >= started_at
+
+    def remove(self) -> None:
+        """Remove what an earlier bookie left."""
+        try:
+            with (
+                zookeeper_client(self.zookeeper_port, self.digest) as client,
+                contextlib.suppress(kazoo.exceptions.NoNodeError),
+            ):
+                client.delete(_path(self.bookie_port))
+        except (kazoo.exceptions.KazooException, KazooTimeoutError) as error:
+            raise ServerError(
+                f"the bookie cannot start without ZooKeeper: start zookeeper first ({error!r})"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class OxiaRegistration:
+    """That of a bookie with its metadata in Oxia, which was removed before the bookie started."""
+
+    client: OxiaClient
+    bookie_port: int
+
+    def is_there(self, started_at: float) -> bool:
+        """Say whether the bookie is registered; any registration was removed before it was started."""
+        # Each question to Oxia is a process of its own.
+        if not listens(self.bookie_port):
+            return False
+        try:
+            return self.client.exists(_path(self.bookie_port))
+        except ServerError:
+            return False
+
+    def remove(self) -> None:
+        """Remove what an earlier bookie left."""
+        self.client.delete(_path(self.bookie_port))
+
+
+def _path(bookie_port: int) -> str:
+    return f"/ledgers/available/{LOOPBACK}:{bookie_port}"

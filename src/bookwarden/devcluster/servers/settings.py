@@ -1,0 +1,244 @@
+"""The settings of the development cluster's servers: those of the release, with what one machine needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bookwarden.devcluster.credentials import SUPERUSER, BrokerCredentials
+from bookwarden.devcluster.ports import LOOPBACK
+from bookwarden.devcluster.servers.oxia import oxia_url
+from bookwarden.errors import ConfigError
+
+CLUSTER_NAME = "dev"
+# Those that a development cluster can run, the default first.
+PULSAR_VERSIONS = ("4.0.8", "4.2.4")
+# Where a cluster can keep its metadata, the default first.
+METADATA_STORES = ("zookeeper", "oxia")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What may differ between development clusters.
+
+    ``pulsar`` is its version, one of PULSAR_VERSIONS. ``metadata`` is the server that keeps the metadata of the broker
+    and the bookie, one of METADATA_STORES; ``oxia`` gives an Oxia server also to a cluster that does not use it.
+    ``oxia_shards`` is its number of shards. ``max_entries_per_ledger`` makes ledgers roll early.
+    ``session_seconds`` is the metadata session timeout of the bookie and the broker. ``auth`` is "none", "token" for
+    tokens and TLS, or "tls" for TLS that requires client certificates; ``zookeeper_digest`` makes ZooKeeper know its
+    users, see DevCluster.protect_metadata. ``throughput`` lets the bookie and the broker take more memory and start
+    more slowly, to serve faster: for benchmarks. ``offload``, only with 4.0.8, gives the broker the offloader for
+    object stores: which driver, and where, goes into its settings, the credentials into its environment.
+    ``*_settings`` override any setting of the server; ``log_level`` is log4j's.
+    """
+
+    pulsar: str = PULSAR_VERSIONS[0]
+    metadata: str = METADATA_STORES[0]
+    oxia: bool = False
+    oxia_shards: int = 1
+    max_entries_per_ledger: int = 50_000
+    session_seconds: int = 10
+    auth: str = "none"
+    zookeeper_digest: bool = False
+    throughput: bool = False
+    offload: bool = False
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    broker_environment: Mapping[str, str] = field(default_factory=dict)
+    bookie_settings: Mapping[str, str] = field(default_factory=dict)
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        if self.pulsar not in PULSAR_VERSIONS:
+            raise ConfigError(
+                f"a development cluster runs no Pulsar {self.pulsar!r}; expected {' or '.join(PULSAR_VERSIONS)}"
+            )
+        if self.offload and self.pulsar != "4.0.8":
+            raise ConfigError(f"a development cluster with Pulsar {self.pulsar} cannot offload: use 4.0.8")
+        if self.auth not in ("none", "token", "tls"):
+            raise ConfigError(f"auth of a development cluster is {self.auth!r}; expected none, token or tls")
+        if self.metadata not in METADATA_STORES:
+            raise ConfigError(
+                f"a development cluster keeps no metadata in {self.metadata!r}; expected {' or '.join(METADATA_STORES)}"
+            )
+        if self.zookeeper_digest and self.metadata != "zookeeper":
+            raise ConfigError(f"a development cluster on {self.metadata} has no ZooKeeper that could know its users")
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The names of the servers that can keep metadata: the one that does, and what stands beside it."""
+        return (self.metadata, "oxia") if self.oxia and self.metadata != "oxia" else (self.metadata,)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The names of all servers, in the order in which they start."""
+        return (*self.stores, "bookie", "broker")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPorts:
+    """The TCP ports of the servers, all on 127.0.0.1; ``broker`` and ``web`` carry TLS when auth is on.
+
+    Those of Oxia are 0 in a cluster without.
+    """
+
+    zookeeper: int
+    bookie: int
+    broker: int
+    web: int
+    oxia: int = 0
+    oxia_metrics: int = 0
+
+
+def store_url(ports: ClusterPorts, options: ClusterOptions) -> str:
+    """Return the metadata store of the broker and the bookie, as Pulsar writes it."""
+    return oxia_url(ports.oxia) if options.metadata == "oxia" else f"zk:{LOOPBACK}:{ports.zookeeper}"
+
+
+def zookeeper_settings(port: int, data: Path) -> dict[str, str]:
+    """Return the settings of the one ZooKeeper."""
+    return {
+        "tickTime": "1000",
+        "dataDir": str(data),
+        "clientPort": str(port),
+        "clientPortAddress": LOOPBACK,
+        "maxClientCnxns": "0",
+        "maxSessionTimeout": "60000",
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+        "forceSync": "yes",
+    }
+
+
+def bookie_settings(
+    released: Mapping[str, str], ports: ClusterPorts, data: Path, options: ClusterOptions
+) -> dict[str, str]:
+    """Return the settings of the one bookie, over those that its release comes with, if it does."""
+    return {
+        **released,
+        "bookiePort": str(ports.bookie),
+        "advertisedAddress": LOOPBACK,
+        "allowLoopback": "true",
+        "metadataServiceUri": f"metadata-store:{store_url(ports, options)}",
+        "zkTimeout": str(options.session_seconds * 1000),
+        "journalDirectory": str(data / "journal"),
+        "ledgerDirectories": str(data / "ledgers"),
+        "journalMaxSizeMB": "64",
+        "journalPreAllocSizeMB": "4",
+        # A developer's disk may be nearly full: only a disk without any space makes the bookie read-only.
+        "diskUsageThreshold": "0.999",
+        "diskUsageWarnThreshold": "0.998",
+        "diskUsageLwmThreshold": "0.998",
+        "minUsableSizeForIndexFileCreation": "1048576",
+        "minUsableSizeForEntryLogCreation": "1048576",
+        "logSizeLimit": "67108864",
+        # Pulsar's choice, not BookKeeper's default.
+        "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+        "dbStorage_writeCacheMaxSizeMb": "32",
+        "dbStorage_readAheadCacheMaxSizeMb": "16",
+        "dbStorage_rocksDB_blockCacheSize": "16777216",
+        "dbStorage_rocksDB_writeBufferSizeMB": "8",
+        "numReadWorkerThreads": "2",
+        "numHighPriorityWorkerThreads": "2",
+        "numJournalCallbackThreads": "2",
+        # With one bookie there is nobody to replicate to.
+        "autoRecoveryDaemonEnabled": "false",
+        "httpServerEnabled": "false",
+        "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+        "statsProviderClass": "org.apache.bookkeeper.stats.NullStatsProvider",
+        **options.bookie_settings,
+    }
+
+
+def broker_settings(released: Mapping[str, str], ports: ClusterPorts, options: ClusterOptions) -> dict[str, str]:
+    """Return the settings of the one broker, over the released ones, without those of authentication."""
+    metadata = store_url(ports, options)
+    return {
+        **released,
+        "clusterName": CLUSTER_NAME,
+        "metadataStoreUrl": metadata,
+        "configurationMetadataStoreUrl": metadata,
+        "metadataStoreSessionTimeoutMillis": str(options.session_seconds * 1000),
+        "bindAddress": LOOPBACK,
+        "advertisedAddress": LOOPBACK,
+        "brokerServicePort": str(ports.broker),
+        "webServicePort": str(ports.web),
+        "managedLedgerDefaultEnsembleSize": "1",
+        "managedLedgerDefaultWriteQuorum": "1",
+        "managedLedgerDefaultAckQuorum": "1",
+        "managedLedgerMaxEntriesPerLedger": str(options.max_entries_per_ledger),
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        "managedLedgerCacheSizeMB": "32",
+        "bookkeeperNumberOfChannelsPerBookie": "2",
+        "numIOThreads": "2",
+        "numHttpServerThreads": "8",
+        "numOrderedExecutorThreads": "2",
+        "defaultNumberOfNamespaceBundles": "4",
+        "brokerDeleteInactiveTopicsEnabled": "false",
+        "forceDeleteTenantAllowed": "true",
+        "forceDeleteNamespaceAllowed": "true",
+        "loadBalancerEnabled": "false",
+        "functionsWorkerEnabled": "false",
+        "webSocketServiceEnabled": "false",
+        "transactionCoordinatorEnabled": "false",
+        "brokerShutdownTimeoutMs": "10000",
+        "webServiceTlsProvider": "SunJSSE",
+        **options.broker_settings,
+    }
+
+
+def access_settings(ports: ClusterPorts, credentials: BrokerCredentials, auth: str) -> dict[str, str]:
+    """Return the broker's settings of TLS, rights and this kind of auth; files are named, secrets are not in here."""
+    return {
+        "brokerServicePort": "",
+        "webServicePort": "",
+        "brokerServicePortTls": str(ports.broker),
+        "webServicePortTls": str(ports.web),
+        "tlsCertificateFilePath": str(credentials.certificate),
+        "tlsKeyFilePath": str(credentials.private_key),
+        "tlsTrustCertsFilePath": str(credentials.certificate),
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "superUserRoles": SUPERUSER,
+        "brokerClientTlsEnabled": "true",
+        "brokerClientTrustCertsFilePath": str(credentials.certificate),
+        **(_certificate_settings(credentials) if auth == "tls" else _token_settings(credentials)),
+    }
+
+
+def _token_settings(credentials: BrokerCredentials) -> dict[str, str]:
+    return {
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": credentials.token_key.as_uri(),
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": credentials.superuser_token.as_uri(),
+    }
+
+
+def _certificate_settings(credentials: BrokerCredentials) -> dict[str, str]:
+    own = credentials.superuser_certificate
+    return {
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderTls",
+        "tlsRequireTrustedClientCertOnConnect": "true",
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationTls",
+        "brokerClientAuthenticationParameters": f"tlsCertFile:{own.certificate},tlsKeyFile:{own.private_key}",
+    }
+
+
+def offload_settings(offloaders: Path, unpacked: Path) -> dict[str, str]:
+    """Return the settings by which the broker finds its offloaders, and unpacks them in a folder of its own."""
+    return {"offloadersDirectory": str(offloaders), "narExtractionDirectory": str(unpacked)}
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """Read a settings file of the release: name=value lines, # comments."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    """Write a settings file that only its owner reads: it may name credentials."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")

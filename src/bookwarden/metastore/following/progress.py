@@ -1,0 +1,230 @@
+"""How far a process is in a metadata migration: what it knows of the flag, its own node, its writes under way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from bookwarden.errors import BookwardenError, StoreMigratingError, StoreUnavailableError
+from bookwarden.ledgers.metadata import Condition
+from bookwarden.metastore.following.flag import MIGRATION_PATH
+from bookwarden.metastore.following.phases import (
+    FLAG_UNKNOWN,
+    HELD_UP,
+    MOVED,
+    STOPPED,
+    Action,
+    Event,
+    Participation,
+    State,
+)
+from bookwarden.metastore.following.readings import UNREAD, read_flag_anew
+from bookwarden.metastore.following.target import MigrationTarget
+from bookwarden.metastore.write_conditions import ConditionalStore
+
+_LOG = logging.getLogger(__name__)
+_NEVER: Final = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationTimes:
+    """How long things may take, in seconds.
+
+    ``write_wait_s``: how long a write waits until a migration is over; 0 lets it fail at once. ``answer_wait_s``: how
+    long a call waits for our registration, and for the target after the migration. ``drain_limit_s``: how long the end
+    of what is under way is awaited before we leave. ``flag_max_age_s``: how old the flag may be when a further part of
+    a call is sent. ``look_s``: how often the flag is read without any news, should a watch be lost. ``retry_s``: the
+    pause after what failed.
+    """
+
+    write_wait_s: float = 60.0
+    answer_wait_s: float = 60.0
+    drain_limit_s: float = 20.0
+    flag_max_age_s: float = 5.0
+    look_s: float = 10.0
+    retry_s: float = 1.0
+
+
+class Standing(NamedTuple):
+    """Where a process stands in a migration: for those who watch it.
+
+    ``blocked``: no write is sent now; ``blocked_s`` is for how long that was so, in all. ``stops`` is how often writes
+    were stopped; what was read or sent before the latest stop is to be read again.
+    """
+
+    state: State
+    phase: str
+    target_url: str | None
+    blocked: bool
+    blocked_s: float
+    stops: int
+
+
+class Progress:
+    """What the callers of a migrating store and the thread that follows the flag share.
+
+    ``changed`` is held for every look at it, and told of every change; no store is asked while it is held.
+    """
+
+    def __init__(self, source: ConditionalStore, target: MigrationTarget, times: MigrationTimes) -> None:
+        self.source = source
+        self.target = target
+        self.times = times
+        self.changed = threading.Condition()
+        self.participation = Participation()
+        self.flag = UNREAD
+        self.own_node: str | None = None
+        self.in_flight = 0
+        self.closed = False
+        self.stops = 0
+        self._stopped_at: float | None = None
+        self._stopped_s = 0.0
+        self._trouble: tuple[float, BookwardenError] | None = None
+        self._reading = threading.Lock()
+        self._read_began = _NEVER
+        self._to_do: deque[tuple[Action, int]] = deque()
+        self._sessions_seen = source.sessions_lost
+
+    @property
+    def state(self) -> State:
+        return self.participation.state
+
+    @property
+    def standing(self) -> Standing:
+        with self.changed:
+            blocked = self._stopped_at is not None
+            now_s = time.monotonic() - self._stopped_at if self._stopped_at is not None else 0.0
+            flag = self.flag
+            return Standing(self.state, flag.phase, flag.target_url, blocked, self._stopped_s + now_s, self.stops)
+
+    def refresh(self, asked: float) -> None:
+        """Read the flag after a sync, unless a reading that began after ``asked`` is there."""
+        # One after the other: an older reading must not be taken for the news.
+        with self._reading:
+            if self._read_began >= asked or self.state in MOVED:
+                return
+            began = time.monotonic()
+            flag = read_flag_anew(self.source)
+            with self.changed:
+                self.learn_session()
+                self._read_began, self.flag = began, flag
+                self.tell(flag.event)
+                if flag.place:
+                    self.tell(Event.PARTICIPANTS_OFFERED)
+
+    def may_write_source(self, asked: float) -> bool:
+        """Whether a write may be sent, by a flag that was read after ``asked``."""
+        self.learn_session()
+        return self.participation.may_write_source and self._read_began >= asked
+
+    def conditions(self) -> list[Condition]:
+        """Name what a write to the source demands now."""
+        conditions = []
+        if self.state is State.SERVING_SOURCE and self.own_node is not None:
+            conditions.append(Condition(self.own_node, 0))
+        if self.flag.version is not None:
+            conditions.append(Condition(MIGRATION_PATH, self.flag.version))
+        return conditions
+
+    def learn_session(self) -> None:
+        """Take into account that our session, and with it our nodes, ended."""
+        lost = self.source.sessions_lost
+        if lost != self._sessions_seen:
+            self._sessions_seen = lost
+            self.own_node = None
+            self.target.forget()
+            self.tell(Event.SESSION_EXPIRED)
+
+    def tell(self, event: Event) -> None:
+        """Apply what happened."""
+        with self.changed:
+            before = self.state
+            actions = self.participation.apply(event)
+            self._note_move(before, event)
+            self.do_later(actions)
+
+    def answer(self, event: Event, visit: int) -> None:
+        """Apply how an action ended, if it still counts."""
+        with self.changed:
+            before = self.state
+            actions = self.participation.answer(event, visit)
+            self._note_move(before, event)
+            self.do_later(actions or ())
+
+    def do_later(self, actions: Sequence[Action]) -> None:
+        """Leave actions to the thread that follows; one look at the flag does for all that want one."""
+        with self.changed:
+            for action in actions:
+                if action is not Action.READ_FLAG or all(action is not other for other, _ in self._to_do):
+                    self._to_do.append((action, self.participation.visit))
+            self.changed.notify_all()
+
+    def next_action(self) -> tuple[Action, int] | None:
+        """Wait for what is to be done, with the visit for which it counts; None once closed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._to_do or self.closed, self.times.look_s)
+            if self.closed:
+                return None
+            return self._to_do.popleft() if self._to_do else (Action.READ_FLAG, self.participation.visit)
+
+    def note(self, error: BookwardenError) -> None:
+        """Tell those who wait of what failed, and pause before it is tried again."""
+        with self.changed:
+            if self.closed:
+                return
+            known = self._trouble is not None and str(self._trouble[1]) == str(error)
+            _LOG.log(logging.DEBUG if known else logging.WARNING, "metadata migration, %s: %s", self.state.value, error)
+            self._trouble = (time.monotonic(), error)
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.closed, self.times.retry_s)
+
+    def trouble_since(self, began: float) -> BookwardenError | None:
+        """Return what failed last, if it was after that moment."""
+        return self._trouble[1] if self._trouble is not None and self._trouble[0] > began else None
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise StoreUnavailableError("this metadata store was closed")
+
+    def migrating(self, what: str, trouble: BookwardenError | None = None) -> StoreMigratingError:
+        """Make the error for those who cannot be served now."""
+        why = f" ({trouble})" if trouble else ""
+        return StoreMigratingError(
+            f"the metadata is being moved to {self.flag.target_url or 'another store'}, phase {self.flag.phase}, here "
+            f"{self.state.value}: {what}{why}; nothing was changed, try again when it is over"
+        )
+
+    def patience(self) -> float:
+        """How long, in seconds, a call waits for the state to change."""
+        return self.times.write_wait_s if self.state in HELD_UP else self.times.answer_wait_s
+
+    def _note_move(self, before: State, event: Event) -> None:
+        not_understood = event is Event.FLAG_UNREADABLE and self.state in FLAG_UNKNOWN
+        stopped = self.state in STOPPED or not_understood
+        if stopped and self._stopped_at is None:
+            self.stops += 1
+            self._stopped_at = time.monotonic()
+        elif self._stopped_at is not None and not stopped and self.state not in FLAG_UNKNOWN:
+            self._stopped_s += time.monotonic() - self._stopped_at
+            self._stopped_at = None
+        if self.state in MOVED or before not in _QUIET or self.state not in _QUIET:
+            level = logging.DEBUG if self.state is before else logging.INFO
+            _LOG.log(level, "metadata migration: %s, now %s", event.value, self.state.value)
+
+
+# Between these every process goes to and fro without any migration.
+_QUIET: Final = frozenset(
+    {
+        State.STARTING,
+        State.READING,
+        State.REGISTERING,
+        State.CHECKING,
+        State.SERVING_SOURCE,
+        State.SERVING_UNREGISTERED,
+    }
+)

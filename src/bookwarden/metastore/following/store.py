@@ -1,0 +1,343 @@
+"""A metadata store that follows a migration of Pulsar's metadata (PIP-454) from ZooKeeper to another store.
+
+What it does in each phase: phases.py, and docs/metadata-migration-store.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from bookwarden.errors import StoreAccessError, StoreError, StoreMigratingError, StoreUnavailableError
+from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
+from bookwarden.metastore.following.follower import Follower
+from bookwarden.metastore.following.phases import (
+    BEFORE_WRITING,
+    FLAG_UNKNOWN,
+    MOVED,
+    STOPPED,
+    WRITING_SOURCE,
+    Event,
+    State,
+)
+from bookwarden.metastore.following.progress import MigrationTimes, Progress, Standing
+from bookwarden.metastore.following.target import MigrationTarget
+from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.urls import open_store
+from bookwarden.metastore.write_conditions import ConditionalStore
+
+T = TypeVar("T")
+
+
+class MigratingStore(MetadataStore):
+    """The source until a migration is COMPLETED, then the target; reads go on all the while, writes wait.
+
+    The errors are those of every store, and one more: StoreMigratingError, when a call waited as long as it may.
+    Reads that decide follow a `sync`, as ever: it reads the flag too. Versions of the target begin at 2**32, and one
+    that was read from the source before loses the race there. ``open_target`` makes the store of the flag's URL.
+    """
+
+    def __init__(
+        self,
+        source: ConditionalStore,
+        *,
+        open_target: Callable[[str], MetadataStore] = open_store,
+        times: MigrationTimes | None = None,
+    ) -> None:
+        self._progress = Progress(source, MigrationTarget(open_target), times or MigrationTimes())
+        self._follower = Follower(self._progress, self._move_watches)
+        self._conditional = source.under(_Permission(self._progress))
+        self._lock = threading.Lock()
+        self._watches: list[_Watch] = []
+
+    @property
+    def state(self) -> State:
+        """Where this process stands in a migration."""
+        return self._progress.state
+
+    @property
+    def standing(self) -> Standing:
+        """Where this process stands, with what it knows of the migration."""
+        return self._progress.standing
+
+    @property
+    def moved_to(self) -> str | None:
+        """The URL of the target once the migration is COMPLETED, as far as this process knows; None before."""
+        standing = self._progress.standing
+        return standing.target_url if standing.state in MOVED else None
+
+    def look(self) -> None:
+        """Read the flag anew; raise StoreError if that is not possible."""
+        self._start()
+        self._progress.refresh(time.monotonic())
+
+    def await_writes(self) -> None:
+        """Wait, as a write would, until no migration keeps writes from being sent; the flag may be some seconds old."""
+        self._start()
+        progress = self._progress
+        began = time.monotonic()
+        while True:
+            with progress.changed:
+                progress.require_open()
+                if progress.state in STOPPED:
+                    _wait_for_change(progress, began)
+                    continue
+                if progress.state not in FLAG_UNKNOWN:
+                    return
+            _look(progress, began, time.monotonic())
+
+    @property
+    def participant(self) -> str | None:
+        """The path of our node among the participants, while there is one."""
+        return self._progress.own_node
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        return self._read(lambda store: store.get_many(paths))
+
+    def list_children(self, path: str) -> list[str]:
+        return self._read(lambda store: store.list_children(path))
+
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return self._read(lambda store: store.list_many(paths))
+
+    def parents_among(self, paths: Sequence[str]) -> set[str]:
+        return self._read(lambda store: store.parents_among(paths))
+
+    def next_number(self, path: str) -> int:
+        return self._read(lambda store: store.next_number(path))
+
+    def sync(self) -> None:
+        self._start()
+        self._progress.refresh(time.monotonic())
+        store = self._serving()
+        if store is not self._progress.source:
+            store.sync()
+
+    def delete_many(
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
+    ) -> list[DeleteResult]:
+        if not expected:
+            return []
+        results = self._write(lambda store: store.delete_many(expected, created_ms=created_ms, conditions=conditions))
+        gone = (DeleteResult.DELETED, DeleteResult.ABSENT)
+        self._progress.target.forget(
+            [path for (path, _), result in zip(expected, results, strict=True) if result in gone]
+        )
+        return results
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        changed = self._write(lambda store: store.put(path, value, version))
+        self._progress.target.replace(path, value)
+        return changed
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        self._write(lambda store: store.create(path, value, make_parents=make_parents))
+
+    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
+        def make(store: MetadataStore) -> str:
+            path = store.ephemeral_sequential(prefix, value)
+            if store is self._conditional:
+                self._progress.target.remember(path, prefix, value)
+            return path
+
+        return self._write(make)
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        watch = _Watch(path, changed)
+        with self._lock:
+            self._watches.append(watch)
+        try:
+            # A move that comes between finds it in the list, and sets it again.
+            watch.set_on(self._serving(), anew=False)
+        except StoreError:
+            self._drop(watch)
+            raise
+        return lambda: self._drop(watch)
+
+    def close(self) -> None:
+        with self._progress.changed:
+            self._progress.closed = True
+            self._progress.changed.notify_all()
+        with self._lock:
+            watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.end()
+        self._follower.close()
+
+    def _start(self) -> None:
+        self._progress.require_open()
+        self._follower.start()
+
+    def _read(self, call: Callable[[MetadataStore], T]) -> T:
+        store = self._serving()
+        try:
+            return call(store)
+        except StoreUnavailableError:
+            # The source is closed when the target serves.
+            now = self._serving()
+            if now is store:
+                raise
+            return call(now)
+
+    def _serving(self) -> MetadataStore:
+        """Return the store that reads go to; raise StoreUnavailableError if that is not known in time."""
+        self._start()
+        progress = self._progress
+        began = time.monotonic()
+        while True:
+            with progress.changed:
+                progress.require_open()
+                if progress.state is State.SERVING_TARGET:
+                    return self._target()
+                if progress.state in MOVED:
+                    _wait_for_change(progress, began)
+                elif progress.state not in FLAG_UNKNOWN:
+                    return progress.source
+            _look(progress, began, time.monotonic())
+
+    def _target(self) -> MetadataStore:
+        store = self._progress.target.store
+        if store is None:
+            raise StoreUnavailableError("this metadata store was closed")
+        return store
+
+    def _write(self, call: Callable[[MetadataStore], T]) -> T:
+        self._start()
+        progress = self._progress
+        began = asked = time.monotonic()
+        while True:
+            with progress.changed:
+                progress.require_open()
+                target = self._target() if progress.state is State.SERVING_TARGET else None
+                allowed = target is None and progress.may_write_source(asked)
+                progress.in_flight += allowed
+            if target is not None:
+                return call(target)
+            if not allowed:
+                asked = _come_closer(progress, began, asked)
+                continue
+            try:
+                return call(self._conditional)
+            except StoreMigratingError:
+                # Nothing was sent: it waits with those that come now.
+                asked = time.monotonic()
+            finally:
+                with progress.changed:
+                    progress.in_flight -= 1
+                    progress.changed.notify_all()
+
+    def _move_watches(self, target: MetadataStore) -> None:
+        with self._lock:
+            watches = list(self._watches)
+        for watch in watches:
+            watch.set_on(target, anew=True)
+
+    def _drop(self, watch: _Watch) -> None:
+        with self._lock:
+            self._watches = [other for other in self._watches if other is not watch]
+        watch.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _Permission:
+    """What each request of a write to the source demands: our node among the participants, the flag as it was read."""
+
+    progress: Progress
+
+    def current(self) -> Sequence[Condition]:
+        """Name it, after a lost session once our next node is there; StoreMigratingError if it must not be sent."""
+        progress = self.progress
+        began = time.monotonic()
+        asked = began - progress.times.flag_max_age_s
+        while True:
+            with progress.changed:
+                progress.require_open()
+                if progress.may_write_source(asked):
+                    return progress.conditions()
+                if progress.state not in BEFORE_WRITING | WRITING_SOURCE:
+                    raise progress.migrating("no more is written")
+            asked = _come_closer(progress, began, asked)
+
+    def failed(self, condition: Condition) -> None:
+        progress = self.progress
+        with progress.changed:
+            if condition.path == progress.own_node:
+                progress.own_node = None
+                progress.tell(Event.OWN_NODE_GONE)
+            else:
+                progress.tell(Event.FLAG_IN_DOUBT)
+
+
+class _Watch:
+    """One watched node, wherever the metadata is."""
+
+    def __init__(self, path: str, changed: Callable[[str], None]) -> None:
+        self._path = path
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._on: MetadataStore | None = None
+        self._end: Callable[[], None] | None = None
+        self._ended = False
+
+    def set_on(self, store: MetadataStore, *, anew: bool) -> None:
+        """Watch in this store, instead of another; ``anew`` calls once, since what was there may differ."""
+        with self._lock:
+            if self._ended or self._on is store or (self._on is not None and not anew):
+                return
+            end, self._end = self._end, store.watch(self._path, self._changed)
+            self._on = store
+        if end is not None:
+            end()
+        if anew:
+            # In a thread of its own, as every watch: one that raises ends no other.
+            threading.Thread(target=self._changed, args=(self._path,), name=f"watch {self._path}", daemon=True).start()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            end, self._end = self._end, None
+        if end is not None:
+            end()
+
+
+def _come_closer(progress: Progress, began: float, asked: float) -> float:
+    """Do, or wait for, the next thing that lets a write be sent; return since when the flag has to be known."""
+    with progress.changed:
+        if progress.state is State.READING:
+            progress.tell(Event.WRITE_WANTED)
+        if progress.state not in FLAG_UNKNOWN | WRITING_SOURCE:
+            _wait_for_change(progress, began)
+            return asked
+        if not progress.participation.knows_flag:
+            asked = time.monotonic()
+    _look(progress, began, asked)
+    return asked
+
+
+def _look(progress: Progress, began: float, asked: float) -> None:
+    """Read the flag; raise StoreMigratingError if it leaves us without an answer for too long."""
+    progress.refresh(asked)
+    if progress.state in FLAG_UNKNOWN:
+        if progress.flag.event is Event.FLAG_UNREADABLE:
+            raise progress.migrating("its flag cannot be understood; look at it with a client of ZooKeeper")
+        if time.monotonic() > began + progress.times.answer_wait_s:
+            raise progress.migrating("its flag changes all the time")
+
+
+def _wait_for_change(progress: Progress, began: float) -> None:
+    """Wait until something is otherwise; raise what keeps us from registering, or StoreMigratingError in the end."""
+    trouble = progress.trouble_since(began)
+    if trouble is not None and progress.state in BEFORE_WRITING:
+        kind = StoreAccessError if isinstance(trouble, StoreAccessError) else StoreUnavailableError
+        raise kind(f"this process could not register for migrations of the metadata: {trouble}") from trouble
+    patience = progress.patience()
+    left = began + patience - time.monotonic()
+    if left <= 0 or not progress.changed.wait(left):
+        raise progress.migrating(f"waited {patience:g} s" if patience else "nothing is written meanwhile", trouble)

@@ -1,0 +1,1 @@
+"""Oxia as a metadata store."""

@@ -1,0 +1,197 @@
+"""Reads of many keys of an Oxia namespace, batched by shard, several requests in flight.
+
+Order of keys: common/compare of Oxia. A key with fewer slashes comes before one with more, to 0.14 part by part, from
+0.15 on as a whole; so the keys from ``p/`` up to ``p//`` are the direct children of p.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import grpc
+
+from bookwarden.errors import StoreError
+from bookwarden.metastore.deadline import Deadline
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.oxia.channels import ServerLost
+from bookwarden.metastore.oxia.shards import OxiaCluster, Shard, ShardMap
+from bookwarden.metastore.request_batches import split
+from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+
+class SentReads(NamedTuple):
+    """A request of gets under way."""
+
+    shard: Shard
+    keys: list[str]
+    call: Any
+
+
+class OxiaReader:
+    """Reads that are repeated until they are answered, or the deadline is over."""
+
+    def __init__(self, cluster: OxiaCluster) -> None:
+        self._cluster = cluster
+        self._ordered: set[int] = set()
+
+    def get_many(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
+        """Read each path, in the order asked; None where there is no key."""
+        rows: dict[str, Versioned | None] = {}
+        left = list(dict.fromkeys(paths))
+        while left:
+            shards = self._cluster.shards(deadline)
+            again: list[str] = []
+            lost = ServerLost("")
+            for sent in self.in_flight(self.batches(shards, left), _whole, deadline):
+                try:
+                    answers = self.answers_of(sent)
+                except ServerLost as error:
+                    lost = error
+                    again += sent.keys
+                else:
+                    rows.update(zip(sent.keys, map(_versioned, answers), strict=True))
+                    deadline.progress()
+            left = again
+            if left:
+                self._cluster.wait_for_news(shards, lost, deadline)
+        return [rows[path] for path in paths]
+
+    def list_range(self, start: str, end: str, deadline: Deadline) -> list[str]:
+        """List the keys from start up to end, of all shards."""
+        while True:
+            shards = self._cluster.shards(deadline)
+            calls = [(shard, self.send_list(shard, start, end, deadline)) for shard in shards.shards]
+            try:
+                keys = [key for shard, call in calls for key in self.keys_of(shard, call)]
+            except ServerLost as lost:
+                self._cluster.wait_for_news(shards, lost, deadline)
+            else:
+                deadline.progress()
+                return keys
+            finally:
+                for _, call in calls:
+                    call.cancel()
+
+    def require_hierarchical(self, deadline: Deadline) -> None:
+        """Raise StoreError when the namespace sorts its keys "natural": no listing of children is right there."""
+        if self.is_hierarchical(deadline) is False:
+            raise StoreError(
+                f"the Oxia namespace {self._cluster.connection.namespace} sorts its keys in natural order: Pulsar "
+                "needs the hierarchical one, and children cannot be listed; check that this is Pulsar's namespace"
+            )
+
+    def is_hierarchical(self, deadline: Deadline) -> bool | None:
+        """Say whether the namespace sorts its keys as Pulsar needs it; None where no key is there to tell it by."""
+        shards = self._cluster.shards(deadline)
+        for shard in shards.shards:
+            if shard.id in self._ordered:
+                continue
+            below = pb.GetRequest(key="0", comparison_type=pb.LOWER)
+            above = pb.GetRequest(key="/", comparison_type=pb.CEILING)
+            # All paths begin with a slash, which comes before 0 as a character, but after all keys without one here.
+            first, second = self._ask(shard, [below, above], deadline)
+            if first.status == pb.OK and first.key.startswith("/"):
+                return False
+            if second.status == pb.OK and second.key.startswith("/"):
+                self._ordered.add(shard.id)
+        return True if self._ordered else None
+
+    def batches(self, shards: ShardMap, keys: Iterable[str]) -> Iterator[tuple[Shard, list[str]]]:
+        """Part keys into requests for one shard each, the shards in turn."""
+        parts = [
+            [(shards.shards[index], batch) for batch in self.cut(part)] for index, part in shards.parted(keys).items()
+        ]
+        for row in zip_longest(*parts):
+            yield from (one for one in row if one is not None)
+
+    def cut(self, keys: Sequence[str]) -> Iterator[list[str]]:
+        """Cut keys into what one request may have."""
+        return split(keys, self._cluster.batch_size, self._cluster.connection.max_request_bytes, str)
+
+    def in_flight(
+        self,
+        batches: Iterator[tuple[Shard, list[str]]],
+        request_of: Callable[[int, list[str]], pb.ReadRequest],
+        deadline: Deadline,
+    ) -> Iterator[SentReads]:
+        """Send requests, made of shard and keys; give each when it is the oldest one whose answer is to be read."""
+        window: deque[SentReads] = deque()
+        try:
+            for shard, keys in batches:
+                self._cluster.keep_rate(len(keys), deadline)
+                window.append(self._send(shard, keys, request_of))
+                if len(window) >= self._cluster.in_flight:
+                    yield window[0]
+                    window.popleft()
+            while window:
+                yield window[0]
+                window.popleft()
+        finally:
+            for sent in window:
+                sent.call.cancel()
+
+    def _send(self, shard: Shard, keys: list[str], request_of: Callable[[int, list[str]], pb.ReadRequest]) -> SentReads:
+        timeout = self._cluster.connection.operation_timeout_s
+        return SentReads(shard, keys, self._cluster.server(shard).read(request_of(shard.id, keys), timeout))
+
+    def answers_of(self, sent: SentReads) -> list[pb.GetResponse]:
+        """Read the answer to each get of a request; raise ServerLost if it did not come."""
+        try:
+            answers = [get for part in sent.call for get in part.gets]
+        except grpc.RpcError as error:
+            raise self._cluster.lost(error, sent.shard) from error
+        if len(answers) != len(sent.keys):
+            raise ServerLost(f"{sent.shard.leader} answered {len(answers)} of {len(sent.keys)} reads")
+        return answers
+
+    def _ask(self, shard: Shard, gets: list[pb.GetRequest], deadline: Deadline) -> list[pb.GetResponse]:
+        while True:
+            shards = self._cluster.shards(deadline)
+            now = next((one for one in shards.shards if one.id == shard.id), shard)
+            request = pb.ReadRequest(shard=now.id, gets=gets)
+            call = self._cluster.server(now).read(request, self._cluster.connection.operation_timeout_s)
+            try:
+                return self.answers_of(SentReads(now, [get.key for get in gets], call))
+            except ServerLost as lost:
+                self._cluster.wait_for_news(shards, lost, deadline)
+
+    def send_list(self, shard: Shard, start: str, end: str, deadline: Deadline) -> Any:
+        """Ask a shard for its keys from start up to end."""
+        self._cluster.keep_rate(1, deadline)
+        request = pb.ListRequest(shard=shard.id, start_inclusive=start, end_exclusive=end)
+        return self._cluster.server(shard).list_range(request, self._cluster.connection.operation_timeout_s)
+
+    def keys_of(self, shard: Shard, call: Any) -> Iterator[str]:
+        """Read the answer to a list; raise ServerLost if it did not come."""
+        try:
+            for part in call:
+                yield from part.keys
+        except grpc.RpcError as error:
+            raise self._cluster.lost(error, shard) from error
+
+
+def _whole(shard: int, keys: list[str]) -> pb.ReadRequest:
+    request = pb.ReadRequest(shard=shard)
+    for key in keys:
+        request.gets.add(key=key, include_value=True)
+    return request
+
+
+def _versioned(answer: pb.GetResponse) -> Versioned | None:
+    if answer.status == pb.KEY_NOT_FOUND:
+        return None
+    version = answer.version
+    ephemeral = version.HasField("session_id")
+    return Versioned(
+        answer.value,
+        version.version_id,
+        version.created_timestamp,
+        version.modified_timestamp,
+        None,
+        ephemeral,
+        version.modifications_count,
+        version.session_id if ephemeral else None,
+    )

@@ -1,0 +1,1 @@
+"""ZooKeeper's snapshots and transaction logs, as files."""

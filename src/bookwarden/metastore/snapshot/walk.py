@@ -1,0 +1,260 @@
+"""The pass over a ZooKeeper snapshot: every byte is checked, and where things are is noted.
+
+The file has a header, the sessions, the access rules, each node behind its parent, and a seal: the checksum of all
+before it. Later versions append the transaction at which it was finished, each time with a further seal. The nodes
+below a node follow it without a gap, so only those near the top are remembered, with the spans of what is below them.
+Format: persistence.FileSnap and SnapStream, server.DataTree and StatPersisted, ZooKeeper 3.6 to 3.9.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.snapshot.replay import Replay, SnapshotNode
+from bookwarden.metastore.zookeeper.jute import Bytes, JuteReader, damaged, is_of_session
+
+_MAGIC: Final = b"ZKSN"
+_SEAL: Final = 13
+_LAST_ZXID: Final = 8 + _SEAL
+_BLOCK: Final = 1 << 22
+# More than stands behind the nodes, and little to be passed over twice.
+_AT_THE_END: Final = 1 << 16
+# Nodes so far below the chroot are found from the nodes above them.
+_KEPT_DEPTH: Final = 3
+# And of these: ctime, mtime, version, owner.
+_LIFE: Final = struct.Struct(">24xqqi8xq")
+# What the nodes of a run are that are not kept: far below the chroot, or ledgers of the flat layout.
+_DEEP, _FLAT = 1, 2
+
+_LENGTH: Final = struct.Struct(">i")
+# Access rules, czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, pzxid.
+_STAT: Final = struct.Struct(">qqqqqiiiqq")
+STAT_SIZE: Final = _STAT.size
+# Where in it these are, of eight bytes and of four.
+CREATED_AT: Final = 24
+VERSION_AT: Final = 40
+# Of these: mzxid, mtime, owner, pzxid; and behind them the size of the next path.
+_YOUTH: Final = struct.Struct(">16xq8xq12xqqi")
+
+
+def read_node(data: Bytes, place: int) -> SnapshotNode:
+    """Read a node, which has to be whole; ``place`` is the offset of its value, behind the path."""
+    (size,) = _LENGTH.unpack_from(data, place)
+    start = place + 4
+    stat = start + max(size, 0)
+    _, _, _, created, modified, version, _, _, owner, _ = _STAT.unpack_from(data, stat)
+    return SnapshotNode(data[start:stat], version, created, modified, owner)
+
+
+def read_values(data: Bytes, places: Iterable[int | None]) -> list[Versioned | None]:
+    """Read the nodes of an indexed snapshot whose values are at these offsets; None for None."""
+    length_at, life_at = _LENGTH.unpack_from, _LIFE.unpack_from
+    found: list[Versioned | None] = []
+    for place in places:
+        if place is None:
+            found.append(None)
+            continue
+        (size,) = length_at(data, place)
+        start = place + 4
+        stat = start + size if size > 0 else start
+        created, modified, version, owner = life_at(data, stat)
+        if owner != 0 and is_of_session(owner):
+            found.append(Versioned(data[start:stat], version, created, modified, None, True, None, owner))
+        else:
+            found.append(Versioned(data[start:stat], version, created, modified))
+    return found
+
+
+def paths_between(data: Bytes, start: int, end: int) -> Iterator[tuple[str, int]]:
+    """Name the nodes between two offsets of an indexed snapshot, each with the offset of its value."""
+    length_at, offset, stat_size = _LENGTH.unpack_from, start, STAT_SIZE
+    while offset < end:
+        (size,) = length_at(data, offset)
+        place = offset + 4 + size
+        (value_size,) = length_at(data, place)
+        yield data[offset + 4 : place].decode("utf-8"), place
+        offset = place + 4 + (value_size if value_size > 0 else 0) + stat_size
+
+
+def walk(data: Bytes, file: str, chroot: str, ledgers_root: str, replay: Replay) -> Walk:
+    """Check a whole snapshot and note where its nodes are; FormatError unless every byte is as it was written.
+
+    ``replay`` has the transactions behind it: what they change is read at once.
+    """
+    reader = JuteReader(data, file)
+    reader.read_header(_MAGIC)
+    for _ in reader.each():
+        reader.read_long()
+        reader.read_int()
+    for _ in reader.each():
+        reader.read_long()
+        reader.skip_access_rules()
+    found = Walk(data, file, reader.offset, chroot, ledgers_root, replay)
+    # As a rule the nodes end behind that.
+    most = max(len(data) - _AT_THE_END, 0)
+    with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
+        # Python's lock is not held meanwhile.
+        checksum = pool.submit(_checksum, data, 0, most)
+        try:
+            found.run()
+        except struct.error:
+            raise damaged(file, found.offset, "a node goes on behind the end of the file") from None
+        except UnicodeDecodeError:
+            raise damaged(file, found.offset, "a path is not UTF-8") from None
+    reader.offset = found.offset
+    if "" not in found.kept and not chroot:
+        raise damaged(file, found.offset, "no root stands before the end mark")
+    if reader.offset < most:
+        found.checksum = _checksum(data, 0, reader.offset)
+    else:
+        found.checksum = _checksum(data, most, reader.offset, checksum.result())
+    found.ended = _read_seals(reader, data, found.checksum)
+    return found
+
+
+class Walk:
+    """The pass over all nodes; its loop runs a million times for a million nodes, and is written for that."""
+
+    def __init__(self, data: Bytes, file: str, offset: int, chroot: str, ledgers_root: str, replay: Replay) -> None:
+        self._data = data
+        self._file = file
+        self._chroot = chroot
+        self._ledgers = chroot + ledgers_root
+        self._deepest = chroot.count("/") + max(_KEPT_DEPTH, ledgers_root.count("/") + 2)
+        self._replay = replay
+        self._last_kept = ""
+        self._run: tuple[str, int] | None = None
+        self.offset = offset
+        self.nodes = 0
+        self.youngest = 0
+        self.ended: int | None = None
+        self.checksum = 0
+        self.latest_ms = 0
+        self.kept: dict[str, int] = {}
+        self.below: dict[str, list[tuple[int, int]]] = {}
+        self.before: dict[str, SnapshotNode] = {}
+
+    def run(self) -> None:
+        """Pass over all nodes, up to the mark behind the last."""
+        data, length_at, youth_at = self._data, _LENGTH.unpack_from, _YOUTH.unpack_from
+        deepest, inside = self._deepest, f"{self._chroot}/".encode()
+        flat = f"{self._ledgers}/L".encode()
+        flat_size, stat_size = len(flat), STAT_SIZE
+        changed, closed = {path.encode() for path in self._replay.paths}, self._replay.closed
+        any_changed = bool(changed or closed)
+        youngest = latest_ms = nodes = run = 0
+        offset = self.offset
+        (path_size,) = length_at(data, offset)
+        while True:
+            self.offset = offset
+            path_end = offset + 4 + path_size
+            path = data[offset + 4 : path_end]
+            if path_size == 1 and path == b"/":
+                break
+            (value_size,) = length_at(data, path_end)
+            if path_size < 0 or value_size < -1:
+                raise damaged(self._file, offset, f"a node has lengths {path_size} and {value_size}")
+            stat = path_end + 4 + (value_size if value_size > 0 else 0)
+            modified_zxid, modified_ms, owner, children_zxid, path_size = youth_at(data, stat)
+            if modified_zxid > youngest:
+                youngest = modified_zxid
+            if children_zxid > youngest:
+                youngest = children_zxid
+            if modified_ms > latest_ms:
+                latest_ms = modified_ms
+            if not path.isascii():
+                path.decode("utf-8")
+            if path.count(b"/") > deepest and path.startswith(inside):
+                if run != _DEEP:
+                    self._begin_run(path, self._last_kept, offset)
+                    run = _DEEP
+            elif path.startswith(flat) and path[flat_size:].isdigit():
+                if run != _FLAT:
+                    self._begin_run(path, self._ledgers, offset)
+                    run = _FLAT
+            else:
+                self._end_run(offset)
+                self._keep(path.decode(), offset, path_end)
+                run = 0
+            if any_changed and (path in changed or (owner and owner in closed)):
+                self.before[path.decode()] = read_node(data, path_end)
+            nodes += 1
+            offset = stat + stat_size
+        self._end_run(offset)
+        self.offset = path_end
+        self.nodes, self.youngest, self.latest_ms = nodes, youngest, latest_ms
+
+    def _keep(self, path: str, offset: int, place: int) -> None:
+        if path and not path.startswith("/"):
+            raise damaged(self._file, offset, f"{path[:200]!r} is no path of a node")
+        if not f"{path}/".startswith(f"{self._chroot}/"):
+            return
+        name = path[len(self._chroot) :]
+        if name in self.kept or (name and name.rpartition("/")[0] not in self.kept):
+            raise damaged(self._file, offset, f"{path[:200]!r} comes again, or before the node above it")
+        self.kept[name] = place
+        self._last_kept = path
+
+    def _begin_run(self, path: bytes, above: str, offset: int) -> None:
+        self._end_run(offset)
+        name = above[len(self._chroot) :]
+        if name not in self.kept or not path.startswith(f"{above}/".encode()):
+            raise damaged(self._file, offset, f"{path[:200]!r} comes before the node above it")
+        self._run = (name, offset)
+
+    def _end_run(self, offset: int) -> None:
+        if self._run is not None:
+            above, start = self._run
+            self.below.setdefault(above, []).append((start, offset))
+            self._run = None
+
+
+def _read_seals(reader: JuteReader, data: Bytes, checksum: int) -> int | None:
+    """Check what stands behind the nodes, whose checksum is given.
+
+    Returns the last transaction of the snapshot, None where it is not told.
+    """
+    checksum = _read_seal(reader, data, reader.offset, checksum)
+    last_zxid: int | None = None
+    if reader.left and reader.left != _LAST_ZXID:
+        start = reader.offset
+        # It is 0 if the server had no digest yet.
+        last_zxid = reader.read_long() or None
+        # The digest of all nodes: a number, or its digits in a version that no release wrote.
+        if reader.read_int() < 2:
+            reader.read_value()
+        else:
+            reader.read_long()
+        checksum = _read_seal(reader, data, start, checksum)
+    if reader.left:
+        start = reader.offset
+        last_zxid = max(last_zxid or 0, reader.read_long())
+        _read_seal(reader, data, start, checksum)
+    if reader.left:
+        raise reader.damaged(f"{reader.left:,} bytes stand behind its end")
+    return last_zxid
+
+
+def _read_seal(reader: JuteReader, data: Bytes, start: int, checksum: int) -> int:
+    """Check the seal over all bytes before it, which from ``start`` on are not in ``checksum``; return the new one."""
+    end = reader.offset
+    checksum = _checksum(data, start, end, checksum)
+    if reader.read_long() != checksum:
+        raise damaged(reader.place, end, "the checksum is not that of the bytes before it")
+    if reader.read_value() != b"/":
+        raise reader.damaged("the seal has no end mark")
+    return _checksum(data, end, reader.offset, checksum)
+
+
+def _checksum(data: Bytes, start: int, end: int, before: int = 1) -> int:
+    """Compute the Adler-32 of the bytes, going on from that of those before."""
+    with memoryview(data) as whole:
+        for at in range(start, end, _BLOCK):
+            with whole[at : min(at + _BLOCK, end)] as block:
+                before = zlib.adler32(block, before)
+    return before

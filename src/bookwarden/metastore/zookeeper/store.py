@@ -1,0 +1,265 @@
+"""The metadata store on ZooKeeper."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.protocol.serialization import Exists
+
+from bookwarden.errors import (
+    ConfigError,
+    LostRaceError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+)
+from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
+from bookwarden.metastore.doomed_nodes import Target, runs
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
+from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
+from bookwarden.metastore.zookeeper import lists
+from bookwarden.metastore.zookeeper import requests as wire
+from bookwarden.metastore.zookeeper.batches import BatchReader
+from bookwarden.metastore.zookeeper.deletes import ZooKeeperBatchDelete
+from bookwarden.metastore.zookeeper.multis import ConditionalMulti
+from bookwarden.metastore.zookeeper.session import (
+    ACCESS_REFUSED_TEXT,
+    ReplyLost,
+    ServerRefusal,
+    ZooKeeperConnection,
+    ZooKeeperSession,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_READ, _ALL = 1, 31
+_ACLS: Final = {
+    "open": (wire.AccessRule(_ALL, "world", "anyone"),),
+    "creator": (wire.AccessRule(_ALL, "auth", ""),),
+    "creator-read-open": (wire.AccessRule(_ALL, "auth", ""), wire.AccessRule(_READ, "world", "anyone")),
+}
+_WRITE_OVERHEAD: Final = 2048
+
+
+class ZooKeeperStore(ConditionalStore):
+    """A metadata store over one ZooKeeper session, which begins with the first call.
+
+    Make it in the process that uses it: a session does not survive a fork.
+    """
+
+    def __init__(self, connection: ZooKeeperConnection) -> None:
+        if connection.acl not in _ACLS:
+            raise ConfigError(f"the metadata store's acl is {connection.acl!r}; expected one of {', '.join(_ACLS)}")
+        self._session = ZooKeeperSession(connection)
+        self._reader = BatchReader(self._session)
+        self._acl = _ACLS[connection.acl]
+        self._conditions: WriteConditions = NoConditions()
+
+    def under(self, conditions: WriteConditions) -> ZooKeeperStore:
+        view = copy.copy(self)
+        view._conditions = conditions
+        return view
+
+    @property
+    def sessions_lost(self) -> int:
+        return self._session.sessions_lost
+
+    def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
+        if not paths:
+            return []
+        absolute = self._session.absolute_many(validate_paths(paths))
+        return self._reader.read(absolute, self._session.deadline())
+
+    def delete_many(
+        self,
+        expected: Sequence[tuple[str, int]],
+        *,
+        created_ms: Sequence[int] | None = None,
+        conditions: Sequence[Conditions] | None = None,
+    ) -> list[DeleteResult]:
+        paths = self._session.absolute_many(validate_paths([path for path, _ in expected]))
+        versions = [version for _, version in expected]
+        times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
+        demanded = [self._demanded(some) for some in conditions] if conditions is not None else [()] * len(expected)
+        targets = [
+            Target(path, version, created, some)
+            for path, version, created, some in zip(paths, versions, times, demanded, strict=True)
+        ]
+        results: dict[tuple[str, int], DeleteResult] = {}
+        for run in runs(targets):
+            settled = ZooKeeperBatchDelete(self._session, self._reader, self._conditions).run(list(run.values()))
+            results |= {(path, run[path].version): result for path, result in settled.items()}
+        return [results[target] for target in zip(paths, versions, strict=True)]
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        operation = wire.set_operation(self._absolute(path), value, version)
+        (result,) = self._write(path, operation)
+        if isinstance(result, tuple):
+            return int(result[0])
+        if result in (wire.NO_NODE, wire.BAD_VERSION):
+            what = "was deleted" if result == wire.NO_NODE else f"no longer has version {version}"
+            raise LostRaceError(f"{path} {what}: read it again")
+        raise _refused(path, result)
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        try:
+            self._create(path, value)
+        except NotFoundError:
+            if not make_parents:
+                raise
+            for parent in ancestors(path):
+                self._create_parent(parent)
+            self._create(path, value)
+
+    def list_children(self, path: str) -> list[str]:
+        deadline = self._session.deadline()
+        request = wire.GetChildren(self._absolute(path))
+        try:
+            return sorted(self._session.read_fresh(lambda: self._session.read(request, deadline), deadline))
+        except ServerRefusal as refusal:
+            if refusal.code != wire.NO_NODE:
+                raise
+            raise NotFoundError(f"the metadata store has no node {path}") from refusal
+
+    def list_many(self, paths: Sequence[str]) -> list[list[str]]:
+        if not paths:
+            return []
+        absolute = self._session.absolute_many(validate_paths(paths))
+        return lists.list_many(self._session, absolute, self._session.deadline())
+
+    def sync(self) -> None:
+        self._session.sync(self._session.deadline())
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        watch = _Watch(self._session, validate_path(path), changed)
+        watch.start()
+        return watch.end
+
+    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
+        validate_path(prefix + "0")
+        absolute = self._session.absolute(prefix)
+        operation = wire.create_operation(absolute, value, self._acl, wire.EPHEMERAL_SEQUENTIAL)
+        (result,) = self._write(prefix, operation)
+        if isinstance(result, str):
+            return result.removeprefix(self._session.connection.chroot.rstrip("/"))
+        if result == wire.NO_NODE:
+            raise NotFoundError(f"{prefix} cannot be created: the metadata store has no node {parent_of(prefix)}")
+        raise _refused(prefix, result)
+
+    def next_number(self, path: str) -> int:
+        """Tell the number of the next sequential node directly below; NotFoundError if there is no such node.
+
+        Source: DataNode.copyStat of ZooKeeper 3.9, where cversion is twice the nodes ever created there, less those
+        that are left.
+        """
+        deadline = self._session.deadline()
+        request = Exists(self._absolute(path), None)
+        stat = self._session.read_fresh(lambda: self._session.read(request, deadline), deadline)
+        if stat is None:
+            raise NotFoundError(f"the metadata store has no node {path}")
+        return int(stat.cversion + stat.numChildren) // 2
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _demanded(self, conditions: Conditions) -> tuple[Condition, ...]:
+        return tuple([Condition(self._absolute(path), version) for path, version in conditions])
+
+    def _absolute(self, path: str) -> str:
+        return self._session.absolute(validate_path(path))
+
+    def _create_parent(self, path: str) -> None:
+        try:
+            self._create(path, b"")
+        except LostRaceError:
+            _LOG.debug("%s exists already", path)
+
+    def _create(self, path: str, value: bytes) -> None:
+        (result,) = self._write(path, wire.create_operation(self._absolute(path), value, self._acl))
+        if isinstance(result, str):
+            return
+        if result == wire.NODE_EXISTS:
+            raise LostRaceError(f"{path} exists already: read it again")
+        if result == wire.NO_NODE:
+            raise NotFoundError(f"{path} cannot be created: the metadata store has no node {parent_of(path)}")
+        raise _refused(path, result)
+
+    def _write(self, path: str, operation: bytes) -> list[Any]:
+        """Send one change as a multi, so that a change which nobody waits for can be withdrawn."""
+        limit = self._session.connection.max_request_bytes - _WRITE_OVERHEAD
+        if len(operation) > limit:
+            raise StoreError(
+                f"{path} cannot be written: {len(operation):,} bytes are more than the {limit:,} that the servers take "
+                "at once; raise jute.maxbuffer there, and here metadata_store.jute_maxbuffer"
+            )
+        deadline = self._session.deadline()
+        while True:
+            request = ConditionalMulti([operation], self._conditions, self._session.absolute)
+            reply = self._session.send(request, deadline)
+            try:
+                results = request.results_of(reply.get())
+            except ReplyLost as lost:
+                if not request.withdraw():
+                    raise OutcomeUnknownError(
+                        f"the connection to the metadata store broke while {path} was written: read it before retrying"
+                    ) from lost
+                self._session.require_time(deadline, lost)
+            else:
+                if results is not None:
+                    return results
+
+
+class _Watch:
+    """One watched node, with a thread of its own: a watcher that raises ends its watch only.
+
+    ZooKeeper's watches fire once. The next is set before `changed` is called, so that nothing falls between.
+    """
+
+    def __init__(self, session: ZooKeeperSession, path: str, changed: Callable[[str], None]) -> None:
+        self._session = session
+        self._path = path
+        self._changed = changed
+        self._ended = False
+        self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
+
+    def start(self) -> None:
+        """Set the first watch; raise when there is no connection."""
+        self._session.watch_next(self._path, self._events.put, self._session.deadline())
+        self._thread.start()
+
+    def end(self) -> None:
+        """Call `changed` no more, except for a call that is under way."""
+        self._ended = True
+        self._events.put(None)
+
+    def _follow(self) -> None:
+        while True:
+            self._events.get()
+            if not self._set_again():
+                return
+            self._changed(self._path)
+
+    def _set_again(self) -> bool:
+        while not (self._ended or self._session.is_closed):
+            try:
+                self._session.watch_next(self._path, self._events.put, self._session.deadline())
+            except StoreUnavailableError as error:
+                _LOG.warning("the watch of %s waits: %s", self._path, error)
+            else:
+                return not self._ended
+        return False
+
+
+def _refused(path: str, code: int) -> StoreError:
+    if code in (wire.NO_AUTH, wire.INVALID_ACL):
+        return StoreAccessError(f"{path} cannot be written: {ACCESS_REFUSED_TEXT}")
+    return StoreError(f"{path} cannot be written: ZooKeeper error {code}")

@@ -1,0 +1,1 @@
+"""Whole columns of nodes and references, read into Arrow."""

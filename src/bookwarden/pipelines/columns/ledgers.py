@@ -1,0 +1,165 @@
+"""The table of listed ledgers, made of the values of their nodes on whole columns.
+
+At a million ledgers each microsecond a ledger is a second. What BookKeeper 4.9 and later write is read here, all of a
+piece at once; whatever is in the least unusual goes through `listed_ledger`, so the table says the same as that would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bookwarden.clusters.bookkeeper.listed import Meaning, listed_ledger, meaning_of
+from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
+from bookwarden.ledgers.metadata import LedgerState
+from bookwarden.pipelines.columns.messages import BYTES, NUMBER, Buffer, Fields, Flags, Numbers
+from bookwarden.pipelines.columns.tables import LEDGERS
+
+_VERSION_3: Final = b"BookieMetadataFormatVersion\t3\n"
+# LedgerMetadataFormat of ledger_metadata.proto, and the segments in it.
+_QUORUM, _ENSEMBLE, _LENGTH, _LAST_ENTRY, _STATE, _SEGMENT, _PASSWORD, _ACK_QUORUM = 1, 2, 3, 4, 5, 6, 8, 9
+_CTIME, _CUSTOM = 10, 11
+_KINDS: Final = {**dict.fromkeys(range(1, 11), NUMBER), **dict.fromkeys((_SEGMENT, _PASSWORD, _CUSTOM), BYTES)}
+_MEMBER, _FIRST_ENTRY = 1, 2
+_SEGMENT_KINDS: Final = {_MEMBER: BYTES, _FIRST_ENTRY: NUMBER}
+_CLOSED: Final = LedgerState.CLOSED.value
+_STATES: Final = pa.array([None, *(LedgerState(number).name for number in range(1, 4))], pa.string())
+_INT32: Final = 2**31
+# A larger value is rare, and with its many fields it would keep all others waiting.
+_MAX_BYTES: Final = 2048
+_NOTHING: Final = Meaning(None, None, None)
+
+
+class ListedTable(NamedTuple):
+    """The table of a piece's ledgers; ``names``, ``digest`` and ``unparsable`` are those of PieceOfLedgers."""
+
+    table: pa.Table
+    names: int
+    digest: str
+    unparsable: Sequence[str]
+
+
+class LedgerNodes(NamedTuple):
+    """The nodes of ledgers, whose values are those of the buffer; ``created_ms`` is in milliseconds since the epoch."""
+
+    ids: Sequence[int] | Numbers
+    paths: Sequence[str] | pa.Array
+    versions: Sequence[int] | Numbers
+    created_ms: Sequence[int] | Numbers
+    buffer: Buffer
+
+
+def ledger_table(found: PieceOfLedgers) -> pa.Table:
+    """Make the table with a row for each ledger, in their order."""
+    if not found.nodes:
+        return LEDGERS.arrow.empty_table()
+    values, versions, created = list(zip(*found.nodes, strict=True))[:3]
+    return table_of(LedgerNodes(found.ids, found.paths, versions, created, Buffer.of(values)))
+
+
+def table_of(nodes: LedgerNodes) -> pa.Table:
+    """Make it of one ledger or more."""
+    buffer = nodes.buffer
+    columns = _columns(buffer)
+    spans = zip(columns.customs_start.tolist(), columns.customs_end.tolist(), strict=True)
+    meanings = [meaning_of(buffer.raw[start:end]) for start, end in spans]
+    kinds, holders, customs = zip(*[meaning or _NOTHING for meaning in meanings], strict=True)
+    arrays = [
+        pa.array(nodes.ids, pa.int64()),
+        pa.array(nodes.paths, pa.string()),
+        pa.array(nodes.versions, pa.int64()),
+        pa.array(nodes.created_ms, pa.int64()),
+        pa.array(columns.ctime_ms, mask=~columns.has_ctime),
+        _STATES.take(pa.array(columns.state)),
+        pa.array(columns.length),
+        *(pa.array(column, pa.string()) for column in (kinds, holders, customs)),
+        pa.nulls(len(meanings), pa.string()),
+    ]
+    understood = np.array([meaning is not None for meaning in meanings])
+    unusual = np.flatnonzero(~(columns.usual & understood))
+    return _with_unusual(pa.Table.from_arrays(arrays, schema=LEDGERS.arrow), buffer, unusual)
+
+
+def _with_unusual(table: pa.Table, buffer: Buffer, unusual: Numbers) -> pa.Table:
+    """Put the rows of those ledgers into their places that are not to be read on columns."""
+    if not len(unusual):
+        return table
+    known = table.select(["ledger_id", "path", "version", "created_ms"]).take(pa.array(unusual)).to_pylist()
+    spans = zip(buffer.starts[unusual].tolist(), buffer.ends[unusual].tolist(), strict=True)
+    rows = [
+        listed_ledger(value=buffer.raw[start:end], **fields) for fields, (start, end) in zip(known, spans, strict=True)
+    ]
+    places = np.arange(len(table))
+    places[unusual] = len(table) + np.arange(len(rows))
+    return pa.concat_tables([table, LEDGERS.table(rows)]).take(pa.array(places)).combine_chunks()
+
+
+class _Columns(NamedTuple):
+    """What the values of nodes say of their ledgers; of those that are not ``usual`` it is of no use.
+
+    The custom metadata of each, and perhaps other fields, are between the two places in the buffer.
+    """
+
+    usual: Flags
+    state: Numbers
+    length: Numbers
+    ctime_ms: Numbers
+    has_ctime: Flags
+    customs_start: Numbers
+    customs_end: Numbers
+
+
+def _columns(buffer: Buffer) -> _Columns:
+    count = len(buffer.starts)
+    bodies, whole = _bodies(buffer)
+    fields, plain = buffer.fields(bodies, np.where(whole, buffer.ends, bodies), _KINDS)
+
+    def last(number: int, default: int) -> Numbers:
+        return fields.last(number, count, default)
+
+    state, length, ensemble, quorum, ack_quorum = (
+        last(_STATE, 0),
+        last(_LENGTH, -1),
+        last(_ENSEMBLE, 0),
+        last(_QUORUM, 0),
+        last(_ACK_QUORUM, -1),
+    )
+    possible = (state >= 1) & (state <= _CLOSED) & (length >= 0) & ((state != _CLOSED) | (last(_LAST_ENTRY, -2) >= -1))
+    possible &= (ack_quorum >= 0) & (ack_quorum <= quorum) & (quorum <= ensemble) & (quorum > 0) & (ensemble < _INT32)
+    usual = whole & plain & possible & _has_segments(buffer, fields.of(_SEGMENT), ensemble)
+    has_ctime = np.zeros(count, np.bool_)
+    has_ctime[fields.of(_CTIME).message] = True
+    customs = fields.of(_CUSTOM)
+    starts, ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    # Of what is assigned to one place the last counts, so backwards it is the first.
+    starts[customs.message[::-1]] = customs.start[::-1]
+    ends[customs.message] = customs.end
+    return _Columns(usual, np.where(usual, state, 0), length, last(_CTIME, 0), has_ctime, starts, ends)
+
+
+def _bodies(buffer: Buffer) -> tuple[Numbers, Flags]:
+    """Find the message of version 3 in each value, and say whether it is there, and all of the value."""
+    lengths_at = buffer.starts + len(_VERSION_3)
+    whole = buffer.begin_with(_VERSION_3) & (buffer.ends - buffer.starts <= _MAX_BYTES)
+    lengths, sizes = buffer.varints(np.where(whole, lengths_at, 0))
+    bodies = lengths_at + sizes
+    return bodies, whole & (sizes > 0) & (bodies + lengths == buffer.ends)
+
+
+def _has_segments(buffer: Buffer, segments: Fields, ensemble: Numbers) -> Flags:
+    """Say of each ledger whether it has segments, each of so many bookies and behind the one before."""
+    order = np.argsort(segments.message, kind="stable")
+    ledger, starts, ends = segments.message[order], segments.content[order], segments.end[order]
+    fields, fine = buffer.fields(starts, ends, _SEGMENT_KINDS)
+    members = fields.of(_MEMBER)
+    fine &= np.bincount(members.message, minlength=len(ledger)) == ensemble[ledger]
+    fine[members.message[~buffer.are_ascii(members.content, members.end)]] = False
+    first = fields.last(_FIRST_ENTRY, len(ledger), 0)
+    before = np.where(np.diff(ledger, prepend=-1) == 0, np.roll(first, 1), -1)
+    fine &= first > before
+    found = np.bincount(ledger, minlength=len(ensemble)) > 0
+    found[ledger[~fine]] = False
+    return found

@@ -1,0 +1,295 @@
+"""The folder of plans: candidates as Parquet files, the summary, and the manifest that is written last.
+
+    plans/<plan id>/candidates-00000.parquet    by growing ledger id through all of these files
+    plans/<plan id>/copies.parquet              the offloaded copies, if there are any
+    plans/<plan id>/summary.json                and other files that the manifest names
+    plans/<plan id>/manifest.json               the mark of success: without it there is no plan
+    plans/<plan id>/applied.json                how far the plan was applied
+    plans/<plan id>/applied-copies.json         how far its copies were
+
+Whatever is read is held against the digest in the manifest, from the very bytes that are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
+from bookwarden.orphans.copy_plan import COPIES, CopyCandidate
+from bookwarden.orphans.guards import check_counts
+from bookwarden.orphans.plan import Candidate, ClusterIdentity, FileDigest, PlanManifest, check_id
+from bookwarden.orphans.progress import ApplyProgress
+from bookwarden.orphans.summary import Summary
+from bookwarden.pipelines.columns.tables import Columns
+from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.plans.candidate_tables import CANDIDATES, in_order
+
+logger = logging.getLogger(__name__)
+
+COPY_CANDIDATES = Columns(CopyCandidate)
+# A file is held in memory as a whole: some tens of megabytes.
+CANDIDATES_PER_FILE: Final = 250_000
+SUMMARY: Final = "summary.json"
+_MANIFEST: Final = "manifest.json"
+_PROGRESS: Final = "applied.json"
+_COPY_PROGRESS: Final = "applied-copies.json"
+_SCAN_AGAIN: Final = "nothing of it can be applied, make another plan with `bookwarden orphans scan`"
+
+
+class PlanFiles:
+    """The plans at `location`, a path or a URI; the store of plans that Apply works on. OSError becomes StoreError."""
+
+    def __init__(self, location: str, *, candidates_per_file: int = CANDIDATES_PER_FILE) -> None:
+        self.folder = Folder(location)
+        self._per_file = candidates_per_file
+
+    def write(
+        self,
+        plan: PlanManifest,
+        candidates: Iterable[pa.Table],
+        files: Mapping[str, bytes] | None = None,
+        copies: Sequence[CopyCandidate] = (),
+    ) -> PlanManifest:
+        """Write a plan, and return its manifest as it was written: with what its files and counts of candidates are.
+
+        ``candidates`` have the columns of CANDIDATES, and are by growing ledger id, else FormatError. Raises
+        RefusedError for a scan that no plan may be made of, and for an id that is taken. What was written before an
+        error is no plan.
+        """
+        check_id(plan.plan_id)
+        with self._translated():
+            taken = self.folder.exists(plan.plan_id)
+        if taken:
+            raise RefusedError(f"{self.folder.location} has a folder {plan.plan_id}: a plan is written once")
+        written, length = self._write_candidates(plan.plan_id, in_order(candidates))
+        others = [self._write_file(plan.plan_id, name, data, 0) for name, data in (files or {}).items()]
+        if copies:
+            others.append(self._write_file(plan.plan_id, COPIES, _parquet(COPY_CANDIDATES.table(copies)), len(copies)))
+        counts = replace(plan.counts, candidates=sum(file.rows for file in written), candidate_bytes=length)
+        plan = replace(plan, candidates=tuple(written), files=tuple(others), counts=counts)
+        refusals = check_counts(counts)
+        if refusals:
+            raise RefusedError(f"no plan is made of scan {plan.scan_id}: {'; '.join(map(str, refusals))}")
+        self._write_durably(f"{plan.plan_id}/{_MANIFEST}", plan.encode())
+        return plan
+
+    def plan_ids(self) -> list[str]:
+        """Name the plans, oldest first; what has no manifest is none."""
+        with self._translated():
+            return [name for name in self.folder.folders() if self.folder.exists(f"{name}/{_MANIFEST}")]
+
+    def newest(self, cluster: ClusterIdentity) -> PlanManifest | None:
+        """Give the newest plan of the cluster, for its candidates to be carried over.
+
+        None where there is none, and where the newest of all plans cannot be read: then nothing is known to have been
+        an orphan without a break.
+        """
+        for plan_id in reversed(self.plan_ids()):
+            try:
+                plan = self.manifest(plan_id)
+                if plan.cluster == cluster:
+                    self.verify(plan)
+                    return plan
+            except FormatError as error:
+                logger.warning("no candidate is known from before, since %s", error)
+                return None
+        return None
+
+    def manifest(self, plan_id: str) -> PlanManifest:
+        """Read a plan's manifest; NotFoundError where there is no such plan, FormatError where it is altered."""
+        check_id(plan_id)
+        data = self._load(f"{plan_id}/{_MANIFEST}")
+        if data is None:
+            raise NotFoundError(
+                f"there is no finished plan {plan_id} in {self.folder.location}: `bookwarden orphans plan list` names "
+                "those that there are"
+            )
+        plan = PlanManifest.decode(data)
+        if plan.plan_id != plan_id:
+            raise FormatError(f"the folder of plan {plan_id} has plan {plan.plan_id} in it: {_SCAN_AGAIN}")
+        return plan
+
+    def summary(self, plan: PlanManifest) -> Summary:
+        """Read the plan's summary."""
+        found = next((file for file in plan.files if file.name == SUMMARY), None)
+        if found is None:
+            raise NotFoundError(f"plan {plan.plan_id} has no summary")
+        return Summary.decode(self._read(plan, found))
+
+    def verify(self, manifest: PlanManifest) -> None:
+        """Read every file of the plan; FormatError for one that is missing or not what the manifest says."""
+        for file in (*manifest.candidates, *manifest.files):
+            self._read(manifest, file)
+
+    def candidates(self, manifest: PlanManifest, size: int) -> Iterator[list[Candidate]]:
+        """Give the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
+        rest = self.all_candidates(manifest)
+        while batch := list(itertools.islice(rest, size)):
+            yield batch
+
+    def all_candidates(self, manifest: PlanManifest) -> Iterator[Candidate]:
+        """Give the candidates by growing ledger id."""
+        for table in self.candidate_tables(manifest):
+            yield from itertools.starmap(Candidate, _rows(table))
+
+    def candidate_tables(self, manifest: PlanManifest) -> Iterator[pa.Table]:
+        """Give the candidates by growing ledger id, those of a file in a table, with the columns of CANDIDATES."""
+        return in_order(self._table(manifest, file, CANDIDATES) for file in manifest.candidates)
+
+    def copies(self, manifest: PlanManifest, size: int) -> Iterator[list[CopyCandidate]]:
+        """Give the offloaded copies in the plan's order, at most so many at a time."""
+        rest = self.all_copies(manifest)
+        while batch := list(itertools.islice(rest, size)):
+            yield batch
+
+    def all_copies(self, manifest: PlanManifest) -> Iterator[CopyCandidate]:
+        """Give the offloaded copies in the plan's order, from a file that is verified again."""
+        for file in manifest.files:
+            if file.name == COPIES:
+                for number, row in enumerate(_rows(self._table(manifest, file, COPY_CANDIDATES))):
+                    candidate = CopyCandidate(*row)
+                    if candidate.number != number:
+                        raise FormatError(f"plan {manifest.plan_id}: {COPIES} is out of order: {_SCAN_AGAIN}")
+                    yield candidate._replace(uuid=UUID(str(candidate.uuid)))
+
+    def copy_progress(self, manifest: PlanManifest) -> ApplyProgress:
+        """Say how far the plan's copies were applied."""
+        return self._progress(manifest, _COPY_PROGRESS)
+
+    def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
+        """Keep how far the plan's copies are applied: durable when this returns, and otherwise as before."""
+        self._write_durably(f"{manifest.plan_id}/{_COPY_PROGRESS}", progress.encode())
+
+    def progress(self, manifest: PlanManifest) -> ApplyProgress:
+        """Say how far the plan was applied."""
+        return self._progress(manifest, _PROGRESS)
+
+    def _progress(self, manifest: PlanManifest, name: str) -> ApplyProgress:
+        data = self._load(f"{manifest.plan_id}/{name}")
+        return ApplyProgress(manifest.plan_id) if data is None else ApplyProgress.decode(data, manifest.plan_id)
+
+    def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
+        """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
+        self._write_durably(f"{manifest.plan_id}/{_PROGRESS}", progress.encode())
+
+    def _write_candidates(self, plan_id: str, candidates: Iterator[pa.Table]) -> tuple[list[FileDigest], int]:
+        written: list[FileDigest] = []
+        length = 0
+        for table in _cut((table.cast(CANDIDATES.arrow) for table in candidates), self._per_file):
+            # What damaged metadata tell may add up to more than 64 bits hold.
+            length += sum(table.column("length").to_pylist())
+            name = f"candidates-{len(written):05d}.parquet"
+            written.append(self._write_file(plan_id, name, _parquet(table), table.num_rows))
+        return written, length
+
+    def _write_file(self, plan_id: str, name: str, data: bytes, rows: int) -> FileDigest:
+        self._write_durably(f"{plan_id}/{name}", data)
+        return FileDigest(name, hashlib.sha256(data).hexdigest(), rows)
+
+    def _table(self, plan: PlanManifest, file: FileDigest, columns: Columns) -> pa.Table:
+        data = self._read(plan, file)
+        try:
+            table = pq.ParquetFile(pa.BufferReader(data)).read()
+        except pa.ArrowInvalid as error:
+            raise FormatError(f"plan {plan.plan_id}: {file.name} is no Parquet file: {_SCAN_AGAIN}") from error
+        if not table.schema.equals(columns.arrow) or table.num_rows != file.rows:
+            raise FormatError(
+                f"plan {plan.plan_id}: {file.name} has other columns, or other rows, than a plan's candidates: "
+                + _SCAN_AGAIN
+            )
+        return table
+
+    def _read(self, plan: PlanManifest, file: FileDigest) -> bytes:
+        data = self._load(f"{plan.plan_id}/{file.name}")
+        if data is None:
+            raise FormatError(f"plan {plan.plan_id} has no {file.name} any more: {_SCAN_AGAIN}")
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise FormatError(f"plan {plan.plan_id}: {file.name} was changed or damaged: {_SCAN_AGAIN}")
+        return data
+
+    def _load(self, name: str) -> bytes | None:
+        with self._translated():
+            try:
+                return self.folder.read(name)
+            except FileNotFoundError:
+                return None
+
+    def _write_durably(self, name: str, data: bytes) -> None:
+        """Write a file so that a loss of power leaves the one of before or this one, once it returns this one."""
+        with self._translated():
+            local = self.folder.local_path
+            if local is None:
+                # A store of objects has them whole and durable.
+                self.folder.write(name, lambda sink: sink.write(data))
+                return
+            self.folder.make(name.rpartition("/")[0])
+            _replace(local / name, data)
+            for folder in (local, local.parent):
+                _sync(folder)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self.folder.location} cannot be read and written: {error}") from error
+
+
+def _cut(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Give the rows of all tables in tables of so many, the last of which may have fewer."""
+    parts: list[pa.Table] = []
+    wanted = rows
+    for table in tables:
+        while table.num_rows >= wanted:
+            yield pa.concat_tables([*parts, table.slice(0, wanted)])
+            table, parts, wanted = table.slice(wanted), [], rows
+        parts.append(table)
+        wanted -= table.num_rows
+    if wanted < rows:
+        yield pa.concat_tables(parts)
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.combine_chunks(), sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _replace(path: Path, data: bytes) -> None:
+    # Readers of the folder leave out names that begin with an underscore.
+    hidden = path.with_name(f"_{path.name}.{os.getpid()}")
+    try:
+        with hidden.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,193 @@
+"""What the join left over, each ledger put into its class; and what there is to say of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.core.broadcast import Broadcast
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.orphans.classes import PLANNED, LedgerClass
+from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_left, classify_named
+from bookwarden.orphans.owners import owner_of
+from bookwarden.orphans.plan import Emptied
+from bookwarden.orphans.summary import (
+    NO_NAMESPACE,
+    OTHER_KIND,
+    SHOWN_IDS,
+    SHOWN_MISSING,
+    SHOWN_OWNERS,
+    Cell,
+    ForeignOwner,
+    InsideList,
+    age_bucket,
+)
+from bookwarden.pipelines.columns.tables import ABSENT, CLASSIFIED, LEDGERS, REFERENCES, Columns, Description
+from bookwarden.pipelines.plans.candidate_tables import ORPHANS, merged
+from bookwarden.pipelines.scan.files import ScanFolder
+from bookwarden.pipelines.scan.ids import ABSENT_TABLE
+from bookwarden.pipelines.scan.join import JOIN_STAGE, REFERENCED_CELLS, cells_of
+from bookwarden.pipelines.scan.reading import LATE_STAGE, LOG_PLACES, REFERENCES_STAGE, TOPIC_PLACES
+from bookwarden.pipelines.scan.rows import read_table, read_tables
+from bookwarden.pipelines.scan.stage import Stages
+
+CLASSES_STAGE = "classes"
+_CELLS_TABLE = "other_cells"
+_COUNTED_OWNERS = 10_000
+_FIRST = "first_orphan"
+_PLANNED = pc.field("ledger_class").isin(sorted(PLANNED))
+_HEADINGS = ["ledger_class", "kind", "namespace", "cause", "age"]
+
+
+def _references(spark: SparkSession, folder: ScanFolder) -> DataFrame:
+    return read_tables(spark, folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES)
+
+
+@dataclass(frozen=True)
+class ClassifyPiece:
+    """Puts what the join left over of a piece, which its number names, into classes."""
+
+    knowledge: Broadcast[Knowledge]
+    now_ms: int
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        others = folder.read(JOIN_STAGE, piece)
+        *fields, only_logs, only_gone = (column.to_pylist() for column in others.columns)
+        found = list(map(self._describe, map(ListedLedger, *fields), only_logs, only_gone))
+        described = Columns(Description).table(found)
+        rows = others.select(LEDGERS.arrow.names)
+        for name in described.column_names:
+            rows = rows.append_column(name, described.column(name))
+        orphans = rows.filter(_PLANNED).column("ledger_id")
+        folder.write(
+            CLASSES_STAGE,
+            number,
+            rows.cast(CLASSIFIED.arrow),
+            names=rows.num_rows,
+            digest="",
+            others={_CELLS_TABLE: _count(rows)},
+            notes={_FIRST: pc.min(orphans).as_py()} if len(orphans) else {},
+        )
+
+    def _describe(self, row: ListedLedger, only_logs: bool | None, only_gone: bool) -> Description:
+        if only_logs is None:
+            found = classify(row, self.knowledge.value)
+        elif only_gone:
+            found = classify_left(row, TOPIC_PLACES, self.knowledge.value)
+        else:
+            found = classify_named(row, LOG_PLACES if only_logs else TOPIC_PLACES)
+        owner = owner_of(row.kind, row.holder) if row.kind is not None and row.holder is not None else None
+        return Description(
+            found.ledger_class.value,
+            found.cause.value if found.cause else "",
+            found.detail,
+            owner.namespace if owner else NO_NAMESPACE,
+            owner.topic if owner else None,
+            age_bucket(age_ms(row, self.now_ms)),
+        )
+
+
+def _count(rows: pa.Table) -> pa.Table:
+    kinds = pc.fill_null(rows.column("kind"), OTHER_KIND)
+    headed = rows.set_column(rows.column_names.index("kind"), "kind", kinds)
+    return cells_of(headed.select([*_HEADINGS, "length"]))
+
+
+class Classification:
+    """Every ledger in its class; what places name and is nothing else is only counted."""
+
+    def __init__(
+        self, spark: SparkSession, stages: Stages, folder: ScanFolder, left_over: Sequence[int], task: ClassifyPiece
+    ) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._seals = stages.run(CLASSES_STAGE, lambda: left_over, task, [_CELLS_TABLE], anew=True)
+        self.cells = self._read_cells()
+
+    def _read_cells(self) -> tuple[Cell, ...]:
+        """Read how many ledgers and bytes there are under all headings of the summary."""
+        rows = [
+            part for table in (REFERENCED_CELLS, _CELLS_TABLE) for part in self._folder.read_all(table, Cell._fields)
+        ]
+        if not rows:
+            return ()
+        cells = pa.concat_tables(rows).group_by(_HEADINGS).aggregate([("ledgers", "sum"), ("logical_bytes", "sum")])
+        return tuple(Cell(*fields) for fields in zip(*(column.to_pylist() for column in cells.columns), strict=True))
+
+    def others(self) -> DataFrame:
+        """Give the ledgers that are more than referenced, with the columns of CLASSIFIED."""
+        return read_table(self._spark, self._folder, CLASSES_STAGE, CLASSIFIED)
+
+    def orphans(self) -> Iterator[pa.Table]:
+        """Give orphans and what was left behind by growing ledger id, in tables with the columns of ORPHANS."""
+        firsts = sorted((seal.notes[_FIRST], seal.number) for seal in self._seals if _FIRST in seal.notes)
+        return merged(self._orphans_of(number) for _, number in firsts)
+
+    def _orphans_of(self, number: int) -> pa.Table:
+        rows = self._folder.read(CLASSES_STAGE, number, [*ORPHANS.arrow.names, "ledger_class"])
+        orphans = rows.filter(_PLANNED)
+        return orphans.select(ORPHANS.arrow.names).cast(ORPHANS.arrow)
+
+    def foreign(self) -> list[ForeignOwner]:
+        """Say whose the foreign ledgers are; the owners with the most of them, and the first ids of each."""
+        if not any(cell.ledger_class == LedgerClass.FOREIGN.value for cell in self.cells):
+            return []
+        found = self.others().where(F.col("ledger_class") == LedgerClass.FOREIGN.value)
+        owners = (
+            found.groupBy("detail")
+            .agg(F.count("*").alias("ledgers"), F.sum("length").alias("bytes"))
+            .orderBy(F.desc("ledgers"), "detail")
+            .limit(_COUNTED_OWNERS)
+            .collect()
+        )
+        place = F.row_number().over(Window.partitionBy("detail").orderBy("ledger_id"))
+        shown = found.where(F.col("detail").isin(*(row["detail"] for row in owners[:SHOWN_OWNERS])))
+        first: dict[str, list[int]] = {}
+        for row in shown.select("detail", "ledger_id", place.alias("place")).where(f"place <= {SHOWN_IDS}").collect():
+            first.setdefault(row["detail"], []).append(row["ledger_id"])
+        return [
+            ForeignOwner(row["detail"], row["ledgers"], row["bytes"], tuple(sorted(first.get(row["detail"], ()))))
+            for row in owners
+        ]
+
+    def inside_lists(self) -> list[InsideList]:
+        """Give the first ledgers, by id, that their topics' lists lost."""
+        if not any(cell.ledger_class == LedgerClass.INSIDE_LIST.value for cell in self.cells):
+            return []
+        found = self.others().where(F.col("ledger_class") == LedgerClass.INSIDE_LIST.value)
+        rows = found.select("ledger_id", "length", "topic", "detail").orderBy("ledger_id").limit(SHOWN_MISSING)
+        return [InsideList(*row) for row in rows.collect()]
+
+    def emptied_topics(self) -> list[Emptied]:
+        """Name the topics that exist and would be left without a ledger: one that is missing is none."""
+        references = _references(self._spark, self._folder)
+        named = references.where(F.col("place").isin(*TOPIC_PLACES)).withColumnRenamed("managed_ledger", "topic")
+        absent = read_table(self._spark, self._folder, ABSENT_TABLE, ABSENT)
+        # A ledger that is offloaded, and gone from BookKeeper, is one of the topic's all the same.
+        lacking = named.where("not gone").join(absent.withColumn("absent", F.lit(True)), "ledger_id", "left")
+        bare = lacking.where("absent or ledger_id is null").select("topic").distinct()
+        orphans = self.others().where(F.col("ledger_class") == LedgerClass.ORPHAN.value)
+        of_topics = orphans.where(F.col("kind") == LedgerComponent.MANAGED_LEDGER.name)
+        planned = of_topics.join(bare, "topic", "left_semi").groupBy("topic").count()
+        left = (
+            named.where("gone")
+            .select("topic")
+            .union(lacking.where("absent is null and ledger_id is not null").select("topic"))
+        )
+        found = planned.join(left, "topic", "left_anti").collect()
+        return [Emptied("topic", row["topic"], row["count"]) for row in sorted(found)]
+
+    def orphans_of(self, namespaces: Iterable[str]) -> list[Emptied]:
+        """Count the orphans of those of these namespaces that have any."""
+        known, counts = frozenset(namespaces), dict[str, int]()
+        for cell in self.cells:
+            if cell.ledger_class == LedgerClass.ORPHAN.value and cell.namespace in known:
+                counts[cell.namespace] = counts.get(cell.namespace, 0) + cell.ledgers
+        return [Emptied("namespace", namespace, counts[namespace]) for namespace in sorted(counts)]

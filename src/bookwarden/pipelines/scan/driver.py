@@ -1,0 +1,96 @@
+"""The orphan scan's driver process: session, signals, and what to do to go on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bookwarden.config import Settings
+from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.pipelines.scan.planning import ScanResult
+from bookwarden.pipelines.scan.stage import Progress
+from bookwarden.pipelines.session import running_session
+
+# Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
+_DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
+# The work is done in Python, and a scan is short: a JVM would spend more on compiling its code well than it gains.
+_OWN_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_CANCEL_SECONDS = 0.5
+
+
+class ScanPaused(KeyboardInterrupt):
+    """SIGINT or SIGTERM while a scan ran; what was read is kept."""
+
+
+def run_scan(
+    settings: Settings,
+    *,
+    snapshot: str | None = None,
+    resume: str | None = None,
+    progress: Progress = lambda *_: None,
+    say: Callable[[str], None] = lambda _: None,
+    local: bool = False,
+) -> ScanResult:
+    """Run a scan, or go on with one; with `local` on a Spark that is started here.
+
+    ``say`` is told the scan's id. Raises ScanPaused at SIGINT and SIGTERM, and what OrphanScan raises.
+    """
+    with scan_session(settings, local=local) as spark:
+        scan = OrphanScan(spark, settings, progress)
+        scan_id = resume or scan.begin(snapshot)
+        say(f"scan {scan_id}; if it is stopped, go on with: bookwarden orphans scan --resume {scan_id}")
+        with paused_by_signals(spark, f"go on with: bookwarden orphans scan --resume {scan_id}"):
+            return scan.run(scan_id)
+
+
+@contextmanager
+def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
+    """Open the Spark session of a scan; it ends with the body."""
+    defaults = {**_DEFAULTS, **(_OWN_JVM if local else {})}
+    with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=defaults) as spark:
+        yield spark
+
+
+@contextmanager
+def paused_by_signals(spark: SparkSession, what_next: str) -> Iterator[None]:
+    """Cancel Spark's jobs at a signal, and raise ScanPaused for what that makes of the body; at a second at once.
+
+    ``what_next`` tells people how to go on.
+    """
+    asked, ended = threading.Event(), threading.Event()
+    paused = ScanPaused(f"paused; {what_next}")
+
+    def cancel() -> None:
+        # Again and again: the body may be between two jobs.
+        while True:
+            spark.sparkContext.cancelAllJobs()
+            if ended.wait(_CANCEL_SECONDS):
+                return
+
+    def pause(_: int, __: FrameType | None) -> None:
+        if asked.is_set():
+            raise paused
+        asked.set()
+        # Not here: this thread waits for an answer of the JVM, and has no other connection to it.
+        threading.Thread(target=cancel, name="scan-pause", daemon=True).start()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {number: signal.signal(number, pause) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except Exception as error:
+        if asked.is_set():
+            raise paused from error
+        raise
+    finally:
+        ended.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)

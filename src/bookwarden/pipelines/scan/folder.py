@@ -1,0 +1,45 @@
+"""Where the scans and plans of the orphan scan lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bookwarden.config import Settings
+from bookwarden.errors import StoreError
+from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.plans.files import PlanFiles
+from bookwarden.pipelines.scan.files import ScanFolder
+
+_SCANS = "scans"
+_PLANS = "plans"
+
+
+def plans_of(settings: Settings) -> PlanFiles:
+    """Give access to the plans."""
+    return PlanFiles(f"{settings.orphans.folder.rstrip('/')}/{_PLANS}")
+
+
+def plan_folder(settings: Settings, plan_id: str) -> Folder:
+    """Give access to the folder of one plan."""
+    return Folder(f"{settings.orphans.folder.rstrip('/')}/{_PLANS}/{plan_id}")
+
+
+def scan_folder(settings: Settings, scan_id: str) -> ScanFolder:
+    """Give access to the files of one scan."""
+    return ScanFolder(f"{settings.orphans.folder.rstrip('/')}/{_SCANS}/{scan_id}")
+
+
+def scan_ids(settings: Settings) -> list[str]:
+    """Name the scans that were begun, oldest first; StoreError if the folder cannot be read."""
+    with folder_errors(settings):
+        return Folder(settings.orphans.folder).folders(_SCANS)
+
+
+@contextmanager
+def folder_errors(settings: Settings) -> Iterator[None]:
+    """Translate what the folder's file system raises into StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{settings.orphans.folder} cannot be read and written: {error}") from error

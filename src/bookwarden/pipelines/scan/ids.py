@@ -1,0 +1,181 @@
+"""The ids of a scan: those that were listed against those that places name.
+
+They are sorted arrays in the driver, eight bytes an id. What Spark's tasks need of them lies in the scan's folder:
+
+    named.parquet     ledger_id, only_logs, only_gone: every id that a place names, sorted, in groups of 65,536 rows
+    absent.parquet    ledger_id: those of them that were not listed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bookwarden.pipelines.scan.files import ScanFolder, Seal
+from bookwarden.pipelines.scan.reading import (
+    CHANGES_STAGE,
+    LATE_STAGE,
+    LEDGERS_STAGE,
+    LOG_PLACES,
+    OF_LOGS,
+    REFERENCES_STAGE,
+    SAID_GONE,
+)
+
+Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+
+T = TypeVar("T")
+
+ABSENT_TABLE = "absent"
+_NAMED_FILE = "named.parquet"
+_ABSENT_FILE = f"{ABSENT_TABLE}/piece-00000.parquet"
+_GROUP_ROWS = 65_536
+_READERS = 4
+_NONE: Ids = np.empty(0, np.int64)
+_NO_FLAGS: Flags = np.empty(0, np.bool_)
+
+
+@dataclass(frozen=True)
+class ScanIds:
+    """What setting the ids against each other found, each sorted and without repeats.
+
+    ``vanished`` were deleted between the two listings: whoever did that is at work on them, or is done. ``twins`` have
+    two metadata nodes. ``absent`` are named and were not listed.
+    """
+
+    vanished: Ids
+    twins: Ids
+    absent: Ids
+
+
+def compare_ids(folder: ScanFolder, seals: dict[str, list[Seal]]) -> ScanIds:
+    """Read the ids of all finished stages, and write down those that are named and those that are absent."""
+    listed = np.sort(np.concatenate([_NONE, *_gathered(folder, seals, LEDGERS_STAGE, _listed_ids)]))
+    named, only_logs, only_gone = _named(folder, seals)
+    absent = named[~is_among(named, listed)]
+    named_table = pa.table({"ledger_id": named, "only_logs": only_logs, "only_gone": only_gone})
+    folder.folder.write(_NAMED_FILE, partial(_write_sorted, named_table))
+    folder.folder.write(_ABSENT_FILE, partial(_write_sorted, pa.table({"ledger_id": absent})))
+    vanished = _distinct(np.concatenate([_NONE, *_gathered(folder, seals, CHANGES_STAGE, _vanished_ids)]))
+    return ScanIds(vanished, _distinct(listed[1:][listed[1:] == listed[:-1]]), absent)
+
+
+def is_among(ids: Ids, known: Ids) -> Flags:
+    """Say of each id whether it is among the known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(ids), np.bool_)
+    found: Flags = known[np.minimum(np.searchsorted(known, ids), len(known) - 1)] == ids
+    return found
+
+
+class NamedIds:
+    """The named ids, as a task reads them: those of a range, and little more, at a time."""
+
+    def __init__(self, folder: ScanFolder) -> None:
+        self._folder = folder
+
+    def flags(self, ids: Ids) -> tuple[Flags, Flags, Flags]:
+        """Say of each id whether places name it, whether these are logs alone, and whether all call it deleted."""
+        known, only_logs, only_gone = (
+            self._between(int(ids.min()), int(ids.max())) if len(ids) else (_NONE, _NO_FLAGS, _NO_FLAGS)
+        )
+        return is_among(ids, known), is_among(ids, known[only_logs]), is_among(ids, known[only_gone])
+
+    def _between(self, first_id: int, last_id: int) -> tuple[Ids, Flags, Flags]:
+        """Give the named ids from the first to the last, and perhaps others; and what is to be known of each."""
+        found = _rows_between(self._folder, _NAMED_FILE, first_id, last_id)
+        ids, only_logs, only_gone = (found.column(name).to_numpy() for name in ("ledger_id", "only_logs", "only_gone"))
+        return ids, only_logs, only_gone
+
+
+def is_absent(folder: ScanFolder, ids: Ids) -> Flags:
+    """Say of each id whether a place names it and it was not listed, as a task asks it."""
+    if not len(ids):
+        return np.zeros(0, np.bool_)
+    found = _rows_between(folder, _ABSENT_FILE, int(ids.min()), int(ids.max()))
+    return is_among(ids, found.column("ledger_id").to_numpy())
+
+
+def _rows_between(folder: ScanFolder, name: str, first_id: int, last_id: int) -> pa.Table:
+    """Read the rows of a sorted file whose ids are from the first to the last, and perhaps others."""
+    with folder.folder.open(name) as source:
+        file = pq.ParquetFile(source)
+        groups = [
+            number
+            for number in range(file.metadata.num_row_groups)
+            if _may_have(file.metadata.row_group(number).column(0).statistics, first_id, last_id)
+        ]
+        return file.read_row_groups(groups)
+
+
+def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> bool:
+    # A group that says nothing of itself is read: an id that is overlooked here is a ledger that nobody seems to name.
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return bool(statistics.min <= last_id and statistics.max >= first_id)
+
+
+def _named(folder: ScanFolder, seals: dict[str, list[Seal]]) -> tuple[Ids, Flags, Flags]:
+    """Give the ids that places name, which of them logs alone name, and which ones all places call deleted."""
+    rows = [_gathered(folder, seals, stage, _ids_by_place) for stage in (REFERENCES_STAGE, LATE_STAGE)]
+    parts = [(_NONE, _NONE, _NONE), *chain(*rows)]
+    others, of_logs, gone = (_distinct(np.concatenate(ids)) for ids in zip(*parts, strict=True))
+    gone = gone[~is_among(gone, others) & ~is_among(gone, of_logs)]
+    of_logs = of_logs[~is_among(of_logs, others)]
+    named = np.sort(np.concatenate([others, of_logs, gone]))
+    return named, is_among(named, of_logs), is_among(named, gone)
+
+
+def _gathered(
+    folder: ScanFolder, seals: dict[str, list[Seal]], stage: str, read: Callable[[ScanFolder, str, Seal], T]
+) -> list[T]:
+    """Read all pieces of a stage that have rows."""
+    with_rows = [seal for seal in seals[stage] if seal.rows]
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="ids") as pool:
+        return list(pool.map(partial(read, folder, stage), with_rows))
+
+
+def _listed_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
+    return _as_ids(folder.read(stage, seal.number, ["ledger_id"]))
+
+
+def _vanished_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
+    return _as_ids(folder.read(stage, seal.number, ["ledger_id", "gone"]).filter(pc.field("gone")))
+
+
+def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids, Ids]:
+    """Give the ids that places outside and inside logs name, and those that places name and call deleted."""
+    # A scan of an earlier release has no note of what is called deleted.
+    if not seal.notes[OF_LOGS] and not seal.notes.get(SAID_GONE, 1):
+        return _as_ids(folder.read(stage, seal.number, ["ledger_id"]).drop_null()), _NONE, _NONE
+    rows = folder.read(stage, seal.number, ["ledger_id", "place", "gone"]).filter(pc.field("ledger_id").is_valid())
+    of_logs = pc.is_in(rows.column("place"), value_set=pa.array(LOG_PLACES))
+    gone = rows.column("gone")
+    others = pc.invert(pc.or_(of_logs, gone))
+    return _as_ids(rows.filter(others)), _as_ids(rows.filter(of_logs)), _as_ids(rows.filter(gone))
+
+
+def _distinct(ids: Ids) -> Ids:
+    """Sort ids and leave out the repeated ones; numpy's own way goes through a hash table, and takes much longer."""
+    ordered = np.sort(ids)
+    distinct: Ids = ordered[np.diff(ordered, prepend=-1) != 0]
+    return distinct
+
+
+def _as_ids(rows: pa.Table) -> Ids:
+    ids: Ids = rows.column("ledger_id").to_numpy()
+    return ids.astype(np.int64, copy=False)
+
+
+def _write_sorted(rows: pa.Table, sink: pa.NativeFile) -> None:
+    pq.write_table(rows, sink, compression="zstd", use_dictionary=False, row_group_size=_GROUP_ROWS)

@@ -1,0 +1,315 @@
+"""The plan of a scan whose pieces are all read: joined, classified, summed up and written."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece
+from bookwarden.config import Settings
+from bookwarden.errors import FormatError, NotFoundError, StoreError
+from bookwarden.ledgers.references import Doubt
+from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.classify import Knowledge
+from bookwarden.orphans.copy_plan import numbered
+from bookwarden.orphans.plan import Emptied, PlanCounts, PlanManifest, new_id
+from bookwarden.orphans.summary import (
+    AGE_BUCKETS,
+    NO_NAMESPACE,
+    OTHER_KIND,
+    SHOWN_MISSING,
+    Cell,
+    Findings,
+    GrowthPoint,
+    MissingLedger,
+    Summary,
+    summarize,
+)
+from bookwarden.pipelines.columns.tables import DOUBTS, MISSING, ODD_NAMES, StoredDoubt, doubt_of
+from bookwarden.pipelines.plans.candidate_tables import carry_over
+from bookwarden.pipelines.plans.files import SUMMARY, PlanFiles
+from bookwarden.pipelines.scan.classes import Classification, ClassifyPiece
+from bookwarden.pipelines.scan.files import ScanFolder, Seal
+from bookwarden.pipelines.scan.folder import plans_of
+from bookwarden.pipelines.scan.header import ScanHeader
+from bookwarden.pipelines.scan.ids import ScanIds, compare_ids
+from bookwarden.pipelines.scan.join import LedgerJoin
+from bookwarden.pipelines.scan.missing_ledgers import MISSING_STAGE, LookUpMissing, pieces_with_references
+from bookwarden.pipelines.scan.object_planning import ObjectPlanning, PlannedCopies
+from bookwarden.pipelines.scan.reading import (
+    BARE_TOPICS,
+    DOUBT_TABLES,
+    LATE_STAGE,
+    LEDGERS_STAGE,
+    NAMED,
+    ODD_NAMES_TABLE,
+    REFERENCES_STAGE,
+    ScanInput,
+    digest_of_seals,
+    from_json,
+)
+from bookwarden.pipelines.scan.rows import read_table, read_tables
+from bookwarden.pipelines.scan.stage import Progress, Stages, reported, spark_errors
+from bookwarden.scan_context import ScanContext
+
+logger = logging.getLogger(__name__)
+
+# Beyond the exit codes of errors.
+ORPHANS_FOUND = 20
+MISSING_FOUND = 21
+_PLAN_STAGE = "plan"
+_REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
+# Each task of the classification has them all.
+_MOST_DOUBTS = 100_000
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """The plan that a scan made, and what the scan found; ``notes`` are those of its header."""
+
+    plan: PlanManifest
+    summary: Summary
+    notes: tuple[str, ...] = ()
+
+    @property
+    def orphans(self) -> int:
+        """How many ledgers nobody names."""
+        return self.summary.total(LedgerClass.ORPHAN)[0]
+
+    @property
+    def left_behind(self) -> int:
+        """How many ledgers their brokers deleted by what the metadata says, and are still there."""
+        return self.summary.total(LedgerClass.LEFT_BEHIND)[0]
+
+    @property
+    def missing(self) -> int:
+        """How many ledgers are named and gone."""
+        return self.summary.missing_total
+
+    @property
+    def inside_list(self) -> int:
+        """How many ledgers with entries their topics' lists lost."""
+        return self.summary.total(LedgerClass.INSIDE_LIST)[0]
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that a schedule is told; lost data counts for more than orphans."""
+        if self.missing or self.inside_list:
+            return MISSING_FOUND
+        return ORPHANS_FOUND if self.orphans or self.left_behind or self.plan.copy_candidates else 0
+
+
+class Planning:
+    """Makes the plan of a scan whose pieces are all read."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        header: ScanHeader,
+        folder: ScanFolder,
+        seals: dict[str, list[Seal]],
+        progress: Progress,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._header = header
+        self._folder = folder
+        self._seals = seals
+        self._progress = progress
+
+    def make(self, context: ScanContext, source: ScanInput, cutoff_ms: int) -> ScanResult:
+        """Join, classify, and write the plan."""
+        stages = Stages(self._spark, self._folder, self._progress)
+        with spark_errors("joining ledgers and references"):
+            ids = compare_ids(self._folder, self._seals)
+            join = LedgerJoin(stages, self._folder, ids, now_ms=self._header.begun_ms, cutoff_ms=cutoff_ms)
+            known = self._knowledge(context, join, cutoff_ms)
+            task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms)
+            found = Classification(self._spark, stages, self._folder, join.left_over, task)
+            missing = self._missing(stages, ids, source)
+            try:
+                copies = ObjectPlanning(self._spark, self._folder, context).make(known)
+                told = [*known.doubts, *self._odd_names(), *copies.not_scanned]
+                lost = () if missing is None else _Missing(missing)
+                findings = Findings(lost, found.foreign(), told, copies.objects, context.fuzzy, found.inside_lists())
+                return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))
+            finally:
+                if missing is not None:
+                    missing.unpersist()
+
+    def _knowledge(self, context: ScanContext, join: LedgerJoin, cutoff_ms: int) -> Knowledge:
+        known = Knowledge(
+            cutoff_ms=cutoff_ms,
+            tenants=context.tenants(),
+            namespaces=context.namespaces() | self._namespaces_read(lambda seal: seal.rows),
+            existing=join.existing(),
+            doubts=tuple(self._doubts()),
+            first_listed=join.first_listed(),
+        )
+        return replace(known, alive=join.alive(known), holey=join.holey())
+
+    def _write(
+        self,
+        found: Classification,
+        findings: Findings,
+        copies: PlannedCopies,
+        cutoff_ms: int,
+        emptied: tuple[Emptied, ...],
+    ) -> ScanResult:
+        header, plans = self._header, plans_of(self._settings)
+        created_ms = int(time.time() * 1000)
+        before = plans.newest(header.identity)
+        summary = summarize(
+            [*found.cells, *self._odd_cells()],
+            findings,
+            plan_id=new_id(created_ms),
+            scan_id=header.scan_id,
+            created_ms=created_ms,
+            cutoff_ms=cutoff_ms,
+            cluster=header.identity.instance_id,
+            earlier=_growth(plans, before),
+        )
+        manifest = PlanManifest(
+            plan_id=summary.plan_id,
+            scan_id=header.scan_id,
+            tool_version=version("bookwarden"),
+            begun_ms=header.begun_ms if header.snapshot_ms is None else header.snapshot_ms,
+            created_ms=created_ms,
+            cutoff_ms=cutoff_ms,
+            cluster=header.identity,
+            counts=PlanCounts(
+                ledgers=summary.ledgers,
+                logical_bytes=summary.logical_bytes,
+                references=self._noted(NAMED),
+                candidates=0,
+                candidate_bytes=0,
+                missing=summary.missing_total,
+                doubts=summary.doubts_total,
+            ),
+            candidates=(),
+            emptied=emptied,
+            copies=copies.stores,
+            inputs={stage: digest_of_seals(seals) for stage, seals in self._seals.items()},
+            settings=self._settings.orphans.model_dump(mode="json"),
+        )
+        total = sum(summary.total(one)[0] for one in (LedgerClass.ORPHAN, LedgerClass.LEFT_BEHIND))
+        earlier = iter(()) if before is None else plans.candidate_tables(before)
+        written = _Steps(self._progress, _PLAN_STAGE, total)
+        with reported(written.tell):
+            candidates = carry_over(written.counted(found.orphans()), earlier, created_ms)
+            known_copies = () if before is None else plans.all_copies(before)
+            orphaned = list(numbered(copies.candidates, known_copies, created_ms))
+            plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()}, orphaned)
+        return ScanResult(plan, summary, tuple(header.notes))
+
+    def _emptied(self, found: Classification, ids: ScanIds, context: ScanContext) -> tuple[Emptied, ...]:
+        """Name what exists and would be left without a ledger."""
+        without = context.namespaces() - self._namespaces_read(lambda seal: seal.notes[NAMED])
+        # A topic is left with what it names, unless that is nothing or not there.
+        topics = found.emptied_topics() if len(ids.absent) or self._noted(BARE_TOPICS) else []
+        return (*topics, *found.orphans_of(without))
+
+    def _noted(self, note: str) -> int:
+        return sum(seal.notes[note] for stage in _REFERENCE_STAGES for seal in self._seals[stage])
+
+    def _namespaces_read(self, count: Callable[[Seal], int]) -> frozenset[str]:
+        """Name the namespaces in whose pieces of references something is counted."""
+        found = set()
+        for stage in _REFERENCE_STAGES:
+            for piece, seal in zip(self._folder.pieces(stage) or [], self._seals[stage], strict=True):
+                read = from_json(ReferencePiece, piece.get("piece", piece))
+                if read.kind != LOGS and count(seal):
+                    found.add(read.namespace)
+        return frozenset(found)
+
+    def _doubts(self) -> list[Doubt]:
+        number = sum(
+            seal.others[table]
+            for stage, table in zip(_REFERENCE_STAGES, DOUBT_TABLES, strict=True)
+            for seal in self._seals[stage]
+        )
+        if not number:
+            return []
+        rows = read_tables(self._spark, self._folder, DOUBT_TABLES, DOUBTS)
+        if number > _MOST_DOUBTS:
+            raise StoreError(
+                f"{number:,} places in the metadata could not be read or parsed, such as {rows.head()!r}: so many leave"
+                " nothing to be planned; look for what they have in common, then scan again"
+            )
+        return sorted((doubt_of(StoredDoubt(*row)) for row in rows.toLocalIterator()), key=lambda doubt: doubt[:3])
+
+    def _odd_names(self) -> list[Doubt]:
+        if not self._odd_count():
+            return []
+        rows = read_table(self._spark, self._folder, ODD_NAMES_TABLE, ODD_NAMES).orderBy("path").limit(SHOWN_MISSING)
+        root = self._header.identity.bookkeeper_url
+        return [Doubt(row["path"], root, "its name fits no layout of ledgers") for row in rows.toLocalIterator()]
+
+    def _odd_cells(self) -> Iterator[Cell]:
+        number = self._odd_count()
+        if number:
+            yield Cell(LedgerClass.UNPARSABLE.value, OTHER_KIND, NO_NAMESPACE, "", AGE_BUCKETS[0], number, 0)
+
+    def _odd_count(self) -> int:
+        return sum(seal.others[ODD_NAMES_TABLE] for seal in self._seals[LEDGERS_STAGE])
+
+    def _missing(self, stages: Stages, ids: ScanIds, source: ScanInput) -> DataFrame | None:
+        """Look for what is named and was not listed; None if that is nothing."""
+        if not len(ids.absent):
+            return None
+        pieces = pieces_with_references(self._seals)
+        stages.run(MISSING_STAGE, lambda: pieces, LookUpMissing(source), anew=True)
+        places = read_table(self._spark, self._folder, MISSING_STAGE, MISSING)
+        missing = places.groupBy("ledger_id").agg(F.slice(F.array_sort(F.collect_set("place")), 1, 10).alias("places"))
+        return missing.persist(StorageLevel.DISK_ONLY)
+
+
+class _Missing(list[MissingLedger]):
+    """The missing ledgers with the smallest ids; there may be more, and its length counts them all."""
+
+    def __init__(self, missing: DataFrame) -> None:
+        rows = missing.orderBy("ledger_id").limit(SHOWN_MISSING).collect()
+        super().__init__(MissingLedger(row["ledger_id"], tuple(row["places"])) for row in rows)
+        self._all = missing.count()
+
+    def __len__(self) -> int:
+        return self._all
+
+
+class _Steps:
+    """How far a stage is that is not read in pieces."""
+
+    def __init__(self, progress: Progress, stage: str, total: int) -> None:
+        self._progress = progress
+        self._stage = stage
+        self._total = total
+        self._done = 0
+        self.tell()
+
+    def tell(self) -> None:
+        self._progress(self._stage, self._done, self._total)
+
+    def counted(self, candidates: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        for table in candidates:
+            yield table
+            self._done += table.num_rows
+
+
+def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint, ...]:
+    if before is None:
+        return ()
+    try:
+        return plans.summary(before).growth
+    except (NotFoundError, FormatError) as error:
+        # Of another version, as a rule. The charts of growth begin anew; that is no reason to lose a scan.
+        logger.warning("the growth told in plan %s is not taken over: %s", before.plan_id, error)
+        return ()

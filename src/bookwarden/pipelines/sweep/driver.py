@@ -1,0 +1,171 @@
+"""The sweep's driver process: lock, metrics, supervisor, signals."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bookwarden.config import Settings
+from bookwarden.context import MetadataContext, backlog_of, in_flight_of
+from bookwarden.errors import NotFoundError, PulsarError, StoppedFailingError
+from bookwarden.ledgers.names import encode_local_name
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.pipelines.metrics import SweepMetrics
+from bookwarden.pipelines.session import unless_gone
+from bookwarden.pipelines.sweep.lock import SweepLock
+from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
+from bookwarden.pipelines.sweep.query import LedgerDeletion
+from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.pipelines.sweep.task_beats import figures_of
+from bookwarden.roots_context import require_all_roots
+
+logger = logging.getLogger(__name__)
+_INFLIGHT_SECONDS = 15.0
+# A server ends sessions in steps of its own tick, and may not grant a time as short as we ask for.
+_SESSION_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class SweepEnd:
+    """How many pending deletions had each outcome, and whether everything that was due at the start is done."""
+
+    counts: Counter[str]
+    drained: bool
+
+
+def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) -> SweepEnd:
+    """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
+
+    Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
+    while it failed, DataGoneError when messages were trimmed or skipped, RefusedError while another sweep of the
+    subscription runs or once another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper
+    do not belong together.
+    """
+    with MetadataContext(settings) as metadata:
+        return _run_sweep(spark, settings, metadata, once=once)
+
+
+def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, once: bool) -> SweepEnd:
+    sweep = settings.sweep
+    pulse = Pulse()
+    attach(spark, pulse)
+    metrics = SweepMetrics()
+    metrics.show_migrations(metadata.migrations.standings)
+    query = LedgerDeletion(spark, settings, pulse, metrics, moved_to=lambda: metadata.ledgers_moved_to)
+    patience = Patience(
+        # Between two triggers the query has nothing to say.
+        stall=sweep.stall_seconds + sweep.trigger_seconds,
+        max_failures=sweep.max_failures,
+        failure_window=sweep.failure_window_seconds,
+        backoff=sweep.backoff_seconds,
+        max_backoff=sweep.max_backoff_seconds,
+        stop_timeout=sweep.stop_timeout_seconds,
+    )
+    supervisor = Supervisor(
+        lambda: query.start(once=once),
+        pulse,
+        patience,
+        once=once,
+        on_failures=metrics.count_failures,
+        migrations=metadata.migrations,
+        is_outdated=lambda: query.is_outdated,
+        progress=figures_of(spark),
+    )
+    try:
+        with (
+            _alone(settings, metadata.store, supervisor.stop),
+            _stopped_by_signals(supervisor.stop),
+            _published(settings, metrics),
+        ):
+            if sweep.dry_run:
+                supervisor.run()
+            else:
+                prove_roots(settings, metadata, patience, supervisor.wait)
+                with looked_at_again(lambda: require_all_roots(settings, metadata), supervisor.stop):
+                    supervisor.run()
+    finally:
+        unless_gone(lambda: spark.streams.removeListener(pulse))
+    if supervisor.failing is not None:
+        raise StoppedFailingError(
+            f"stopped while batches failed, {_in_flight(settings)}; the last failure: {supervisor.failing}"
+        )
+    return SweepEnd(query.totals, supervisor.through)
+
+
+def _in_flight(settings: Settings) -> str:
+    try:
+        return f"with {in_flight_of(settings).messages:,} pending deletions in flight"
+    except (PulsarError, NotFoundError) as error:
+        return f"and what is in flight cannot be seen ({error})"
+
+
+@contextmanager
+def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -> Iterator[None]:
+    """Hold the subscription's lock until the store is closed; a dry run, which takes nothing from it, needs none."""
+    if settings.sweep.dry_run or not settings.sweep.lock:
+        yield
+        return
+    deletion = settings.deletion
+    name = encode_local_name(f"{deletion.topic} {deletion.subscription}")
+    lock = SweepLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
+    lock.acquire(settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
+    with lock.kept(stop):
+        yield
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    def handle(number: int, _: FrameType | None) -> None:
+        logger.info("%s: finishing the running batch", signal.Signals(number).name)
+        stop()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _published(settings: Settings, metrics: SweepMetrics) -> Iterator[None]:
+    if not settings.metrics.port:
+        yield
+        return
+    with metrics.serving(settings.metrics.host, settings.metrics.port), _inflight_counted(settings, metrics):
+        yield
+
+
+@contextmanager
+def _inflight_counted(settings: Settings, metrics: SweepMetrics) -> Iterator[None]:
+    ended = threading.Event()
+
+    def publish() -> None:
+        while True:
+            try:
+                for topic, entries in backlog_of(settings).items():
+                    metrics.set_inflight(topic, entries)
+            except PulsarError as error:
+                logger.warning("in-flight gauge: %s", error)
+            if ended.wait(_INFLIGHT_SECONDS):
+                return
+
+    thread = threading.Thread(target=publish, name="inflight", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(5)

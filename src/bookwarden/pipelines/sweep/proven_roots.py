@@ -1,0 +1,83 @@
+"""What a sweep proves before its first batch: that the roots belong to the BookKeeper, and are all that do.
+
+A sweep runs for months, in which another Pulsar may come; so whether these are all is looked at again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bookwarden.config import Settings
+from bookwarden.context import MetadataContext
+from bookwarden.errors import RefusedError, StoreError, StoreUnavailableError
+from bookwarden.pipelines.sweep.supervisor import Patience
+from bookwarden.roots_context import require_all_roots, require_roots_of_bookkeeper
+
+logger = logging.getLogger(__name__)
+LOOK_AGAIN_SECONDS: Final = 300.0
+"""Half of what a ledger is old by default before it may go, so that one who lists it by then was seen."""
+_END_SECONDS = 5.0
+
+
+def prove_roots(
+    settings: Settings, metadata: MetadataContext, patience: Patience, wait: Callable[[float], bool]
+) -> None:
+    """Return when it is proven, or when `wait`, which waits so many seconds, says that the sweep is to stop.
+
+    A store that does not answer is asked again, as often and with the same pauses as a query that fails is started
+    again; then its StoreUnavailableError is raised. All other errors are raised at once.
+    """
+    delay = patience.backoff
+    for failures in range(1, patience.max_failures + 1):
+        try:
+            require_roots_of_bookkeeper(settings, metadata)
+            for note in require_all_roots(settings, metadata):
+                logger.warning("%s", note)
+        except StoreUnavailableError as error:
+            if failures == patience.max_failures:
+                raise
+            logger.warning("the metadata roots cannot be read: %s; failure %d, again in %.1f s", error, failures, delay)
+            if wait(delay):
+                return
+            delay = min(2 * delay, patience.max_backoff)
+        else:
+            return
+
+
+@contextmanager
+def looked_at_again(
+    look: Callable[[], object], stop: Callable[[], None], seconds: float = LOOK_AGAIN_SECONDS
+) -> Iterator[None]:
+    """Look again for other Pulsars, every so many seconds while the block runs.
+
+    Once `look` refuses, as `require_all_roots` does, `stop` is called, which should end the block; behind it the
+    RefusedError is raised. A store that does not answer is asked again the next time.
+    """
+    ended = threading.Event()
+    refused: list[RefusedError] = []
+
+    def watch() -> None:
+        while not ended.wait(seconds):
+            try:
+                look()
+            except RefusedError as error:
+                logger.error("the sweep stops: %s", error)
+                refused.append(error)
+                stop()
+                return
+            except StoreError as error:
+                logger.warning("whether another Pulsar shares the BookKeeper cannot be seen now: %s", error)
+
+    thread = threading.Thread(target=watch, name="other-roots", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_END_SECONDS)
+    if refused:
+        raise refused[0]

@@ -1,0 +1,210 @@
+"""The sweep as a Structured Streaming query: deletion topics in, ledgers gone, outcome rows out.
+
+A batch is one Spark job. Each task takes what the source read of a topic partition, or of several that have few
+messages, and carries it out in its Python worker. A partition holds all marks of a holder, because the holder is the
+message key, so no two tasks work on the same one. Where the metadata store takes one writer only, one task does it all.
+The outcome rows come back to the driver, which writes them as one file. Only then is the batch finished, and the
+subscription acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bookwarden.config import Settings
+from bookwarden.context import SweepContext, connection_of, has_one_writer, policy_of
+from bookwarden.errors import SparkError
+from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.metrics import SweepMetrics
+from bookwarden.pipelines.orphaned_worker import end_with_daemon
+from bookwarden.pipelines.per_process import PerProcess
+from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
+from bookwarden.pipelines.sweep.outcome_table import SPARK_SCHEMA, OutcomeTable, beat_batch, outcome_batch
+from bookwarden.pipelines.sweep.received_rows import received_marks
+from bookwarden.pipelines.sweep.supervisor import Pulse
+from bookwarden.pipelines.sweep.task_beats import padding, with_beats, without_beats
+from bookwarden.signs_of_life import SIGNS_OF_LIFE
+
+logger = logging.getLogger(__name__)
+# What Spark tells every job of a streaming query, and the tasks of the job.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+_contexts: PerProcess[SweepContext] = PerProcess()
+
+
+@dataclass(frozen=True)
+class SweepTask:
+    """What an executor runs on its share of a batch; picklable.
+
+    ``one_of_many``: others run at the same time, so that it may not write where the metadata store takes one writer.
+    """
+
+    settings: Settings
+    one_of_many: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Carry out all marks of the share, and yield their outcome rows."""
+        collect_seldom()
+        end_with_daemon()
+        context: SweepContext | None = None
+        received: list[ReceivedMark] = []
+        for batch in batches:
+            if batch.num_rows:
+                context = context or _context(self.settings, one_of_many=self.one_of_many)
+                received.extend(received_marks(batch, context.decode, self.settings.deletion.retry_topic))
+        if context is None:
+            return
+        query, number = _running_batch()
+        steps = context.sweep.carry_out(received, f"{query}/{number}", partial(outcome_batch, batch=number))
+        stall, beat = self.settings.sweep.stall_seconds, beat_batch(padding())
+        yield from with_beats(steps, lambda: SIGNS_OF_LIFE.count, beat, stall=stall)
+
+
+def _running_batch() -> tuple[str, int]:
+    task = TaskContext.get()
+    query, number = (task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)) if task else (None, None)
+    if query is None or number is None:
+        raise SparkError("the sweep runs as a streaming query alone: without a batch its journal cannot be told apart")
+    return query, int(number)
+
+
+def _context(settings: Settings, *, one_of_many: bool) -> SweepContext:
+    key = (settings.model_dump_json(), one_of_many)
+    return _contexts.get(key, lambda: SweepContext(settings, one_of_many=one_of_many))
+
+
+def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:
+    """Let one task alone do what was received where the metadata store takes only one writer at a time.
+
+    It is Spark that runs that task once, on whichever machine: a lock in the store would have to be written itself.
+    """
+    return received.coalesce(1) if one_writer else received
+
+
+def share_of_task(settings: Settings, cores: int, *, one_writer: bool) -> Settings:
+    """Divide what the sweep may ask of a metadata store among the tasks that run at once."""
+    store = settings.metadata_store
+    if store.max_requests_per_second is None or one_writer:
+        return settings
+    # A task has a partition of the deletion topic or of its retry topic.
+    tasks = min(cores, 2 * settings.deletion.two_phase_deletion_ledger_deletion_parallelism)
+    share = store.model_copy(update={"max_requests_per_second": store.max_requests_per_second / tasks})
+    return settings.model_copy(update={"metadata_store": share})
+
+
+def outcomes_location(settings: Settings) -> str:
+    """Say where the outcome table is; a dry run has one of its own."""
+    return settings.sweep.outcomes + ("-dry-run" if settings.sweep.dry_run else "")
+
+
+class LedgerDeletion:
+    """Assembles and starts the query; `pulse` is the gate that each batch passes.
+
+    ``totals`` counts the outcomes of all batches that were finished, by outcome. ``moved_to`` names the store that
+    BookKeeper's metadata was moved to, None as long as it was not.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        pulse: Pulse,
+        metrics: SweepMetrics | None = None,
+        *,
+        moved_to: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._pulse = pulse
+        self._metrics = metrics
+        self._moved_to = moved_to
+        self._with_one_writer = False
+        self._table = OutcomeTable(outcomes_location(settings))
+        self.totals: Counter[str] = Counter()
+        spark.dataSource.register(PulsarDataSource)
+
+    def start(self, *, once: bool = False) -> StreamingQuery:
+        """Start the query; with `once` it ends when everything that was due at its start is done."""
+        sweep = self._settings.sweep
+        # The task is part of the query, so that it is not made and sent to the JVM anew for each batch.
+        one_writer = self._with_one_writer = self._must_have_one_writer()
+        cores = self._spark.sparkContext.defaultParallelism
+        task = SweepTask(share_of_task(self._settings, cores, one_writer=one_writer), one_of_many=not one_writer)
+        if one_writer:
+            logger.info("one task at a time deletes ledgers, since two could break this Oxia: see docs/oxia.md")
+        received = divided_among_tasks(self._pending_deletions(), one_writer=one_writer)
+        outcomes = received.mapInArrow(task, SPARK_SCHEMA)
+        writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
+        if not sweep.dry_run:
+            # A dry run has none that lasts: the next real run must not take its batches for finished.
+            writer = writer.option("checkpointLocation", sweep.checkpoint)
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{sweep.trigger_seconds} seconds").start()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the metadata moved, since the last start, to where another number of tasks may write."""
+        return self._must_have_one_writer() != self._with_one_writer
+
+    def _must_have_one_writer(self) -> bool:
+        return has_one_writer(self._settings, self._moved_to())
+
+    def _pending_deletions(self) -> DataFrame:
+        deletion, sweep = self._settings.deletion, self._settings.sweep
+        options = {
+            **options_of(connection_of(self._settings)),
+            "topics": f"{deletion.topic},{deletion.retry_topic}",
+            "delayedTopics": deletion.retry_topic,
+            "maxDelaySeconds": str(policy_of(self._settings).longest_wait),
+            "subscription": deletion.subscription,
+            "acknowledge": str(not sweep.dry_run).lower(),
+            "startingOffsets": "subscription",
+            # No pending deletion is that large; such a message must not stop the others, and is told of.
+            "chunkedMessages": "empty",
+            "maxEntriesPerTrigger": str(sweep.max_entries_per_batch),
+            "maxRowsPerTrigger": str(sweep.max_rows_per_batch),
+            "minPollMs": str(sweep.min_poll_milliseconds),
+            "maxUnreachableSeconds": str(sweep.max_unreachable_seconds),
+        }
+        return self._spark.readStream.format("pulsar").options(**options).load()
+
+    def _batch(self, batch: DataFrame, number: int) -> None:
+        self._pulse.enter(number)
+        finished = False
+        try:
+            started = time.monotonic()
+            query = self._spark.sparkContext.getLocalProperty(_QUERY_ID) or "query"
+            # This runs the job, and must stay the only thing that does: each run of it is a sweep.
+            outcomes = without_beats(batch, "outcome").toArrow()
+            self._table.write(outcomes, query, number)
+            self._account(outcomes, time.monotonic() - started)
+            finished = True
+        finally:
+            self._pulse.leave(number, finished=finished)
+
+    def _account(self, outcomes: pa.Table, seconds: float) -> None:
+        grouped = outcomes.group_by(["outcome", "ledger_type"]).aggregate([([], "count_all"), ("ledger_bytes", "sum")])
+        counts = [
+            (row["outcome"], row["ledger_type"], row["count_all"], row["ledger_bytes_sum"] or 0)
+            for row in grouped.to_pylist()
+        ]
+        for outcome, _, number, _ in counts:
+            self.totals[outcome] += number
+        if counts:
+            totals = ", ".join(f"{number} {outcome}" for outcome, _, number, _ in sorted(counts))
+            logger.info("swept %d pending deletions in %.2f s: %s", outcomes.num_rows, seconds, totals)
+        if self._metrics is not None:
+            self._metrics.count_batch(counts, seconds, dry_run=self._settings.sweep.dry_run)

@@ -1,0 +1,76 @@
+"""From the columns of the Pulsar source to received marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from bookwarden.deletion.phase_two.isolation import may_be_of_a_message
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import Decode, ReceivedMark, believed_properties, decode_mark
+
+_CHUNKED: Final = "a message in chunks, which is not read: no pending deletion is that large"
+
+
+def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
+    """Yield a mark for each row; `decode` takes topic, payload and schema version.
+
+    What phase two writes on a message is believed of those of `retry_topic` alone.
+
+    A row that is no pending deletion keeps what is wrong with it in `problem`, one that no error of the decoder is
+    meant for the error in `failure`.
+    """
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    published = _milliseconds(columns["publish_time"])
+    happened = _milliseconds(columns["event_time"])
+    rows = zip(
+        columns["topic"].to_pylist(),
+        columns["partition"].to_pylist(),
+        _message_ids(columns["message_id"]),
+        columns["key"].to_pylist(),
+        columns["value"].to_pylist(),
+        columns["properties"].to_pylist(),
+        published,
+        happened,
+        columns["schema_version"].to_pylist(),
+        strict=True,
+    )
+    for topic, partition, place, key, value, properties, published_at, event_time, version in rows:
+        (ledger, entry, index, size), payload = place, value or b""
+        mark, problem, failure = _decoded(decode, topic, payload, version) if size else (None, _CHUNKED, None)
+        yield ReceivedMark(
+            topic=topic,
+            message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
+            key=key,
+            payload=payload,
+            properties=believed_properties(dict(properties or ()), topic, retry_topic),
+            published_at=published_at,
+            event_time=event_time,
+            schema_version=version,
+            mark=mark,
+            problem=problem,
+            failure=failure,
+        )
+
+
+def _decoded(
+    decode: Decode, topic: str, payload: bytes, version: bytes | None
+) -> tuple[PendingDeletion | None, str | None, Exception | None]:
+    try:
+        return (*decode_mark(decode, topic, payload, version), None)
+    except Exception as error:
+        if not may_be_of_a_message(error):
+            raise
+        return None, None, error
+
+
+def _message_ids(column: Any) -> Iterator[tuple[int, int, int, int]]:
+    names = ("ledger_id", "entry_id", "batch_index", "batch_size")
+    return zip(*(column.field(name).to_pylist() for name in names), strict=True)
+
+
+def _milliseconds(column: Any) -> list[Any]:
+    milliseconds: list[Any] = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+    return milliseconds

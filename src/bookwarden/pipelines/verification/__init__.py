@@ -1,0 +1,1 @@
+"""The verification of a migrated store on Spark."""

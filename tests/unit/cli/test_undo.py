@@ -1,0 +1,141 @@
+"""The command undo over the in-memory store: what it lists, asks, tells and ends with."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bookwarden.cli.main import cli
+from bookwarden.deletion.journal.entries import JournalEntry
+from bookwarden.deletion.journal.writing import FileJournal
+from bookwarden.errors import StoreMigratingError
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.memory import shared_memory_store
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+
+# Nobody listens on this port.
+BOOKIE = "127.0.0.1:1"
+CLOSED = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, (Segment(0, (BOOKIE,)),), 1000, 9, ctime_ms=5)
+EMPTY = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, (Segment(0, (BOOKIE,)),), 0, -1, ctime_ms=5)
+
+
+class Line:
+    """Command lines over a store and a journal of a test's own.
+
+    A command closes the store of that name and loses what is in it, so this one keeps it open.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        name = secrets.token_hex(4)
+        self.store = shared_memory_store(name)
+        monkeypatch.setattr(self.store, "close", lambda: None)
+        self.store.create("/ledgers", b"")
+        self.folder = folder
+        self.options = ["--set", f"metadata_store.urls=['memory:{name}']", "--set", f"sweep.journal={folder}"]
+
+    def __call__(self, *arguments: str) -> Result:
+        return CliRunner().invoke(cli, [*self.options, *arguments])
+
+    def delete(self, ledger_id: int, metadata: LedgerMetadata, run: str = "q/1", at: int = 1_000) -> None:
+        raw = encode_ledger_metadata(metadata)
+        journal = FileJournal(self.folder)
+        path = f"/ledgers/00/0000/L{ledger_id:04d}"
+        journal.append([JournalEntry(ledger_id, "t/n/persistent/a", path, 0, 1, raw, run, at)])
+        journal.close()
+
+    def exists(self, ledger_id: int) -> bool:
+        return self.store.get(f"/ledgers/00/0000/L{ledger_id:04d}") is not None
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Line:
+    return Line(tmp_path / "journal", monkeypatch)
+
+
+def test_runs_are_listed_the_latest_first_and_damage_is_told(line: Line) -> None:
+    line.delete(1, CLOSED, "q/1", 1_000)
+    line.delete(2, CLOSED, "q/2", 90_000_000)
+    line.delete(3, CLOSED, "q/2", 90_001_000)
+    last = sorted(line.folder.iterdir())[-1]
+    last.write_bytes(last.read_bytes() + b'{"ledger_id":')
+    found = json.loads(line("-o", "json", "undo", "--list", "--limit", "1").stdout)
+    assert (found["runs"][0]["run"], found["runs"][0]["ledgers"], found["runs_in_all"]) == ("q/2", 2, 2)
+    assert found["damaged"] == [{"file": last.name, "line": 3, "cut_off": True}]
+    shown = line("undo", "--list", "--limit", "1").stdout
+    assert "1970-01-02 01:00:00Z" in shown
+    assert "1 earlier run not shown" in shown
+    assert f"{last.name} is cut off in record 3" in shown
+
+
+def test_nothing_is_put_back_without_a_yes(line: Line) -> None:
+    line.delete(1, EMPTY)
+    refused = line("undo", "--run", "q")
+    assert (refused.exit_code, line.exists(1)) == (5, False)
+    assert "1 ledger? Nobody is there" in refused.stderr
+    assert line("undo", "--run", "q", "--dry-run").exit_code == 0
+    assert not line.exists(1)
+
+
+def test_what_was_restored_is_told_with_what_to_do_next(line: Line) -> None:
+    line.delete(1, EMPTY)
+    done = line("undo", "--run", "q", "--yes")
+    assert (done.exit_code, line.exists(1)) == (0, True)
+    assert "Undone: 1 restored." in done.stdout
+    assert "docs/undo.md" in done.stdout
+
+
+def test_a_bookie_that_is_down_leaves_it_unverified_and_the_command_fails(line: Line) -> None:
+    line.delete(1, EMPTY)
+    line.delete(2, CLOSED)
+    done = line("-o", "json", "undo", "--ledger", "1", "--ledger", "2", "--yes")
+    assert done.exit_code == 1
+    assert json.loads(done.stderr)["error"] == "1 ledger of 2 cannot be called restored"
+    found = json.loads(done.stdout)
+    assert found["counts"] == {"restored": 1, "unverified": 1}
+    assert BOOKIE in found["ledgers"][1]["reason"]
+    assert line.exists(2)
+
+
+def test_a_time_is_utc_and_what_is_not_in_the_journal_is_not_found(line: Line) -> None:
+    line.delete(1, EMPTY, at=1_785_585_600_000)
+    assert line("undo", "--since", "2026-08-01T12:00:00Z", "--dry-run").exit_code == 0
+    missing = line("undo", "--since", "2026-08-01 12:00:01", "--dry-run")
+    assert (missing.exit_code, "undo --list" in missing.stderr) == (4, True)
+    assert line("undo", "--ledger", "7", "--yes").exit_code == 4
+
+
+def test_whole_ledgers_beyond_a_screenful_are_only_counted(line: Line) -> None:
+    for ledger_id in range(120):
+        line.delete(ledger_id, EMPTY if ledger_id else CLOSED)
+    shown = line("undo", "--run", "q", "--yes").stdout
+    assert "119 restored, 1 unverified" in shown
+    assert len(shown.splitlines()) < 20
+    assert len(json.loads(line("-o", "json", "undo", "--run", "q", "--yes").stdout)["ledgers"]) == 120
+
+
+def test_a_failure_tells_nothing_but_why(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    line.delete(1, EMPTY)
+
+    def moving(_: Migrations) -> None:
+        raise StoreMigratingError("the metadata is being moved, phase COPYING")
+
+    monkeypatch.setattr(Migrations, "await_writes", moving)
+    refused = line("undo", "--run", "q", "--yes")
+    assert (refused.exit_code, line.exists(1)) == (7, False)
+    assert "COPYING" in refused.stderr
+    assert "Undone" not in refused.stdout
+
+
+def test_a_journal_that_is_cut_off_is_read_to_the_last_good_record_and_the_undo_says_so(line: Line) -> None:
+    line.delete(1, EMPTY)
+    (file,) = line.folder.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole.splitlines(keepends=True)[-1].replace(b"L0001", b"L0002")[:-20])
+    done = line("undo", "--run", "q", "--yes")
+    assert (done.exit_code, line.exists(1), line.exists(2)) == (0, True, False)
+    assert f"{file.name} is cut off in record 3: read up to the one before it" in done.stdout

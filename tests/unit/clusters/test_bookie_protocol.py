@@ -1,0 +1,99 @@
+"""Frames, requests and responses of the bookies' wire protocol, as bytes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookwarden.clusters.bookkeeper.bookies.protocol import (
+    NO_LEDGER,
+    OK,
+    REFUSED,
+    FrameSplitter,
+    ReadEntry,
+    ReadLastConfirmed,
+    Request,
+    RequestEncoder,
+    Response,
+    StartTls,
+    decode_response,
+    frame_length,
+    status_name,
+)
+from bookwarden.errors import FormatError
+from bookwarden.wire.pb import bookie_protocol_pb2 as pb
+
+# Header (field 1): version 3, operation, transaction; then the body's field, 100, 104 or 106. A read has ledger id
+# (1) and entry id (2) and no field 100, its flags, nor 3, the master key: neither fencing nor writing can be asked.
+REQUESTS = [
+    (300, ReadEntry(5, 7), "00000010" + "0a070803100118ac02" + "a2060408051007"),
+    (1, ReadLastConfirmed(5), "0000000d" + "0a06080310071801" + "c206020805"),
+    (0, StartTls(), "0000000b" + "0a06080310091800" + "d20600"),
+]
+
+
+@pytest.mark.parametrize(("transaction", "request_", "frame"), REQUESTS)
+def test_requests_are_these_bytes(transaction: int, request_: Request, frame: str) -> None:
+    assert RequestEncoder().frame(transaction, request_).hex() == frame
+
+
+def test_an_encoder_that_was_used_leaves_nothing_in_the_next_request() -> None:
+    encoder = RequestEncoder()
+    encoder.frame(2**64 - 1, ReadEntry(2**63 - 1, 2**63 - 1))
+    assert encoder.frame(300, ReadEntry(5, 7)).hex() == REQUESTS[0][2]
+
+
+def frame_of(response: pb.Response) -> bytes:
+    content = response.SerializeToString()
+    return len(content).to_bytes(4, "big") + content
+
+
+def header(operation: pb.OperationType = pb.READ_ENTRY) -> pb.BKPacketHeader:
+    return pb.BKPacketHeader(version=pb.VERSION_THREE, operation=operation, txnId=9)
+
+
+def test_responses_are_decoded() -> None:
+    read = pb.ReadResponse(status=OK, ledgerId=5, entryId=7, body=b"packet")
+    assert decode_response(pb.Response(header=header(), status=OK, readResponse=read).SerializeToString()) == (
+        9,
+        Response(OK, b"packet"),
+    )
+    read = pb.ReadResponse(status=NO_LEDGER, ledgerId=5, entryId=7)
+    found = pb.Response(header=header(), status=NO_LEDGER, readResponse=read)
+    assert decode_response(found.SerializeToString()) == (9, Response(NO_LEDGER, b""))
+    lac = pb.ReadLacResponse(status=OK, ledgerId=5, lacBody=b"lac", lastEntryBody=b"last")
+    found = pb.Response(header=header(pb.READ_LAC), status=OK, readLacResponse=lac)
+    assert decode_response(found.SerializeToString()) == (9, Response(OK, b"last", b"lac"))
+    refused = pb.Response(header=header(), status=REFUSED)
+    assert decode_response(refused.SerializeToString()) == (9, Response(REFUSED, b""))
+    assert status_name(REFUSED) == "EUA"
+
+
+# The last is a whole response but for its status, 999, which no version has.
+NO_RESPONSES = [b"", b"HTTP/1.1 400 Bad Request", b"\x0a\x02\x08\x03", b"\x0a\x06\x08\x03\x10\x01\x18\x09\x10\xe7\x07"]
+
+
+@pytest.mark.parametrize("content", NO_RESPONSES)
+def test_what_is_no_response_is_refused(content: bytes) -> None:
+    with pytest.raises(FormatError, match="is it a bookie"):
+        decode_response(content)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(0, 400), max_size=12))
+def test_frames_are_the_same_however_the_stream_is_cut(contents: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(len(content).to_bytes(4, "big") + content for content in contents)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    splitter = FrameSplitter()
+    found = [frame for begin, end in itertools.pairwise(edges) for frame in splitter.feed(stream[begin:end])]
+    assert found == contents
+
+
+def test_another_protocol_is_found_out_by_its_first_bytes() -> None:
+    for head in (b"HTTP", b"SSH-", b"\xff\xff\xff\xff"):
+        with pytest.raises(FormatError, match="is it a bookie"):
+            FrameSplitter().feed(head + b"...")
+        with pytest.raises(FormatError, match="is it a bookie"):
+            frame_length(head)

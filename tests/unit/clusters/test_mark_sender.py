@@ -1,0 +1,116 @@
+"""Whole batches of marks: what one answer proves, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
+from bookwarden.errors import MarkingInterrupted
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.wire.avro import PendingDeletionCodec
+
+BATCH = 500
+
+
+class LastMessage:
+    """The id of a batch's last message, at a place of the batch."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def batch_index(self) -> int:
+        return self._place
+
+
+class ScriptedProducer:
+    """Answers what has a callback: `answers` for whole batches, in turn; everything else is confirmed."""
+
+    def __init__(self, answers: list[tuple[pulsar.Result, int] | BaseException]) -> None:
+        self._answers = answers
+        self.payloads: list[bytes] = []
+        self._without_callback = 0
+
+    def send_async(self, payload: bytes, callback: Callable[..., None] | None, **_: Any) -> None:
+        self.payloads.append(payload)
+        if callback is None:
+            self._without_callback += 1
+            return
+        if not self._without_callback:
+            callback(pulsar.Result.Ok, None)
+            return
+        self._without_callback = 0
+        answer = self._answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        callback(answer[0], LastMessage(answer[1]))
+
+
+class Sending:
+    """A sender whose producer is scripted; ``closed`` counts how often its producers were closed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: tuple[pulsar.Result, int] | BaseException) -> None:
+        self.producer = ScriptedProducer(list(answers))
+        self.closed = 0
+        monkeypatch.setattr(ConfirmedProducers, "producer", lambda *_: self.producer)
+        monkeypatch.setattr(ConfirmedProducers, "partitions", lambda _, topic: [topic])
+        monkeypatch.setattr(ConfirmedProducers, "close", lambda _: self._close())
+        self.sender = PendingDeletionSender(
+            PulsarConnection("pulsar://127.0.0.1:1", "http://127.0.0.1:1"), "persistent://t/n/d", PendingDeletionCodec()
+        )
+
+    def _close(self) -> None:
+        self.closed += 1
+
+
+def marks(count: int, topic: str = "t/n/persistent/orders") -> list[PendingDeletion]:
+    return [
+        PendingDeletion(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id, marked_at=1)
+        for ledger_id in range(count)
+    ]
+
+
+def test_one_answer_confirms_a_batch_that_went_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sending = Sending(monkeypatch, (pulsar.Result.Ok, BATCH - 1), (pulsar.Result.Ok, BATCH - 1))
+    assert sending.sender.send_all(marks(2 * BATCH + 7)) == [None] * (2 * BATCH + 7)
+    decode = PendingDeletionCodec().decode
+    assert [decode(payload).ledger_id for payload in sending.producer.payloads] == list(range(2 * BATCH + 7))
+    assert sending.closed == 0
+
+
+def test_a_batch_that_the_client_cut_counts_as_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sending = Sending(monkeypatch, (pulsar.Result.Ok, BATCH - 2), (pulsar.Result.Ok, BATCH - 1))
+    results = sending.sender.send_all(marks(2 * BATCH + 7))
+    assert all("in parts" in str(reason) for reason in results[:BATCH])
+    assert results[BATCH:] == [None] * (BATCH + 7)
+
+
+def test_a_batch_that_the_broker_refuses_fails_whole_and_the_next_call_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sending = Sending(monkeypatch, (pulsar.Result.Timeout, BATCH - 1), (pulsar.Result.Ok, BATCH - 1))
+    results = sending.sender.send_all(marks(2 * BATCH + 1))
+    assert [reason is None for reason in results] == [False] * BATCH + [True] * (BATCH + 1)
+    assert sending.closed == 1
+
+
+def test_an_interruption_within_a_batch_counts_whole_batches_and_leaves_nothing_in_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sending = Sending(monkeypatch, (pulsar.Result.Ok, BATCH - 1), KeyboardInterrupt())
+    with pytest.raises(MarkingInterrupted) as caught:
+        sending.sender.send_all(marks(2 * BATCH + 7))
+    assert (caught.value.confirmed, caught.value.total) == (BATCH, 2 * BATCH + 7)
+    assert sending.closed == 1
+
+
+def test_marks_too_long_for_a_whole_batch_are_confirmed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sending = Sending(monkeypatch)
+    count = BATCH + 3
+    assert sending.sender.send_all(marks(count, f"t/n/persistent/{'x' * 300}")) == [None] * count
+    assert len(sending.producer.payloads) == count

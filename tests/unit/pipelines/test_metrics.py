@@ -1,0 +1,134 @@
+"""What the metrics of both phases count, and that all series are there from the start."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.progress import Standing
+from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(f"bookwarden_{name}", labels)
+
+
+def test_every_series_of_the_sweep_is_zero_before_the_first_batch() -> None:
+    registry = SweepMetrics().registry
+    for kind in ("LEDGER", "OFFLOAD_LEDGER"):
+        for name in ("received", "acked", "max_retry"):
+            assert value(registry, f"pending_deletions_{name}_total", ledger_type=kind) == 0
+        assert value(registry, "ledgers_deleted_total", ledger_type=kind) == 0
+        assert value(registry, "ledger_deletions_failed_total", ledger_type=kind) == 0
+        assert value(registry, "pending_deletions_sent_total", ledger_type=kind, destination="retry") == 0
+        assert value(registry, "outcomes_total", ledger_type=kind, outcome="still referenced") == 0
+    for outcome in ("malformed", "poisonous"):
+        assert value(registry, "outcomes_total", ledger_type="unknown", outcome=outcome) == 0
+    assert value(registry, "batch_seconds_count") == 0
+
+
+def test_every_metric_and_every_outcome_is_in_the_documents() -> None:
+    metrics, marks = SweepMetrics(), CollectorRegistry()
+    metrics.show_migrations(dict)
+    MarkMetrics(marks)
+    told = (DOCS / "metrics.md").read_text()
+    for metric in (*metrics.registry.collect(), *marks.collect()):
+        if metric.name.startswith("bookwarden_"):
+            assert re.search(rf"`{metric.name}{'_total' if metric.type == 'counter' else ''}[`{{]", told), metric.name
+    outcomes = told.partition("| `bookwarden_outcomes_total`")[2].partition("\n| `")[0]
+    assert re.findall("`([a-z ]+)`", outcomes.partition("messages by")[2]) == [outcome.value for outcome in Outcome]
+    swept = (DOCS / "sweep.md").read_text()
+    assert [outcome.value for outcome in Outcome if f"\n### {outcome.value}\n" not in swept] == ["would delete"]
+
+
+def test_a_batch_counts_each_outcome_where_it_belongs() -> None:
+    metrics = SweepMetrics()
+    batch = [
+        ("deleted", "LEDGER", 5, 700),
+        ("deleted", "OFFLOAD_LEDGER", 2, 0),
+        ("retry", "LEDGER", 3, 0),
+        ("delayed", "LEDGER", 6, 0),
+        ("gave up", "OFFLOAD_LEDGER", 1, 0),
+        ("malformed", "", 4, 0),
+        ("poisonous", "LEDGER", 1, 0),
+    ]
+    metrics.count_batch(batch, 0.2)
+    registry = metrics.registry
+    assert value(registry, "pending_deletions_received_total", ledger_type="LEDGER") == 15
+    assert value(registry, "pending_deletions_received_total", ledger_type="unknown") == 4
+    assert value(registry, "pending_deletions_acked_total", ledger_type="OFFLOAD_LEDGER") == 3
+    assert value(registry, "ledgers_deleted_total", ledger_type="LEDGER") == 5
+    assert value(registry, "ledgers_deleted_total", ledger_type="OFFLOAD_LEDGER") == 2
+    assert value(registry, "ledger_bytes_deleted_total") == 700
+    assert value(registry, "ledger_deletions_failed_total", ledger_type="LEDGER") == 4
+    assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="dlq") == 1
+    assert value(registry, "ledger_deletions_failed_total", ledger_type="OFFLOAD_LEDGER") == 1
+    assert value(registry, "pending_deletions_max_retry_total", ledger_type="OFFLOAD_LEDGER") == 1
+    assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="retry") == 9
+    assert value(registry, "pending_deletions_sent_total", ledger_type="OFFLOAD_LEDGER", destination="dlq") == 1
+    assert value(registry, "pending_deletions_sent_total", ledger_type="unknown", destination="dlq") == 4
+    assert value(registry, "batch_seconds_count") == 1
+
+
+def test_a_dry_run_counts_what_it_judged_and_nothing_as_done() -> None:
+    metrics = SweepMetrics()
+    metrics.count_batch([("would delete", "LEDGER", 5, 700), ("retry", "LEDGER", 1, 0)], 0.2, dry_run=True)
+    registry = metrics.registry
+    assert value(registry, "pending_deletions_received_total", ledger_type="LEDGER") == 6
+    assert value(registry, "outcomes_total", ledger_type="LEDGER", outcome="would delete") == 5
+    assert value(registry, "pending_deletions_acked_total", ledger_type="LEDGER") == 0
+    assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="retry") == 0
+    assert value(registry, "ledger_deletions_failed_total", ledger_type="LEDGER") == 0
+
+
+def test_restarts_add_up_and_failures_in_a_row_end_with_the_first_success() -> None:
+    metrics = SweepMetrics()
+    registry = metrics.registry
+    assert (value(registry, "query_restarts_total"), value(registry, "query_consecutive_failures")) == (0, 0)
+    for in_a_row in (1, 2, 0, 1):
+        metrics.count_failures(in_a_row)
+    assert (value(registry, "query_restarts_total"), value(registry, "query_consecutive_failures")) == (3, 1)
+    metrics.count_failures(0)
+    assert value(registry, "query_consecutive_failures") == 0
+
+
+class HalfDeafBroker:
+    """Confirms every other mark."""
+
+    def send_all(self, marks: list[PendingDeletion]) -> list[str | None]:
+        return [None if number % 2 == 0 else "no answer" for number in range(len(marks))]
+
+
+def test_phase_one_counts_what_was_confirmed_and_what_was_not() -> None:
+    registry = CollectorRegistry()
+    marker = Marker(HalfDeafBroker(), on_report=MarkMetrics(registry).count)
+    assert value(registry, "pending_deletions_sent_total", ledger_type="OFFLOAD_LEDGER", destination="deletion") == 0
+    marks = [
+        PendingDeletion("t/n/persistent/orders", LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
+        for ledger_id in range(5)
+    ]
+    marker.mark(marks)
+    assert value(registry, "pending_deletions_sent_total", ledger_type="LEDGER", destination="deletion") == 3
+    assert value(registry, "marks_failed_total", ledger_type="LEDGER") == 2
+
+
+def test_the_state_of_each_store_in_a_migration_is_as_it_is_when_somebody_asks() -> None:
+    metrics = SweepMetrics()
+    standings = {"zk:z:2181": Standing(State.SERVING_SOURCE, "NOT_STARTED", None, False, 0.0, 0)}
+    metrics.show_migrations(lambda: standings)
+    at = {"store": "zk:z:2181"}
+    assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 1
+    assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 0
+    assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 0
+    standings["zk:z:2181"] = Standing(State.WAITING, "COPYING", "oxia://o:1/n", True, 12.5, 1)
+    assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 0
+    assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 1
+    assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 12.5

@@ -1,0 +1,80 @@
+"""What a sweep may ask of a metadata store is divided among its tasks; some stores take one task alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bookwarden.config import Settings, load_settings
+from bookwarden.context import has_one_writer
+from bookwarden.pipelines.sweep.query import LedgerDeletion, share_of_task
+from bookwarden.pipelines.sweep.supervisor import Pulse
+
+
+@pytest.mark.parametrize(("cores", "partitions", "share"), [(1, 4, 600), (2, 4, 300), (64, 4, 75), (64, 1, 300)])
+def test_the_tasks_that_run_at_once_share_the_limit(cores: int, partitions: int, share: float) -> None:
+    settings = load_settings(
+        overrides={
+            "metadata_store.max_requests_per_second": "600",
+            "deletion.two_phase_deletion_ledger_deletion_parallelism": str(partitions),
+        }
+    )
+    divided = share_of_task(settings, cores, one_writer=False)
+    assert divided.metadata_store.max_requests_per_second == share
+    store = settings.metadata_store.model_copy(update={"max_requests_per_second": share})
+    assert divided == settings.model_copy(update={"metadata_store": store})
+
+
+def test_without_a_limit_there_is_nothing_to_divide() -> None:
+    settings = load_settings()
+    assert share_of_task(settings, 4, one_writer=False) is settings
+
+
+OXIA, ZOOKEEPER = "oxia://o:6648/default", "zk:z:2181"
+
+
+def on(url: str, **others: str) -> Settings:
+    return load_settings(overrides={"metadata_store.urls": f"['{url}']", **others})
+
+
+@pytest.mark.parametrize(
+    ("settings", "one"),
+    [
+        (on(OXIA), True),
+        (on(OXIA, **{"metadata_store.oxia_concurrent_writers": "true"}), False),
+        (on(ZOOKEEPER), False),
+        (on(ZOOKEEPER, **{"metadata_store.bookkeeper_url": OXIA}), True),
+        (on(ZOOKEEPER, **{"metadata_store.bookkeeper_url": f"metadata-store:{OXIA}"}), True),
+        (on(OXIA, **{"metadata_store.bookkeeper_url": ZOOKEEPER}), True),
+    ],
+    ids=[
+        "on Oxia",
+        "on an Oxia that can do it",
+        "on ZooKeeper",
+        "with BookKeeper's metadata in Oxia",
+        "with BookKeeper's metadata in Oxia by its own setting",
+        "with BookKeeper's metadata in ZooKeeper",
+    ],
+)
+def test_one_task_alone_deletes_where_metadata_is_in_oxia(settings: Settings, one: bool) -> None:
+    assert has_one_writer(settings) is one
+
+
+def test_a_task_that_is_alone_has_the_whole_limit() -> None:
+    settings = on(OXIA, **{"metadata_store.max_requests_per_second": "600"})
+    assert share_of_task(settings, 4, one_writer=True) is settings
+
+
+@pytest.mark.parametrize(("many_may", "outdated"), [("false", True), ("true", False)])
+def test_a_query_of_many_tasks_is_outdated_once_its_ledgers_moved_to_where_one_may_write(
+    many_may: str, outdated: bool
+) -> None:
+    spark: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None))
+    moved_to: list[str | None] = [None]
+    settings = on(ZOOKEEPER, **{"metadata_store.oxia_concurrent_writers": many_may})
+    query = LedgerDeletion(spark, settings, Pulse(), moved_to=lambda: moved_to[0])
+    assert not query.is_outdated
+    moved_to[0] = OXIA
+    assert query.is_outdated is outdated
