@@ -63,7 +63,7 @@ wheel: $(STAMP)
 	@$(BIN)/python -m build --outdir dist .
 
 soak: $(STAMP)
-	@exec $(BIN)/python -m tests.simulation --steps $(or $(STEPS),1000000) $(if $(FROM),--from $(FROM))
+	@PYTHONPATH=tests exec $(BIN)/python -m simulation --steps $(or $(STEPS),1000000) $(if $(FROM),--from $(FROM))
 
 archive: $(STAMP)
 	@exec $(BIN)/python -m bookwarden.pipelines.archive

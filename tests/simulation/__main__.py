@@ -13,7 +13,7 @@ from .script import FEATURES, KINDS
 
 def main() -> int:
     """Play what was asked for; 1 if something was violated."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play the life of this number only")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first number, without --seed")
     parser.add_argument("--steps", type=int, default=20_000, help="operations of that life, or of all together")

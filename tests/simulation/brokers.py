@@ -364,16 +364,6 @@ def count_back(world: World, rng: Random) -> None:
     world.write_counter()
 
 
-def move_metadata(world: World, rng: Random) -> None:
-    """Move the metadata as PIP-454 does, to where nodes, their versions and times, and ids begin anew."""
-    # A copy of a node that lost its bytes looks like one that never had any (docs/safety.md, What is left).
-    if any(world.nodes.is_emptied(topic.path) for topic in world.topics()):
-        return
-    world.nodes.make_anew()
-    world.next_id = 1
-    world.write_counter()
-
-
 def count_on(world: World) -> None:
     """Put the counter behind all ledgers, as an operator does with `metadata-migration counters`."""
     world.next_id = max([world.next_id, *(ledger_id + 1 for ledger_id in world.ledgers)])

@@ -44,6 +44,8 @@ class Nodes(MemoryStore):
         super().__init__(clock)
         self._truth = clock
         self.hidden: set[str] = set()
+        # What the product's sessions go through while the metadata moves.
+        self.served_by: MetadataStore | None = None
 
     def snapshot(self) -> Nodes:
         """Copy what is there now."""
@@ -52,6 +54,10 @@ class Nodes(MemoryStore):
         copy._children = {path: set(names) for path, names in self._children.items()}
         copy._sequences = dict(self._sequences)
         return copy
+
+    def items(self) -> list[tuple[str, Versioned]]:
+        """Return all nodes, by path."""
+        return sorted(self._nodes.items())
 
     def number(self, path: str, following: int) -> None:
         """Set which number the next sequential node directly below gets."""
@@ -198,10 +204,11 @@ class Session(MetadataStore):
 
     def sync(self) -> None:
         self._pass("sync")
-        if self.faults.troubles.lags:
+        self._seen = None
+        if self._nodes.served_by is not None:
+            self._nodes.served_by.sync()
+        elif self.faults.troubles.lags:
             self.fall_behind()
-        else:
-            self._seen = None
 
     def delete_many(
         self,
@@ -214,32 +221,32 @@ class Session(MetadataStore):
         pairs = [(self._full(path), version) for path, version in expected]
         self._on_delete(pairs)
         if not self.faults.breaks():
-            results = self._nodes.delete_many(pairs, conditions=conditions)
+            results = self._store.delete_many(pairs, conditions=conditions)
         else:
             # The connection breaks somewhere in the middle; nobody knows what was done.
             demanded = conditions or [()] * len(pairs)
             through = [both for both in zip(pairs, demanded, strict=True) if self.faults.happens(0.5)]
-            self._nodes.delete_many([pair for pair, _ in through], conditions=[one for _, one in through])
+            self._store.delete_many([pair for pair, _ in through], conditions=[one for _, one in through])
             results = [DeleteResult.UNKNOWN] * len(pairs)
         self.faults.step()
         return results
 
     def put(self, path: str, value: bytes, version: int) -> int:
-        return self._write(lambda: self._nodes.put(self._full(path), value, version))
+        return self._write(lambda: self._store.put(self._full(path), value, version))
 
     def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
         # Undo creates from threads: what goes wrong must not depend on their order.
         if self.faults.in_thread(f"before {path}"):
             raise StoreUnavailableError("the connection broke before a node was created")
-        self._nodes.create(self._full(path), value, make_parents=make_parents)
+        self._store.create(self._full(path), value, make_parents=make_parents)
         if self.faults.in_thread(f"after {path}"):
             raise OutcomeUnknownError("the connection broke while a node was created")
 
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        return self._nodes.watch(self._full(path), changed)
+        return self._store.watch(self._full(path), changed)
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
-        return self._nodes.ephemeral_sequential(self._full(prefix), value).removeprefix(self._chroot)
+        return self._store.ephemeral_sequential(self._full(prefix), value).removeprefix(self._chroot)
 
     def next_number(self, path: str) -> int:
         self._pass("numbering")
@@ -251,8 +258,12 @@ class Session(MetadataStore):
     def _full(self, path: str) -> str:
         return self._chroot + path if path != "/" else self._chroot or "/"
 
-    def _read(self) -> Nodes:
-        return self._nodes if self._seen is None else self._seen
+    @property
+    def _store(self) -> MetadataStore:
+        return self._nodes.served_by or self._nodes
+
+    def _read(self) -> MetadataStore:
+        return self._store if self._seen is None or self._nodes.served_by else self._seen
 
     def _pass(self, what: str) -> None:
         self.faults.step()

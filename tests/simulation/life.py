@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -33,6 +35,7 @@ from .channel import Sender, Topics
 from .faults import CALM, Faults, Killed, Session, Troubles
 from .journal import MemoryJournal
 from .model import Topic, World
+from .moving import Move
 from .nodes import path_of_ledger
 from .scanning import Plans, Roots, Scan, identity_of, require_all_roots, scan
 from .sweeping import Deployment, Sweeper
@@ -74,6 +77,7 @@ class Life:
         self.journal = MemoryJournal(self.world.clock)
         self.sweeper = Sweeper(self.world, self.topics, self.journal, deployment, self._look_for_others)
         self.plans = Plans()
+        self._meanwhile = self._brokers_go_on
         self.told: list[str] = []
 
     def _found_clusters(self, rng: Random) -> None:
@@ -101,7 +105,30 @@ class Life:
         """Carry out a batch."""
         self.sweeper.run(rng.randrange(2**32), troubles, self._interleave)
 
+    def move_metadata(self, rng: Random, troubles: Troubles) -> None:
+        """Move the metadata as PIP-454 does, to where nodes, their versions and times, and ids begin anew."""
+        # A copy of a node that lost its bytes looks like one that never had any (docs/safety.md, What is left).
+        if any(self.world.nodes.is_emptied(topic.path) for topic in self.world.topics()):
+            return
+        # A lagging server is one of the source's, and of a store that does not move.
+        troubles = replace(troubles, lags=False, interleaved=0.05)
+        with closing(Move(self.world, rng)) as move:
+            self._meanwhile = move.go_on
+            try:
+                while not move.is_over:
+                    rng.choice(_WHILE_MOVING)(self, rng, troubles)
+                    self.check()
+                    if rng.random() < 0.3:
+                        move.restart()
+                    move.go_on(rng)
+                rng.choice(_WHILE_MOVING)(self, rng, troubles)
+            finally:
+                self._meanwhile = self._brokers_go_on
+
     def _interleave(self, rng: Random) -> None:
+        self._meanwhile(rng)
+
+    def _brokers_go_on(self, rng: Random) -> None:
         operation, feature = rng.choice(_UNDER_A_READER)
         if not feature or feature in self.features:
             operation(self.world, rng)
@@ -270,6 +297,17 @@ class Life:
                 raise Violation("stuck", f"the sweep does not get past a batch: {self.sweeper.last_failure}")
             if not self.topics.due():
                 self.world.advance(600.0)
+
+
+# What an operator may do, or the sweep does, while brokers write nothing.
+_WHILE_MOVING: tuple[Callable[[Life, Random, Troubles], object], ...] = (
+    Life.sweep,
+    Life.sweep,
+    Life.scan,
+    Life.apply,
+    Life.undo,
+    Life.mark_by_id,
+)
 
 
 class _Cluster:

@@ -166,9 +166,9 @@ class World:
         self._later.append(_Later(self.clock.now + delay, self._numbers, action))
 
     def advance(self, seconds: float) -> None:
-        """Let true time pass, and do what falls due meanwhile."""
+        """Let true time pass, and do what falls due meanwhile; while the metadata moves, brokers wait."""
         end = self.clock.now + seconds
-        while True:
+        while self.nodes.served_by is None:
             due = [later for later in self._later if later.due <= end]
             if not due:
                 break

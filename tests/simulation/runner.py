@@ -24,7 +24,7 @@ class Failure(NamedTuple):
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed} fails: {self.violation}",
-            f"replay: python -m tests.simulation --seed {self.seed} --steps {self.steps}"
+            f"replay: PYTHONPATH=tests .venv/bin/python -m simulation --seed {self.seed} --steps {self.steps}"
             + "".join(f" --without {name!r}" for name in sorted(FEATURES - self.features))
             + "".join(f" --often {name!r}" for name in sorted(self.often)),
             f"smallest script, {len(self.small)} operations:",

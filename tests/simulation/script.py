@@ -100,7 +100,7 @@ KINDS: dict[str, _Kind] = {
     "lose copy": _Kind(3, _of_world(brokers.lose_copy), "offload"),
     "rescue": _Kind(1, _of_world(brokers.rescue), "rescue"),
     "count back": _Kind(1, _of_world(brokers.count_back), "ids again"),
-    "move metadata": _Kind(1, _of_world(brokers.move_metadata), "moved metadata"),
+    "move metadata": _Kind(1, _troubled(Life.move_metadata), "moved metadata"),
     "broker clock": _Kind(1, _of_world(brokers.jump_broker_clock), "broker clocks"),
     "sweeper clock": _Kind(1, _turn_sweepers_clock, "clocks"),
     "slow producer": _Kind(3, _mark_with_a_slow_clock, "producers' clocks"),

@@ -17,6 +17,8 @@ from bookwarden.deletion.undo.operation import Undo
 from bookwarden.ledgers.metadata import DeleteResult, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.metastore.following.phases import MOVED
+from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.pipelines.sweep import outcome_table
 from bookwarden.wire import pending_deletion_fields
 
@@ -120,6 +122,15 @@ def _not_cut_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Isolation, "carry_out", all_or_nothing)
 
 
+def _writes_the_source(patch: pytest.MonkeyPatch) -> None:
+    write = MigratingStore._write
+
+    def at_once(store: MigratingStore, call: Any) -> Any:
+        return write(store, call) if store.state in MOVED else call(store._progress.source)
+
+    patch.setattr(MigratingStore, "_write", at_once)
+
+
 _FORGED = ("roll over", "trim", "switch cursor", "forge", "mark by id", "sweep")
 
 HOLES = {
@@ -136,5 +147,8 @@ HOLES = {
     "a replay sends the same retries and letters again": Hole(_sent_again, "again", (), ("forge", "mark topic")),
     "a mark of a time that no clock tells is taken": Hole(_any_time, "stuck", ("forged times",)),
     "nobody thought of what a mark says": Hole(_unthought_of, "poison", ()),
+    "what is written does not wait for the end of a move": Hole(
+        _writes_the_source, "unsaved", ("moved metadata",), ("move metadata", "mark by id")
+    ),
     "a mark that fails is not cut out of its batch": Hole(_not_cut_out, "stuck", ()),
 }
