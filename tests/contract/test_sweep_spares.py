@@ -8,7 +8,7 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, UnknownReferences
+from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, SchemaHolder, UnknownReferences
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
@@ -118,6 +118,22 @@ def test_a_ledger_that_another_topic_lists_is_spared_whoever_made_it(connect_eac
     # What it lists is read anew each time, whenever the last look at all topics was.
     site.population.names(rescuer, [600])
     assert site.outcomes(owner, 501) == [Outcome.DELETED]
+
+
+@pytest.mark.parametrize(
+    ("owner", "listed"),
+    [(SchemaHolder("t/lists/orders"), 601), (CursorHolder("t/lists/persistent/others", "sub"), 603)],
+    ids=["schema", "cursor"],
+)
+def test_a_ledger_that_a_topic_lists_is_spared_though_its_metadata_calls_it_one_of_another_kind(
+    connect_each: Connect, owner: SchemaHolder | CursorHolder, listed: int
+) -> None:
+    site, topic = SweptStore(connect_each(), shadow_refresh=60), ManagedLedgerHolder("t/lists/persistent/orders")
+    site.ledgers(owner, listed, listed + 1)
+    site.population.names(topic, [listed])
+    rows = site.sweep(owner, listed, listed + 1)
+    assert [row.outcome for row in rows.values()] == [Outcome.STILL_REFERENCED, Outcome.DELETED]
+    assert topic.name in rows[listed].reason
 
 
 def test_a_node_that_the_store_refuses_to_show_concerns_its_own_holder(connect: StoreMaker) -> None:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from random import Random
 
-from bookwarden.metastore.following.flag import COORDINATOR_PATH
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
+from bookwarden.metastore.following.readings import COORDINATOR_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from servers import scripted_migration

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 from uuid import UUID
 
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
@@ -46,6 +47,13 @@ logger = logging.getLogger(__name__)
 _OfRoots = Sequence[NodeReferences | None]
 
 
+class _Needed(NamedTuple):
+    """The nodes that may refer to a holder's ledgers: its own, the first above all, and those of other topics."""
+
+    own: tuple[ReferenceNode, ...]
+    others: tuple[ManagedLedgerNode, ...]
+
+
 class MetadataReferences:
     """Reads what holders name; a ledger counts as referenced if any of the metadata roots says so.
 
@@ -80,24 +88,23 @@ class MetadataReferences:
     ) -> Mapping[Holder, References]:
         """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
 
-        A managed ledger that listed one of these ``ledgers`` at the last look for shadows is read like a shadow.
+        A managed ledger that listed one of these ``ledgers`` at the last look for shadows is read like a shadow, also
+        where the holder is no managed ledger: what a ledger's metadata says of its holder may be of another ledger.
 
         Raises StoreError when a metadata root does not answer, or is no Pulsar's: then nothing is known of anybody.
         """
         references: dict[Holder, References] = {}
-        nodes: dict[Holder, tuple[ReferenceNode, ...]] = {}
+        nodes: dict[Holder, _Needed] = {}
         distinct = list(dict.fromkeys(holders))
-        shadows = [root.known() for root in self._shadows] if _any_topic(distinct) else []
+        shadows = [root.known() for root in self._shadows] if ledgers or _any_topic(distinct) else []
         doubts = self._told([doubt for root in shadows for doubt in root.doubts])
         for holder in distinct:
             try:
-                nodes[holder] = (
-                    *_nodes_of(holder),
-                    *_nodes_of_others(holder, shadows, (ledgers or {}).get(holder, ())),
-                )
+                own = _nodes_of(holder)
+                nodes[holder] = _Needed(own, _nodes_of_others(holder, own, shadows, (ledgers or {}).get(holder, ())))
             except FormatError as error:
                 references[holder] = UnknownReferences(str(error))
-        distinct_nodes = list(dict.fromkeys(chain.from_iterable(nodes.values())))
+        distinct_nodes = list(dict.fromkeys(chain.from_iterable(chain(*nodes.values()))))
         for holder, path in _of_two_kinds(nodes, distinct_nodes):
             references[holder] = UnknownReferences(f"{path} would be the node of a topic and that of a cursor at once")
             del nodes[holder]
@@ -110,7 +117,7 @@ class MetadataReferences:
             if elsewhere is not None and isinstance(found, LiveReferences):
                 found = UnknownReferences(f"{elsewhere}: it may be a shadow topic, of this topic too", elsewhere=True)
             elif isinstance(found, LiveReferences):
-                demanded = tuple(chain.from_iterable(conditions.get(node.path, ()) for node in needed))
+                demanded = tuple(chain.from_iterable(conditions.get(node.path, ()) for node in chain(*needed)))
                 found = replace(found, conditions=demanded) if demanded else found
             references[holder] = found
         return references
@@ -147,33 +154,35 @@ class MetadataReferences:
                         conditions[node.path].append(Condition(f"{seen_from}{node.path}", value.version))
         return index, conditions
 
-    def _references(self, holder: Holder, needed: Sequence[ReferenceNode], index: ReferenceIndex) -> References:
-        found = [index.at(node.path) for node in needed]
-        for root in zip(*found, strict=True):
-            for node in root:
+    def _references(self, holder: Holder, needed: _Needed, index: ReferenceIndex) -> References:
+        own = [index.at(node.path) for node in needed.own]
+        others = [index.at(node.path) for node in needed.others]
+        for of_others, found in ((False, own), (True, others)):
+            for node in chain.from_iterable(zip(*found, strict=True)):
                 if node is not None and node.doubt is not None:
-                    of_others = isinstance(holder, ManagedLedgerHolder) and node.path != needed[0].path
                     return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}", elsewhere=of_others)
-        own, *others = found
-        exists = any(node is not None for node in own)
+        references = self._own_references(holder, own, others)
+        return replace(references, shadows=_shadow_lists(needed.others, others)) if others else references
+
+    def _own_references(self, holder: Holder, own: Sequence[_OfRoots], others: Sequence[_OfRoots]) -> LiveReferences:
+        exists = any(node is not None for node in own[0])
         if isinstance(holder, ManagedLedgerHolder):
-            lists = [node for root in found for node in root if node is not None]
+            lists = [node for root in chain(own, others) for node in root if node is not None]
             return LiveReferences(
-                _named(own),
+                _named(own[0]),
                 exists,
-                shadows=_shadow_lists(needed[1:], others),
-                offloaded=_offloaded(found),
+                offloaded=_offloaded([*own, *others]),
                 with_copies=tuple(chain.from_iterable(node.with_copies for node in lists)),
                 left_behind=_left_behind(lists),
                 puzzling=frozenset(chain.from_iterable(node.puzzling for node in lists)),
-                names_nothing=any(node is not None and not node.ledger_ids for node in own),
+                names_nothing=any(node is not None and not node.ledger_ids for node in own[0]),
             )
-        named = _named(chain(*found))
+        named = _named(chain(*own))
         if isinstance(holder, CompactedHolder):
-            return self._unnamed_uses.of_compacted(holder, named, _cursors(*found))
+            return self._unnamed_uses.of_compacted(holder, named, _cursors(*own))
         if isinstance(holder, BucketHolder):
-            listed = {number: node.ledger_ids for number, node in enumerate(found[1]) if node is not None}
-            return self._unnamed_uses.of_buckets(holder, named, _cursors(*found), listed)
+            listed = {number: node.ledger_ids for number, node in enumerate(own[1]) if node is not None}
+            return self._unnamed_uses.of_buckets(holder, named, _cursors(*own), listed)
         return LiveReferences(named, exists)
 
 
@@ -195,14 +204,14 @@ def _any_topic(holders: Sequence[Holder]) -> bool:
     return any(isinstance(holder, ManagedLedgerHolder) for holder in holders)
 
 
-def _of_two_kinds(
-    nodes: Mapping[Holder, Sequence[ReferenceNode]], distinct: Sequence[ReferenceNode]
-) -> list[tuple[Holder, str]]:
+def _of_two_kinds(nodes: Mapping[Holder, _Needed], distinct: Sequence[ReferenceNode]) -> list[tuple[Holder, str]]:
     """Find the holders one of whose nodes another holder takes for something else, as a topic "persistent" allows."""
     counts = Counter(node.path for node in distinct)
     if len(counts) == len(distinct):
         return []
-    found = ((holder, node.path) for holder, needed in nodes.items() for node in needed if counts[node.path] > 1)
+    found = (
+        (holder, node.path) for holder, needed in nodes.items() for node in chain(*needed) if counts[node.path] > 1
+    )
     return list(dict(found).items())
 
 
@@ -223,23 +232,21 @@ def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
 
 
 def _nodes_of_others(
-    holder: Holder, shadows: Sequence[Shadows], ledger_ids: Iterable[int]
+    holder: Holder, own: Sequence[ReferenceNode], shadows: Sequence[Shadows], ledger_ids: Iterable[int]
 ) -> tuple[ManagedLedgerNode, ...]:
-    """Name the nodes of the shadows of a topic, and of whoever else lists one of these ledgers."""
-    if not shadows or not isinstance(holder, ManagedLedgerHolder):
-        return ()
-    names = dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
+    """Name the nodes of the shadows of a topic, and of whatever other topic lists one of these ledgers."""
+    names: dict[str, None] = {}
+    if isinstance(holder, ManagedLedgerHolder):
+        names |= dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
     names |= dict.fromkeys(name for root in shadows for ledger_id in ledger_ids for name in root.listed.of(ledger_id))
-    return tuple(managed_ledger_node(name) for name in names if name != holder.name)
+    return tuple([node for node in map(managed_ledger_node, names) if node not in own])
 
 
-def _doubt_elsewhere(
-    holder: Holder, needed: Sequence[ReferenceNode], doubts: Sequence[ShadowDoubt]
-) -> ShadowDoubt | None:
+def _doubt_elsewhere(holder: Holder, needed: _Needed, doubts: Sequence[ShadowDoubt]) -> ShadowDoubt | None:
     """Find a doubt about another's node than the topic's own, which was just read."""
     if not isinstance(holder, ManagedLedgerHolder):
         return None
-    return next((doubt for doubt in doubts if doubt.path != needed[0].path), None)
+    return next((doubt for doubt in doubts if doubt.path != needed.own[0].path), None)
 
 
 def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
