@@ -73,7 +73,7 @@ class CountersContext(Resources):
         count_up: bool = False,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Let the target's counters pass all that was given.
+        """Advance the target's counters past all that was given.
 
         ``progress`` is told of a counter's number on the way. Without ``count_up`` they are behind still where the
         target's servers are older than 0.15, which let nobody set them. Raises NotFoundError if the target lacks one.

@@ -90,7 +90,7 @@ class VerificationContext(Resources):
         sink: DifferenceSink = lambda _: None,
         progress: Callable[[int], object] = lambda _: None,
     ) -> Comparison:
-        """Give what compares both stores, of what a copy has; reads only."""
+        """Return what compares both stores, of what a copy has; reads only."""
         return Comparison(
             self._source,
             self._target,
@@ -107,7 +107,7 @@ class VerificationContext(Resources):
 
 
 def former_store(settings: Settings) -> str:
-    """Name the store that a migration moves, or moved: the only one of the settings; ConfigError if that is no such."""
+    """Return the store that a migration moves, or moved: the settings' only one; ConfigError if that is no such."""
     urls = settings.metadata_store.urls
     if len(urls) > 1:
         raise ConfigError(f"metadata_store.urls names {len(urls)} stores: say with --source which was migrated")

@@ -64,7 +64,7 @@ class MigrationControl(Resources):
         return Look(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
 
     def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
-        """Say how much of the source is in the target, by the survey's sample; None where the target tells nothing."""
+        """Return how much of the source the target has, by the survey's sample; None where the target tells nothing."""
         if not found.sample or target_url is None or time.monotonic() < self._target_avoided_until:
             return None
         try:
@@ -155,7 +155,7 @@ class MigrationControl(Resources):
         return tuple(name for name in (*writable, *read_only) if name != "readonly"), tuple(known)
 
     def _not_taking_part(self, found: Survey, registered: list[Participant]) -> dict[int | None, tuple[str, ...]]:
-        """Name the sessions that keep nodes and have not registered, if they still keep them."""
+        """Return the sessions that keep nodes and have not registered, if they still keep them."""
         taking_part = {one.session for one in registered}
         left: dict[int | None, tuple[str, ...]] = {}
         for session, paths in found.sessions.items():

@@ -1,4 +1,4 @@
-"""Which process a process id means, for an id is reused and an id with its start time is not; who started whom."""
+"""Processes, identified by id and start time, since ids are reused; and the descendants of one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProcessIdentity:
     started: str
 
     def is_alive(self) -> bool:
-        """Say whether exactly this process still runs; one that ended but was not reaped does not."""
+        """Return whether exactly this process still runs; one that ended but was not reaped does not."""
         return start_of(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> bool:
@@ -43,7 +43,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Name the process and all that descend from it now; the process alone where there is no /proc."""
+    """List the process and all that descend from it now; the process alone where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -56,7 +56,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def process_ids_of() -> str:
-    """Name the space that this process's ids are from, as an opaque text: no other machine or container has it."""
+    """Return the space that this process's ids are from, as an opaque text: no other machine or container has it."""
     try:
         return f"{socket.gethostname()}:{_boot()}:{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -70,7 +70,7 @@ def described_here() -> dict[str, Any]:
 
 
 def has_certainly_ended(described: Mapping[str, Any]) -> bool:
-    """Say whether a described process ended: it ran on this machine, among the processes that are seen from here."""
+    """Return whether a described process ended: it ran on this machine, among the processes that are seen from here."""
     try:
         process = ProcessIdentity(described["pid"], described["started"])
         return bool(described["ids"] == process_ids_of()) and not process.is_alive()

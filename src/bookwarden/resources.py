@@ -12,7 +12,7 @@ class Closeable(Protocol):
     """What holds a connection, a session or a file."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
 
 
 CloseableT = TypeVar("CloseableT", bound=Closeable)

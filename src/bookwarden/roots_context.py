@@ -105,7 +105,7 @@ def _roots_seen(ensemble: _Ensemble, store: MetadataStore, notes: list[str], *, 
 
 
 def _told_of(settings: Settings, metadata: MetadataContext, url: str, root: MetadataStore) -> str:
-    """Say what a root is that the settings do not name; RefusedError where it shares the BookKeeper, or may."""
+    """Describe a root that the settings do not name; RefusedError where it shares the BookKeeper, or may."""
     allowed = settings.metadata_store.allow_unseen_roots
     try:
         sample = sample_root(root)
@@ -119,7 +119,7 @@ def _told_of(settings: Settings, metadata: MetadataContext, url: str, root: Meta
 def judged(
     url: str, sample: RootSample, catalog: ReadsLedgers, ours: Mapping[str, MetadataStore], *, allowed: bool
 ) -> str:
-    """Say what a root is, of which this is a sample; RefusedError where it shares the BookKeeper, or may."""
+    """Describe the root of which this is a sample; RefusedError where it shares the BookKeeper, or may."""
     looked_up, evidence = shared_ledger(sample.ledgers, catalog, ours)
     if evidence is not None:
         raise RefusedError(
@@ -140,7 +140,7 @@ def judged(
 
 
 def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
-    """Say why nothing can be concluded of a root; nothing where something can."""
+    """Explain why nothing can be concluded of a root; "" where something can."""
     if not looked_up.ledgers and not sample.whole:
         return "it could not be seen whether it names ledgers"
     if looked_up.ledgers < _FEW and not sample.whole:
@@ -151,7 +151,7 @@ def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
 
 
 def _clusters_told_of(settings: Settings, roots: Mapping[str, MetadataStore]) -> Iterator[str]:
-    """Tell of clusters that the roots know, where these are more than the roots: some are for geo-replication."""
+    """Yield a warning where the roots know more clusters than there are roots: some are for geo-replication."""
     names = sorted({name for store in roots.values() for name in store.children_of("/admin/clusters")} - {"global"})
     if len(names) > len({split_chroot(url) for url in settings.metadata_store.urls}):
         yield (

@@ -40,7 +40,7 @@ from bookwarden.wire.avro import PendingDeletionCodec
 
 
 def guard_limits_of(settings: Settings) -> GuardLimits:
-    """Give the limits of the orphan scan's plans."""
+    """Return the limits of the orphan scan's plans."""
     orphans = settings.orphans
     return GuardLimits(
         min_age_ms=round(orphans.min_age_days * 86_400_000),
@@ -138,15 +138,15 @@ class ScanContext(Resources):
             return {"the broker": broker_clock(admin)}
 
     def tenants(self) -> frozenset[str]:
-        """Name the tenants that have policies in any metadata root."""
+        """List the tenants that have policies in any metadata root."""
         return frozenset().union(*(known_tenants(store) or () for store in self.metadata.stores.values()))
 
     def namespaces(self) -> frozenset[str]:
-        """Name the namespaces that have policies in any metadata root."""
+        """List the namespaces that have policies in any metadata root."""
         return frozenset().union(*(known_namespaces(store) or () for store in self.metadata.stores.values()))
 
     def still_named(self, references: Sequence[ListedReference]) -> list[ListedReference]:
-        """Give those whose places still name their ledgers; StoreError where a root does not answer."""
+        """Return those whose places still name their ledgers; StoreError where a root does not answer."""
         found: list[ListedReference] = []
         for root in dict.fromkeys(reference.root for reference in references):
             of_root = [reference for reference in references if reference.root == root]

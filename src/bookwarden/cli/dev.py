@@ -140,7 +140,7 @@ def _start_what_does_not_run(cluster: DevCluster, invocation: Invocation) -> Non
 
 
 def settings_of(cluster: DevCluster) -> dict[str, Any]:
-    """Give the settings with which bookwarden works on this cluster; what it keeps lies in the cluster's home."""
+    """Return the settings with which bookwarden works on this cluster; what it keeps lies in the cluster's home."""
     state = cluster.home / "sweep"
     return {
         "pulsar": _pulsar_settings(cluster.connection()),

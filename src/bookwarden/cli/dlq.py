@@ -92,7 +92,7 @@ _limit = click.option("--limit", type=click.IntRange(min=1), help="At most so ma
 
 
 def _taking(command: Callable[..., None]) -> Any:
-    """Give a command the arguments that say which dead letters it takes, as one Choice."""
+    """Add the options that choose dead letters to a command, as one Choice."""
 
     @_ids
     @_all

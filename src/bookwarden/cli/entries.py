@@ -1,4 +1,4 @@
-"""How a ledger's entries are written to the standard output: payloads are bytes, and stay what they are."""
+"""Output of a ledger's entries: payloads are bytes, and stay what they are."""
 
 from __future__ import annotations
 

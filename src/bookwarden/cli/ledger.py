@@ -42,7 +42,7 @@ def ledger() -> None:
 @_everywhere
 @pass_invocation
 def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
-    """Say what a ledger is, and whether the sweep would delete it.
+    """Show what a ledger is, and whether the sweep would delete it.
 
     Shows what BookKeeper knows of it, whether its holder refers to it, and what the sweep would do with a mark of it,
     and why. Changes nothing.

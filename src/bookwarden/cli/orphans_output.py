@@ -1,4 +1,4 @@
-"""How plans of orphan scans, and what became of them, are told to people and programs."""
+"""Output of plans of orphan scans, and of what became of them, for people and programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe_plan(
     applied: tuple[ApplyProgress, ApplyProgress] | None = None,
     notes: Sequence[str] = (),
 ) -> Document:
-    """Tell what a scan found, and what its plan would do; how far its ledgers and its copies were ``applied``.
+    """Describe what a scan found, and what its plan would do; how far its ledgers and its copies were ``applied``.
 
     ``notes`` are what an operator should look at besides.
     """
@@ -98,7 +98,7 @@ def describe_plans(
 
 
 def describe_applied(result: ApplyResult, copies: ApplyResult | None = None, refused: str = "") -> Document:
-    """Tell what became of a plan's ledgers, and of its offloaded copies, or why these were refused."""
+    """Describe what became of a plan's ledgers, and of its offloaded copies, or why these were refused."""
     parts = _applied("ledger", result)
     data: dict[str, Any] = {**_fields(result), "done": result.done, "left": result.left}
     if copies is not None:

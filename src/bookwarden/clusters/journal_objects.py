@@ -51,11 +51,11 @@ class S3Objects:
             raise self._translate(error, "written", ": nothing is deleted until it can") from error
 
     def names(self) -> list[str]:
-        """Name the journal's objects, oldest first."""
+        """List the journal's objects, oldest first."""
         return [name for name in self.names_from("") if name.endswith(_SUFFIX)]
 
     def names_from(self, beginning: str) -> list[str]:
-        """Name all objects whose names begin so, in their order."""
+        """List all objects whose names begin so, in their order."""
         found: list[str] = []
         prefix = self._prefix + beginning
         try:

@@ -146,7 +146,7 @@ def reason_group(reason: str) -> str:
 
 
 def has_reason(letter: DeadLetter, text: str) -> bool:
-    """Say whether a dead letter's reason, or the kind of it, contains the text."""
+    """Return whether a dead letter's reason, or the kind of it, contains the text."""
     return text in letter.reason or text in reason_group(letter.reason)
 
 

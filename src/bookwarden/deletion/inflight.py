@@ -1,4 +1,4 @@
-"""What is in flight: pending deletions that are marked and not yet done, read off the backlog of the subscription."""
+"""In flight: pending deletions that are marked and not yet done, read off the backlog of the subscription."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BacklogReader(Protocol):
     """Reads the backlog of a subscription; each call may raise PulsarError or NotFoundError."""
 
     def partitions(self, topic: str) -> list[str]:
-        """Name the partitions in order; a topic without partitions is its own only one."""
+        """List the partitions in order; a topic without partitions is its own only one."""
 
     def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
         """Count the messages behind the subscription's position, looking into at most so many entries."""

@@ -1,4 +1,4 @@
-"""What is on record after a sweep: its outcomes, what is in flight, dead letters, and the entries of a ledger."""
+"""Records after a sweep: its outcomes, what is in flight, dead letters, and the entries of a ledger."""
 
 from __future__ import annotations
 

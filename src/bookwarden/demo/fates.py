@@ -1,4 +1,4 @@
-"""What should become of each ledger of the demo, and whether it did."""
+"""Expected fates of the demo's ledgers, compared with what became of them."""
 
 from __future__ import annotations
 

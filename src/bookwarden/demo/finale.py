@@ -1,4 +1,4 @@
-"""How the demo ended, and whether that is how it should have."""
+"""End of the demo, compared with how it should have ended."""
 
 from __future__ import annotations
 

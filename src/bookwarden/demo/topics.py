@@ -34,7 +34,7 @@ class Order(Record):  # type: ignore[misc]  # pulsar-client ships no types
 
 
 def topic_name(name: str) -> str:
-    """Give the full name of one of the demo's topics."""
+    """Return the full name of one of the demo's topics."""
     return f"persistent://{NAMESPACES[name]}/{name}"
 
 
@@ -77,7 +77,7 @@ def begin_offload(admin: PulsarAdmin, name: str) -> None:
 
 
 def is_offloaded(admin: PulsarAdmin, name: str) -> bool:
-    """Say whether what was asked for is done; raise PulsarError where it failed."""
+    """Return whether what was asked for is done; raise PulsarError where it failed."""
     answer = admin.get_json(_offload_path(name))
     if answer["status"] == "ERROR":
         raise PulsarError(f"the broker could not offload topic {name}: {answer['lastError']}")

@@ -1,4 +1,4 @@
-"""How clients reach the development cluster's broker."""
+"""Clients' access to the development cluster's broker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def broker_connection(
 
 
 def broker_is_ready(connection: PulsarConnection) -> bool:
-    """Say whether the broker answers its readiness request with success."""
+    """Return whether the broker answers its readiness request with success."""
     headers = {"Authorization": f"Bearer {connection.current_token()}"} if connection.auth == "token" else {}
     with urllib3.PoolManager(
         ca_certs=connection.tls_trust_certs_file,

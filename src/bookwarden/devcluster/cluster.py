@@ -168,7 +168,7 @@ class DevCluster:
             server.kill()
 
     def status(self) -> list[ServerStatus]:
-        """Say of each server whether it runs and serves."""
+        """Return for each server whether it runs and serves."""
         by_name = addresses(self.ports, self.options.auth)
         return [status_of(server, by_name[server.name]) for server in self.servers]
 

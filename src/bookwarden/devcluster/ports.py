@@ -38,7 +38,7 @@ def free_ports(count: int, avoid: Sequence[int] = ()) -> tuple[int, ...]:
 
 
 def is_free(port: int) -> bool:
-    """Say whether a server could listen on this port of 127.0.0.1 now."""
+    """Return whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As Java's servers do: connections of an earlier server that still linger are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""What a development cluster leaves in its home, so that a later process finds it: cluster.json."""
+"""State that a development cluster leaves in its home for a later process: cluster.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the servers of the development cluster are doing, and where."""
+"""Status of the development cluster's servers, with their addresses."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ServerStatus:
 
 
 def status_of(server: ServerProcess, address: str) -> ServerStatus:
-    """Say whether a server runs and serves."""
+    """Return whether a server runs and serves."""
     pid = server.pid if server.is_running() else None
     return ServerStatus(server.name, pid, server.is_ready(), address, server.spec.log_file)
 
 
 def addresses(ports: ClusterPorts, auth: str) -> dict[str, str]:
-    """Give the addresses of the servers that a cluster may have, by the servers' names."""
+    """Return the addresses of the servers that a cluster may have, by the servers' names."""
     return {
         "zookeeper": f"zk:{LOOPBACK}:{ports.zookeeper}",
         "oxia": oxia_url(ports.oxia),

@@ -1,4 +1,4 @@
-"""Where a run leaves its temporary files: in its own home, which is removed as a whole."""
+"""The place of a run's temporary files: in its own home, which is removed as a whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Let this process, and each that it starts in the block, keep temporary files in a folder, made if needed."""
+    """Keep temporary files of this process, and of each that it starts in the block, in a folder, made if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     before, given = tempfile.tempdir, os.environ.get("TMPDIR")
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)

@@ -1,4 +1,4 @@
-"""How long a call to a store may go on without any progress."""
+"""Deadline of a call to a store that makes no progress."""
 
 from __future__ import annotations
 

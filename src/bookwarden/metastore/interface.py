@@ -104,17 +104,17 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def list_children(self, path: str) -> list[str]:
-        """Name the direct children, sorted; NotFoundError if there is no such node."""
+        """List the direct children, sorted; NotFoundError if there is no such node."""
 
     def list_many(self, paths: Sequence[str]) -> list[list[str]]:
-        """Name the direct children of each path, sorted; an empty list where there is no such node.
+        """List the direct children of each path, sorted; an empty list where there is no such node.
 
         Stores answer best for siblings, and for not more than some thousand children in all.
         """
         return [self.children_of(path) for path in paths]
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
-        """Name those of the paths that have nodes below them."""
+        """List those of the paths that have nodes below them."""
         return {
             path
             for path, node in zip(paths, self.get_many(paths), strict=True)
@@ -123,7 +123,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Let later reads see everything that was committed before this call."""
+        """Make later reads see everything that was committed before this call."""
 
     @abstractmethod
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
@@ -138,7 +138,7 @@ class MetadataStore(ABC):
         """Create a node named prefix + a growing ten-digit number, that ends with our session; return its path."""
 
     def next_number(self, path: str) -> int:
-        """Tell the number of the next sequential node directly below; NotFoundError if there is no such node.
+        """Return the number of the next sequential node directly below; NotFoundError if there is no such node.
 
         Raises StoreError where the store does not tell it.
         """
@@ -153,7 +153,7 @@ class MetadataStore(ABC):
         return self.get_many([path])[0]
 
     def children_of(self, path: str) -> list[str]:
-        """Name the direct children, sorted; none if there is no such node, as when it vanished since it was listed."""
+        """List the direct children, sorted; none if there is no such node, as when it vanished since it was listed."""
         try:
             return self.list_children(path)
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""How fast a store is asked: so many nodes a second at most, and fewer requests at once while its answers are slow."""
+"""Pacing of requests to a store: so many nodes a second at most, and fewer at once while its answers are slow."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Pace:
             held += pause
 
     def done(self, turn: Turn, *, answered: bool = True) -> None:
-        """Let the next one pass; what is told again, or after `forget`, counts no more."""
+        """Allow the next one; what is told again, or after `forget`, counts no more."""
         with self._changed:
             if turn.number not in self._under_way:
                 return

@@ -30,7 +30,7 @@ def validate_paths(paths: Sequence[str]) -> Sequence[str]:
 
 
 def _are_plain(paths: Sequence[str]) -> bool:
-    """Tell whether all are short ASCII without anything to look at, by questions to one text of them all."""
+    """Return whether all are short ASCII without anything to look at, by questions to one text of them all."""
     lines = "\n".join(paths)
     if not lines.isascii() or any(part in lines for part in ("//", "/.", "/\n", "\0")):
         return False
@@ -61,12 +61,12 @@ def _problem(path: str) -> str | None:
 
 
 def parent_of(path: str) -> str:
-    """Name the path's parent."""
+    """Return the path's parent."""
     return path.rpartition("/")[0] or "/"
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """Name the parents of the path, the topmost first, without the root."""
+    """Yield the parents of the path, the topmost first, without the root."""
     parts = path.split("/")[1:-1]
     for depth in range(1, len(parts) + 1):
         yield "/" + "/".join(parts[:depth])

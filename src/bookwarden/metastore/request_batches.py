@@ -1,4 +1,4 @@
-"""How what is to be read or deleted is cut into requests that a server takes."""
+"""Requests of a size that a server takes, cut from what is to be read or deleted."""
 
 from __future__ import annotations
 

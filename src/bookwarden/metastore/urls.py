@@ -1,4 +1,4 @@
-"""Which metadata store a URL means, written as Pulsar's brokers write it.
+"""URLs of metadata stores, written as Pulsar's brokers write them.
 
 Format: impl.MetadataStoreFactoryImpl and impl.ZKMetadataStore of pulsar-metadata 4.0 and 4.2; the hosts and the chroot
 of a ZooKeeper: client.ConnectStringParser, ZooKeeper 3.9.
@@ -36,7 +36,7 @@ def open_store(url: str, **options: Any) -> MetadataStore:
 
 
 def scheme_of(url: str) -> str:
-    """Name the kind of store that the URL means, ``zk`` for hosts without a scheme; ConfigError if it means none."""
+    """Return the kind of store that the URL means, ``zk`` for hosts without a scheme; ConfigError if it means none."""
     return _parted(url)[0]
 
 
@@ -60,7 +60,7 @@ def split_chroot(url: str) -> tuple[str, str]:
 
 
 def path_before(url: str, other: str) -> str | None:
-    """Say what the store of this URL puts before the paths of the other, so that both name the same nodes.
+    """Return what the store of this URL puts before the paths of the other, so that both name the same nodes.
 
     None where they are not the same ensemble, where the other's nodes are not all below this one's chroot, and where
     the store has no transactions over several nodes: only ZooKeeper, and the store in memory, have.
@@ -86,7 +86,7 @@ def _parted(url: str) -> tuple[str, str]:
 
 
 def with_chroot(ensemble: str, chroot: str) -> str:
-    """Name the store at a chroot of an ensemble, both as `split_chroot` gives them."""
+    """Return the URL of the store at a chroot of an ensemble, both as `split_chroot` gives them."""
     return f"{ensemble}#{chroot}" if ensemble.startswith("zk-snapshot:") and chroot else ensemble + chroot
 
 

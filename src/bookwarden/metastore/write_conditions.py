@@ -14,7 +14,7 @@ class WriteConditions(Protocol):
     """What is demanded of every write, asked before each request."""
 
     def current(self) -> Sequence[Condition]:
-        """Name the conditions; raise a StoreUnavailableError if nothing may be written now."""
+        """List the conditions; raise a StoreUnavailableError if nothing may be written now."""
 
     def failed(self, condition: Condition) -> None:
         """Learn that the store found it otherwise, so that it wrote nothing; it asks again."""

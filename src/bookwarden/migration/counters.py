@@ -1,4 +1,4 @@
-"""Whether what a migrated store counts goes on from where the former one was.
+"""Counters of a migrated store: whether they go on from where the former one was.
 
 Pulsar numbers ledgers, and the brokers that name producers, by sequential nodes. ZooKeeper counts those in a field of
 their parent that no copy carries over, so in the target they begin anew (docs/metadata-migration.md, "Counters").

@@ -1,4 +1,4 @@
-"""What was seen of a cluster before its metadata is moved."""
+"""Observations of a cluster before its metadata is moved."""
 
 from __future__ import annotations
 

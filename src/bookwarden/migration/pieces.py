@@ -29,7 +29,7 @@ class Pieces(Generic[Piece]):
         return self._stopped
 
     def each(self) -> Iterator[Piece]:
-        """Give pieces to a thread, which has done one when it asks for the next, until all is done or stopped."""
+        """Yield pieces to a thread, which has done one when it asks for the next, until all is done or stopped."""
         while (piece := self._take()) is not None:
             try:
                 yield piece
@@ -46,13 +46,13 @@ class Pieces(Generic[Piece]):
             return True
 
     def stop(self) -> None:
-        """Give no more pieces."""
+        """Stop handing out pieces."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def not_taken(self) -> Sequence[Piece]:
-        """Give what no thread has taken; nobody may take or offer any more."""
+        """Return what no thread has taken; nobody may take or offer any more."""
         return tuple(self._waiting)
 
     def _take(self) -> Piece | None:

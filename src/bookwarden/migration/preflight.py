@@ -48,7 +48,7 @@ NEVER_SKIPPED: Final = frozenset({"flag", "cluster"})
 
 
 def judge(seen: Observations) -> list[Finding]:
-    """Give all lines, in the order in which they are best dealt with."""
+    """List all lines, in the order in which they are best dealt with."""
     lines = (
         _flag,
         _brokers,
@@ -72,7 +72,7 @@ def judge(seen: Observations) -> list[Finding]:
 
 
 def failing(findings: list[Finding]) -> list[Finding]:
-    """Name the lines by which a migration would fail."""
+    """List the lines by which a migration would fail."""
     return [finding for finding in findings if finding.verdict is Verdict.FAILS]
 
 
@@ -386,13 +386,13 @@ def _bookwarden(seen: Observations) -> Iterator[Finding]:
 
 
 def is_new_enough(version: str) -> bool:
-    """Say whether a broker of this version takes part in migrations; one that cannot be read does not."""
+    """Return whether a broker of this version takes part in migrations; one that cannot be read does not."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) >= _OLDEST
 
 
 def _bookies_in(paths: tuple[str, ...], seen: Observations) -> list[str]:
-    """Name the bookies whose registrations are among these paths."""
+    """List the bookies whose registrations are among these paths."""
     available = f"{seen.ledgers_root}/available/"
     names = [path.removeprefix(available).removeprefix("readonly/") for path in paths if path.startswith(available)]
     return [f"bookie {name}" for name in names]

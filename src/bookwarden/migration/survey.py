@@ -1,4 +1,4 @@
-"""What a migration would copy: how much, what of it is too large, and whose the ephemeral nodes are."""
+"""Survey of what a migration would copy: how much, what of it is too large, and whose the ephemeral nodes are."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class TreeWalk:
             yield _Below(self._paths_in, Unvisited(directories=directories[begin : begin + size]))
 
     def _paths_in(self, directories: Sequence[Directory]) -> Iterator[str]:
-        """Name the paths of what is in the directories, in any of the trees."""
+        """Yield the paths of what is in the directories, in any of the trees."""
         paths = [directory.path for directory in directories]
         lists = zip(*(tree.list_many(paths) for tree in self._trees), strict=True)
         for directory, (names, *others) in zip(paths, lists, strict=True):
@@ -149,7 +149,7 @@ class _Below:
         self._unlisted = deque(_listed_together(where.directories))
 
     def batch(self) -> list[str]:
-        """Give the next paths; none if there are no more."""
+        """Return the next paths; none if there are no more."""
         batch = list(islice(self._listed, _BATCH))
         while len(batch) < _BATCH and self._unlisted:
             self._listed = self._paths_in(self._unlisted.popleft())
@@ -157,7 +157,7 @@ class _Below:
         return batch
 
     def left(self) -> Unvisited:
-        """Give what was not asked for; nothing is to be asked for after that."""
+        """Return what was not asked for; nothing is to be asked for after that."""
         return Unvisited(list(self._listed), [directory for group in self._unlisted for directory in group])
 
 

@@ -23,7 +23,7 @@ class Ending(Enum):
 
 
 def ending_of(phase: str | None) -> Ending | None:
-    """Say what ending a phase is, if it is one."""
+    """Return what ending a phase is, if it is one."""
     return {"COMPLETED": Ending.COMPLETED, "FAILED": Ending.FAILED}.get(phase or "")
 
 

@@ -1,4 +1,4 @@
-"""What applying the ledgers of a plan and applying its offloaded copies have in common.
+"""The common part of applying a plan's ledgers and its offloaded copies.
 
 The plan's guards are checked first, and again before each batch. How far a run went is kept after each batch whose
 marks were answered, so a run that was killed goes on where it was; the marks of the batch in between are then sent
@@ -179,7 +179,7 @@ class PlanRun(Generic[PlannedT]):
             self.fruitless += 1
 
     def progress(self, through: int, now_ms: int) -> ApplyProgress:
-        """Tell how far all runs have come, with the candidates up to this place in the plan."""
+        """Return how far all runs have come, with the candidates up to this place in the plan."""
         self._done_through = max(self._done_through, through)
         return replace(
             self._before,
@@ -192,14 +192,14 @@ class PlanRun(Generic[PlannedT]):
         )
 
     def why_fruitless(self) -> str:
-        """Say why the rest is left after batches of which nothing was confirmed."""
+        """Return why the rest is left after batches of which nothing was confirmed."""
         return (
             f"nothing was confirmed of {self.fruitless} batches in a row, the last time because: "
             f"{self.failed[-1].reason}; run it again when the broker takes marks"
         )
 
     def result(self, stopped: str = "") -> ApplyResult:
-        """Tell what this run has done."""
+        """Return what this run has done."""
         return ApplyResult(
             plan_id=self.plan.plan_id,
             executed=self.execute,

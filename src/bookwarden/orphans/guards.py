@@ -1,4 +1,4 @@
-"""What keeps a plan from being made or applied: pure checks, each of which says what it found and what to do.
+"""Guards that keep a plan from being made or applied: pure checks, each of which says what it found and what to do.
 
 A refusal is about the whole plan. Candidates that are held back do not keep the others from being applied.
 """
@@ -52,7 +52,7 @@ def cutoff_of(
     snapshot_ms: int | None = None,
     newest_ms: int | None = None,
 ) -> int:
-    """Say what is too young, in milliseconds since the epoch: what was created after this.
+    """Return the time after which what was created is too young, in milliseconds since the epoch.
 
     ``begun_ms`` is our clock when the scan began, ``clocks`` what others said at that time, by name. ``snapshot_ms`` is
     the latest time in the snapshot that is read, ``newest_ms`` the latest creation of any ledger listed at that time.
@@ -71,7 +71,7 @@ def cutoff_of(
 
 
 def check_counts(counts: PlanCounts) -> list[Refusal]:
-    """Say what keeps a plan from being made of such a scan."""
+    """List what keeps a plan from being made of such a scan."""
     refusals = []
     if counts.references <= 0:
         found = f"no reference was found to any of {counts.ledgers:,} ledgers"
@@ -90,7 +90,7 @@ def check(
     now_ms: int,
     allow_emptied: Collection[str] = (),
 ) -> list[Refusal]:
-    """Say everything that keeps the plan from being applied now to this cluster.
+    """List everything that keeps the plan from being applied now to this cluster.
 
     ``allow_emptied`` are topics and namespaces that may be left without ledgers; a namespace stands for its topics too.
     """
@@ -104,7 +104,7 @@ def check(
 
 
 def check_copies(plan: PlanManifest, limits: GuardLimits) -> list[Refusal]:
-    """Say what keeps the plan's offloaded copies from being applied, beside what keeps its ledgers."""
+    """List what keeps the plan's offloaded copies from being applied, beside what keeps its ledgers."""
     refusals = []
     for store in plan.copies:
         if store.candidates > limits.max_share * store.copies:
@@ -123,12 +123,12 @@ def check_copies(plan: PlanManifest, limits: GuardLimits) -> list[Refusal]:
 
 
 def held_back_copy(candidate: CopyCandidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
-    """Say why this offloaded copy has to wait for a later plan; None if it has not."""
+    """Return why this offloaded copy has to wait for a later plan; None if it has not."""
     return _held_back(candidate.modified_ms, candidate.first_seen_ms, plan, limits)
 
 
 def held_back(candidate: Candidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
-    """Say why this candidate has to wait for a later plan; None if it has not."""
+    """Return why this candidate has to wait for a later plan; None if it has not."""
     born_ms = max(candidate.created_ms, candidate.ctime_ms or 0)
     return _held_back(born_ms, candidate.first_seen_ms, plan, limits)
 

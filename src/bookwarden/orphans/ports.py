@@ -1,4 +1,4 @@
-"""What the orphan scan's operations need of the world; `pipelines` and context.py hand in what provides it."""
+"""Ports of the orphan scan's operations; `pipelines` and context.py hand in what provides it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class PlanStore(Plans, Protocol):
     """Where plans are kept, each with how far it was applied."""
 
     def candidates(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[Candidate]]:
-        """Give the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
+        """Yield the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
 
     def progress(self, manifest: PlanManifest) -> ApplyProgress:
-        """Say how far the plan was applied; FormatError where that is damaged or of another plan."""
+        """Return how far the plan was applied; FormatError where that is damaged or of another plan."""
 
     def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
         """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
@@ -41,10 +41,10 @@ class CopyPlanStore(Plans, Protocol):
     """Where the offloaded copies of plans are kept, and how far each plan's were applied; errors as in PlanStore."""
 
     def copies(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[CopyCandidate]]:
-        """Give the copies in their order, at most so many at a time."""
+        """Yield the copies in their order, at most so many at a time."""
 
     def copy_progress(self, manifest: PlanManifest) -> ApplyProgress:
-        """Say how far the plan's copies were applied."""
+        """Return how far the plan's copies were applied."""
 
     def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
         """Keep how far they are applied."""

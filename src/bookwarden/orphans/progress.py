@@ -1,4 +1,4 @@
-"""How far a plan was applied: what a killed apply goes on from."""
+"""Progress of applying a plan: what a killed apply goes on from."""
 
 from __future__ import annotations
 

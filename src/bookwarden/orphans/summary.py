@@ -174,14 +174,14 @@ class Summary:
         return decode_document(data, cls, _DOCUMENT, FORMAT, _INSTEAD)
 
     def total(self, ledger_class: LedgerClass) -> tuple[int, int]:
-        """Give the ledgers and bytes of a class; missing ledgers have no bytes."""
+        """Return the ledgers and bytes of a class; missing ledgers have no bytes."""
         if ledger_class is LedgerClass.MISSING:
             return self.missing_total, 0
         found = [count for count in self.by_class if count.ledger_class == ledger_class.value]
         return sum(count.ledgers for count in found), sum(count.logical_bytes for count in found)
 
     def growth_point(self) -> GrowthPoint:
-        """Give what later summaries compare themselves with."""
+        """Return what later summaries compare themselves with."""
         orphans, orphan_bytes = self.total(LedgerClass.ORPHAN)
         return GrowthPoint(self.plan_id, self.created_ms, self.ledgers, self.logical_bytes, orphans, orphan_bytes)
 

@@ -16,7 +16,7 @@ _CARRIERS: Final = ("pyspark.errors.", "py4j.")
 
 
 def told_cause(error: BaseException) -> str:
-    """Give the line that tells the cause: that of the Python worker if it was one, else the first."""
+    """Return the line that tells the cause: that of the Python worker if it was one, else the first."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in _raised(lines) if not line.startswith(_CARRIERS)]
     telling = telling or [line.strip() for line in lines if _NAMED.match(line.strip())]

@@ -10,7 +10,7 @@ _tasks = count(1)
 
 
 def collect_seldom() -> None:
-    """Let the collector of this process find little to do; call it at the start of each task.
+    """Leave the collector of this process little to do; call it at the start of each task.
 
     Rows by the ten thousand are objects without cycles: looking for cycles among them takes up to two fifths of the
     processor time of a worker. What cycles there are, in exceptions and connections, are few and wait a little longer.

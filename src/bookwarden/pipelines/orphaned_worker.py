@@ -14,7 +14,7 @@ _LOOK_SECONDS = 1.0
 
 @functools.cache
 def end_with_daemon() -> None:
-    """Let this process end when its parent does; does nothing but in a worker that Spark keeps for further tasks.
+    """End this process when its parent ends; does nothing but in a worker that Spark keeps for further tasks.
 
     Spark's daemon starts the workers, and starts anew when it was killed. Those of the former one would stay until the
     JVM ends, idle, each with its sessions in the metadata store and its open file of the journal.

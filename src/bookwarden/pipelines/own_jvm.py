@@ -41,7 +41,7 @@ class OwnJvm:
         return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": java}
 
     def started(self, spark: SparkSession) -> None:
-        """Let the JVM remove the folder if this process is killed: it then ends in order, and as the last."""
+        """Have the JVM remove the folder if this process is killed: it then ends in order, and as the last."""
         if self.folder is not None:
             jvm: Any = spark.sparkContext._jvm
             jvm.java.io.File(self.folder).deleteOnExit()
@@ -89,7 +89,7 @@ def _end_jvm() -> None:
 
 
 def _end_workers(workers: Sequence[ProcessIdentity]) -> None:
-    """Give workers, who see the end of their JVM only when they next ask it, some time, then kill them."""
+    """Wait some time for workers, who see the end of their JVM only when they next ask it, then kill them."""
     deadline = time.monotonic() + _WORKERS_SECONDS
     while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

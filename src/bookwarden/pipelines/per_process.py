@@ -1,4 +1,4 @@
-"""What a worker process opens once and keeps for its later tasks: sessions and clients, which do not survive a fork."""
+"""Cache of what a worker process keeps for its later tasks: sessions and clients, which do not survive a fork."""
 
 from __future__ import annotations
 

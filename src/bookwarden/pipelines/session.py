@@ -47,7 +47,7 @@ _LOCAL_CHECKPOINT = {
 
 
 def spark_properties(settings: Settings, *, local: bool) -> dict[str, str]:
-    """Give the properties of the session: what the sweep needs, what suits where it runs, and the operator's own."""
+    """Return the properties of the session: what the sweep needs, what suits where it runs, and the operator's own."""
     properties = {**SPARK_DEFAULTS, **(_LOCAL_DEFAULTS if local else {})}
     checkpoint = settings.sweep.checkpoint
     if checkpoint.startswith("file:") or (local and "://" not in checkpoint):

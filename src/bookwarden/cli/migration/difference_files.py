@@ -26,7 +26,7 @@ class _RowFile(Protocol):
 
 @contextmanager
 def difference_file(path: Path | None) -> Iterator[DifferenceSink]:
-    """Give what writes differences to a file, which is there when all of them are; None writes none.
+    """Return what writes differences to a file, which is there when all of them are; None writes none.
 
     A file of that name is replaced then. Raises ConfigError for another suffix than .parquet and .jsonl.
     """

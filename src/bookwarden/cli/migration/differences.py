@@ -1,4 +1,4 @@
-"""What commands that compare metadata stores say of a difference, and how they end where there are some."""
+"""Output of commands that compare metadata stores: their differences, and the exit code where there are some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIFFERENCES_FOUND: Final = 22
 
 
 def describe_difference(one: Difference) -> str:
-    """Say in a few words how a node differs."""
+    """Describe in a few words how a node differs."""
     source, target = one.source, one.target
     if source is None or target is None:
         side = source or target

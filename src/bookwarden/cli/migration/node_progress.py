@@ -1,4 +1,4 @@
-"""How many nodes of a store were read so far, on a terminal and elsewhere."""
+"""Progress of reading a store's nodes, on a terminal and elsewhere."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def preflight(
     limit: float | None,
     read_only: bool,
 ) -> None:
-    """Say what would let a migration fail.
+    """Check what would let a migration fail.
 
     Looks at the flag, the brokers, the bookies, every process that keeps nodes in the source, the whole source, and
     the target. Changes nothing; into an empty target one key is written and deleted, to see how it sorts them.
@@ -69,7 +69,7 @@ def examine(
 
 
 def describe(source: str, target: str, findings: list[Finding], found: Survey) -> Document:
-    """Say what was found, the lines in the order in which they are best dealt with."""
+    """Describe what was found, the lines in the order in which they are best dealt with."""
     columns = (
         Column("check"),
         Column("verdict"),

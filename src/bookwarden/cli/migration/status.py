@@ -31,7 +31,7 @@ What to do in each phase: docs/metadata-migration.md."""
 @output_option
 @pass_invocation
 def status(invocation: Invocation, source: str | None) -> None:
-    """Say how far a migration is.
+    """Show how far a migration is.
 
     The flag and the participants are read from the source itself, so it works without a broker; what the broker
     answers is shown beside it. The flag counts.
@@ -44,7 +44,7 @@ def status(invocation: Invocation, source: str | None) -> None:
 
 
 def exit_code_of(look: Look) -> int:
-    """Say what `status` ends with."""
+    """Return the exit code of `status`."""
     if look.phase in (None, "NOT_STARTED"):
         return 0
     ending = ending_of(look.phase)

@@ -70,7 +70,7 @@ def watch(
 def watch_to_the_end(
     invocation: Invocation, control: MigrationControl, *, found: Survey | None = None, timeout: float | None = None
 ) -> int:
-    """Tell of a migration until it is over; return the exit code. Without a survey one is made beside."""
+    """Report on a migration until it is over; return the exit code. Without a survey one is made beside."""
     counting = _Counting(control, found)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:

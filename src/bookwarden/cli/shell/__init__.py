@@ -1,1 +1,1 @@
-"""What all commands share: options, output, questions and failures."""
+"""The part that all commands share: options, output, questions and failures."""

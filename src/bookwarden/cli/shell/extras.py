@@ -1,4 +1,4 @@
-"""Which extra of the package brings a library that is not there."""
+"""The package's extras, by the libraries that they bring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXTRA_OF: Final = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """Tell which extra is to be installed after a failed import; None for a module that no extra brings."""
+    """Return which extra is to be installed after a failed import; None for a module that no extra brings."""
     name = error.name or ""
     for package, extra in EXTRA_OF.items():
         if f"{name}.".startswith(f"{package}.") or f"{package}.".startswith(f"{name}."):

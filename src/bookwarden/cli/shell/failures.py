@@ -1,4 +1,4 @@
-"""What a failed command ends with: one line on the standard error, and an exit code that tells what was wrong."""
+"""The end of a failed command: one line on the standard error, and an exit code that tells what was wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TranslatingGroup(click.Group):
     """The root of all commands: turns the errors of each into its line and exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in the order in which they were added, which is the order of their use."""
+        """List the commands in the order in which they were added, which is the order of their use."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:

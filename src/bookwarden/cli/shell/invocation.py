@@ -1,4 +1,4 @@
-"""What the global options say, handed to every command."""
+"""The global options, handed to every command."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Invocation:
         self.writer.write(document)
 
     def say(self, line: str) -> None:
-        """Tell people how a long command is getting on; programs that read JSON are not told."""
+        """Report to people how a long command is getting on; programs that read JSON are not told."""
         if self.output != "json":
             click.echo(line, err=True)
 
@@ -105,11 +105,11 @@ output_option: Callable[[Any], Any] = click.option(
 
 
 def max_reads_option(what: str) -> Callable[[Any], Any]:
-    """Let a command take --max-reads-per-second as ``limit``; the help goes on with what is read."""
+    """Add --max-reads-per-second to a command as ``limit``; the help goes on with what is read."""
     kind = click.FloatRange(min=0, min_open=True)
     return click.option("--max-reads-per-second", "limit", type=kind, metavar="N", help=f"Nodes read {what}")
 
 
 def show_option(what: str) -> Callable[[Any], Any]:
-    """Let a command take --show, how much of a result it lists; the help says what."""
+    """Add --show, how much of a result a command lists; the help says what."""
     return click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help=what)

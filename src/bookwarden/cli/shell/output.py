@@ -1,4 +1,4 @@
-"""How results reach people and programs: one document, written as text or as JSON.
+"""Output of results to people and programs: one document, written as text or as JSON.
 
 Text is laid out for the terminal it goes to; into a pipe it goes as plain columns, uncoloured and uncut.
 """
@@ -175,7 +175,7 @@ def moment(milliseconds: int | None) -> str:
 
 
 def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """Say a number of things."""
+    """Format a number of things."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 

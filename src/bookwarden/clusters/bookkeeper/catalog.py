@@ -77,7 +77,7 @@ class BookKeeperCatalog:
         )
 
     def paths_of(self, ledger_id: int) -> tuple[str, ...]:
-        """Name the nodes at which the ledger's metadata may be; none for an id that cannot be."""
+        """List the nodes at which the ledger's metadata may be; none for an id that cannot be."""
         try:
             return self._places(ledger_id, self._known_layouts())
         except FormatError:
@@ -103,7 +103,7 @@ class BookKeeperCatalog:
             _LOG.info("%s", error)
 
     def layout(self) -> LedgerLayout:
-        """Tell the layout that the LAYOUT node names; the hybrid if there is none."""
+        """Return the layout that the LAYOUT node names; the hybrid if there is none."""
         return self._known_layouts()[-1]
 
     def _known_layouts(self) -> tuple[LedgerLayout, ...]:

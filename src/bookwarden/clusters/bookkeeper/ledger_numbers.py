@@ -1,4 +1,4 @@
-"""Which id the next ledger gets, and the largest that there is.
+"""The id that the next ledger gets, and the largest that there is.
 
 Format: bookkeeper.PulsarLedgerIdGenerator of pulsar-metadata 4.2, and BookKeeper's own. An id is the number of a
 sequential node below ``<root>/idgen``, until these are used up; from then on there is ``<root>/idgen-long``, of whose

@@ -1,4 +1,4 @@
-"""Where a ledger's metadata node lies, for each layout that BookKeeper has had.
+"""Paths of ledgers' metadata nodes, for each layout that BookKeeper has had.
 
 Format: util.StringUtils and meta.*LedgerManager of BookKeeper 4.17; LAYOUT: meta.LedgerLayout.
 """
@@ -47,7 +47,7 @@ _FACTORIES: Final = {
 
 
 def ledger_path(root: str, ledger_id: int, layout: LedgerLayout = LedgerLayout.HIERARCHICAL) -> str:
-    """Name the node of a ledger; raise FormatError for an id that the layout cannot hold."""
+    """Return the path of a ledger's node; raise FormatError for an id that the layout cannot hold."""
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise FormatError(f"ledger id {ledger_id} is not between 0 and {MAX_LEDGER_ID}")
     if layout is _HYBRID:
@@ -75,7 +75,7 @@ def ledger_id_of(root: str, path: str) -> int | None:
 
 
 def is_special(child: str) -> bool:
-    """Tell whether a child of the ledgers root holds something other than ledgers."""
+    """Return whether a child of the ledgers root holds something other than ledgers."""
     return child in SPECIAL_CHILDREN or child.startswith("ID-")
 
 

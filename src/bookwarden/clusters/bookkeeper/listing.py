@@ -175,7 +175,7 @@ class LedgerListing:
         return flat, leaves, unparsable
 
     def _below(self, directory: str, levels: int, unparsable: list[str]) -> Iterator[str]:
-        """Name the directories so many levels below."""
+        """Yield the directories so many levels below."""
         for name in self._children(directory):
             path = f"{directory}/{name}"
             if not _INNER.fullmatch(name):

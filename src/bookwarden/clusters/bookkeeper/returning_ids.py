@@ -1,4 +1,5 @@
-"""Whether a store may give ledger ids that it, or the store that its metadata was moved from, gave before.
+"""Returning ids: whether a store may give ledger ids that it, or the store that its metadata was moved from, gave
+before.
 
 Oxia numbers ledgers by the writes of a key, which begin anew in whatever was copied there (docs/metadata-migration.md,
 "Counters"). ZooKeeper counts in a field of the parent that nothing but ZooKeeper itself writes, so it is not asked.
@@ -47,7 +48,7 @@ class ReturningIds:
         self._told = False
 
     def doubt(self) -> str | None:
-        """Say why a ledger may have the id of a former one, and what to do; None where none can.
+        """Return why a ledger may have the id of a former one, and what to do; None where none can.
 
         Raises StoreError when the store does not answer.
         """

@@ -1,4 +1,4 @@
-"""Where BookKeeper's metadata is, from what its settings say.
+"""The place of BookKeeper's metadata, from what its settings say.
 
 Format: metadataServiceUri. With BookKeeper's own drivers (meta.zk.ZKMetadataDriverBase, BookKeeper 4.17) it is
 ``zk+<ledger manager>://host:port;host:port/ledgers``: ``;`` or ``,`` parts the hosts, and the path is the ledgers

@@ -1,4 +1,4 @@
-"""Which ledgers were put back by an undo: a node for each beside BookKeeper's metadata, where every sweep sees it.
+"""Record of the ledgers that an undo put back: a node for each beside BookKeeper's metadata, where every sweep sees it.
 
 The node's path is made of the id as that of a ledger is; its value is JSON: undo (its name), at (ms) and ctime (ms, of
 the ledger's metadata, or null). Pulsar's migration to another store copies the nodes like all others.
@@ -28,7 +28,7 @@ class UndoneLedgers:
         self._root = root
 
     def read_many(self, ledger_ids: Sequence[int]) -> dict[int, UndoneLedger]:
-        """Give the records of those of the ledgers that have one.
+        """Return the records of those of the ledgers that have one.
 
         A record is written before its ledger is put back, so whoever has read the ledger finds it, without a sync.
         """

@@ -86,7 +86,7 @@ class AzureStore:
         return fates
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Give objects page by page; unfinished uploads are left to Azure, which drops them after a week."""
+        """Yield objects page by page; unfinished uploads are left to Azure, which drops them after a week."""
         try:
             for page in self._client.list_blobs(name_starts_with=names.prefix or None).by_page():
                 yield [
@@ -118,7 +118,7 @@ class AzureStore:
             return self._unseen(error)
 
     def _unseen(self, error: AzureError) -> AbsentCopy | UnreadableCopy:
-        """Say what an error tells of a blob; StoreSilentError where it is the store's own trouble."""
+        """Translate an error about a blob; StoreSilentError where it is the store's own trouble."""
         if isinstance(error, ResourceNotFoundError):
             # A missing container is no missing blob.
             return AbsentCopy() if _code(error) == _GONE else UnreadableCopy(self._say(error))

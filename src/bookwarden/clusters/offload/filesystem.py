@@ -54,7 +54,7 @@ class FileSystemStore:
         ]
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Give the copies' folders, and any other files, one folder's at a time; there are no uploads."""
+        """Yield the copies' folders, and any other files, one folder's at a time; there are no uploads."""
         base = self._reached_base()
         if isinstance(base, str):
             raise StoreError(base)
@@ -99,7 +99,7 @@ class FileSystemStore:
             return fail(f"{folder}: {error.strerror}")
 
     def _reached_base(self) -> Path | str:
-        """Give the base path, or say why it is not to be reached."""
+        """Return the base path; explain where it cannot be reached."""
         if self._base is None:
             return f"{self._recorded!r} is not on this machine: give offload.stores the folder it is mounted on"
         # A share that is not mounted is an empty folder, or none: not one with its copies gone.
@@ -109,14 +109,14 @@ class FileSystemStore:
 
 
 def _index(path: Path) -> CopyIndex | DamagedIndex:
-    """Say whether it is one; those of Hadoop are sequence files, and tell only where in the data to look for what."""
+    """Check whether it is one; those of Hadoop are sequence files, and tell only where in the data to look for what."""
     with path.open("rb") as file:
         begins = file.read(len(_SEQUENCE_FILE))
     return CopyIndex() if begins == _SEQUENCE_FILE else DamagedIndex("it is not Hadoop's index of a MapFile")
 
 
 def _look_into(folder: Path, base: Path) -> tuple[list[StoredObject], list[Path]]:
-    """Give what is in a folder, and the folders to look into next; what vanishes meanwhile is left out."""
+    """Return what is in a folder, and the folders to look into next; what vanishes meanwhile is left out."""
     found, below = [], []
     try:
         entries = list(os.scandir(folder))

@@ -84,7 +84,7 @@ class GcsStore:
         return fates
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Give objects page by page; Google tells of no unfinished uploads."""
+        """Yield objects page by page; Google tells of no unfinished uploads."""
         try:
             listed = self._client.list_blobs(
                 self._location.bucket,

@@ -1,4 +1,4 @@
-"""What the head of an object tells, and what the heads of a copy's objects and its index say of the copy."""
+"""The head of an object, and what the heads of a copy's objects and its index say of the copy."""
 
 from __future__ import annotations
 

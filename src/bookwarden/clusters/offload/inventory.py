@@ -106,7 +106,7 @@ def read_manifest(source: InventorySource, name: str = _MANIFEST) -> Inventory:
 
 
 def pages(source: InventorySource, inventory: Inventory, file: InventoryFile) -> Iterator[list[StoredObject]]:
-    """Give the objects of a data file, page by page; versions that are not the latest, and deletes, are left out.
+    """Yield the objects of a data file, page by page; versions that are not the latest, and deletes, are left out.
 
     Raises FormatError where the file is missing, or not what the manifest says.
     """

@@ -1,4 +1,4 @@
-"""How the stores of offloaded copies are asked."""
+"""Limits of requests to the stores of offloaded copies."""
 
 from __future__ import annotations
 

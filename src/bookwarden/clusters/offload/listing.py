@@ -63,7 +63,7 @@ class ObjectListing:
         self._inventories = tuple(inventories)
 
     def pieces(self) -> list[ObjectPiece]:
-        """Name the pieces that make up the whole listing.
+        """List the pieces that make up the whole listing.
 
         Raises StoreError or FormatError where an inventory cannot be read, ConfigError for one of no bucket of these.
         """
@@ -84,11 +84,11 @@ class ObjectListing:
             yield location, [ObjectPiece(*location, inventory=folder, file=key) for key in files]
 
     def locations(self) -> dict[str, StoreLocation]:
-        """Give the place behind each store's name in the rows."""
+        """Return the place behind each store's name in the rows."""
         return {store_name(location): location for location in self._stores.locations()}
 
     def not_listed(self) -> dict[str, str]:
-        """Say of the stores that cannot be listed at all why not."""
+        """Return for each store that cannot be listed at all why not."""
         reason = "its buckets are not named: list them in offload.stores, so that they are scanned"
         return dict.fromkeys(self._stores.unnamed(), reason)
 
@@ -131,7 +131,7 @@ class ListingDigest:
 
 
 def store_name(location: StoreLocation) -> str:
-    """Name a place for tables and people: what the settings say of it, the empty parts left out."""
+    """Format a place for tables and people: what the settings say of it, the empty parts left out."""
     return " ".join(part for part in location if part)
 
 

@@ -96,7 +96,7 @@ class S3Store:
         return [fates.get(copy, CopyDeletion(CopyFate.DELETED)) for copy in copies]
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Give objects and unfinished uploads page by page; uploads only with ``abort_uploads``, for want of rights."""
+        """Yield objects and unfinished uploads by pages; uploads only with ``abort_uploads``, for want of rights."""
         options = {"Prefix": names.prefix} if names.prefix else {}
         try:
             found = self._client.get_paginator("list_objects_v2").paginate(
@@ -144,7 +144,7 @@ class S3Store:
     def _unseen(
         self, words: dict[int, str], name: str, error: ClientError | BotoCoreError
     ) -> AbsentCopy | UnreadableCopy:
-        """Say what an error tells of an object; StoreSilentError where it is the store's own trouble."""
+        """Translate an error about an object; StoreSilentError where it is the store's own trouble."""
         if isinstance(error, BotoCoreError):
             raise StoreSilentError(self._say(error)) from error
         status = _status(error)

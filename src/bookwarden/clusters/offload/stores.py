@@ -44,7 +44,7 @@ class CopyStore(Protocol):
         """Delete all objects of each copy, in the order asked."""
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Give the objects of these names, and the unfinished uploads where the store tells of them, page by page.
+        """Yield the objects of these names, and the unfinished uploads where the store tells of them, page by page.
 
         Raises StoreError when they cannot be listed to the end.
         """
@@ -76,7 +76,7 @@ class AllowedStore:
         )
 
     def locations(self) -> tuple[StoreLocation, ...]:
-        """Name the places that can be listed: each bucket, or the file system; none where buckets are not named."""
+        """List the places that can be listed: each bucket, or the file system; none where buckets are not named."""
         if self.driver == FILE_SYSTEM:
             return (StoreLocation(self.driver, "", "", self.endpoint),)
         return tuple(StoreLocation(self.driver, bucket, self.region, self.endpoint) for bucket in self.buckets)
@@ -110,11 +110,11 @@ class OffloadStores:
         )
 
     def locations(self) -> tuple[StoreLocation, ...]:
-        """Name the places that can be listed, as the settings name them."""
+        """List the places that can be listed, as the settings name them."""
         return tuple(dict.fromkeys(location for store in self._allowed for location in store.locations()))
 
     def unnamed(self) -> tuple[str, ...]:
-        """Name the stores, by driver and endpoint, of which no place can be listed."""
+        """List the stores, by driver and endpoint, of which no place can be listed."""
         return tuple(f"{store.driver} {store.endpoint}".rstrip() for store in self._allowed if not store.locations())
 
     def pages(self, location: StoreLocation, names: NameRange) -> Iterator[list[StoredObject]]:

@@ -1,4 +1,4 @@
-"""What the binary client's errors and results mean: the one table that turns them into ours."""
+"""Errors and results of the binary client: the one table that turns them into ours."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def translate(error: pulsar.PulsarException, doing: str) -> BookwardenError:
 
 
 def result_name(result: pulsar.Result) -> str:
-    """Name the result of a send as the client's documentation does, such as ``Timeout``."""
+    """Return the name of a send's result as in the client's documentation does, such as ``Timeout``."""
     return str(result).removeprefix("Result.")

@@ -1,4 +1,4 @@
-"""How to reach a Pulsar cluster: addresses, credentials, TLS, and the clients made from them."""
+"""Connection to a Pulsar cluster: addresses, credentials, TLS, and the clients made from them."""
 
 from __future__ import annotations
 

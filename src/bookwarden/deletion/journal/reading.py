@@ -38,7 +38,7 @@ class JournalSource(Protocol):
     """Where journal files are; every call may raise StoreError."""
 
     def names(self) -> Iterable[str]:
-        """Name the files, oldest first."""
+        """List the files, oldest first."""
 
     def open(self, name: str) -> AbstractContextManager[Lines] | None:
         """Open a file; None if it is gone meanwhile."""
@@ -72,7 +72,7 @@ class JournalFolder:
         self._folder = folder
 
     def names(self) -> list[str]:
-        """Name the files, oldest first; StoreError if there is no such folder."""
+        """List the files, oldest first; StoreError if there is no such folder."""
         try:
             return sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
         except OSError as error:
@@ -158,7 +158,7 @@ class RunSummary:
 
 
 def summarize_runs(records: Iterable[JournalRecord]) -> list[RunSummary]:
-    """Give the runs of a journal, the latest first."""
+    """Return the runs of a journal, the latest first."""
     runs: dict[str, RunSummary] = {}
     for record in records:
         if isinstance(record, JournalEntry):
@@ -179,7 +179,7 @@ class Selection:
     since_ms: int | None = None
 
     def takes(self, entry: JournalEntry) -> bool:
-        """Say whether an entry is meant."""
+        """Return whether an entry is meant."""
         if self.run is not None and entry.run != self.run and not entry.run.startswith(self.run.rstrip("/") + "/"):
             return False
         if self.ledger_ids is not None and entry.ledger_id not in self.ledger_ids:
@@ -221,7 +221,7 @@ class SelectedDeletions:
 
 
 def _last_of(reader: JournalReader, ids: Collection[int]) -> dict[int, tuple[int, UndoStep | None]]:
-    """Give the time of each ledger's last deletion, and how far it was undone since."""
+    """Return the time of each ledger's last deletion, and how far it was undone since."""
     deleted: dict[int, int] = {}
     steps: dict[int, list[tuple[int, UndoStep]]] = {}
     for record in reader:

@@ -39,7 +39,7 @@ _Decided = tuple[ReceivedMark, Decision]
 
 
 def copy_of(mark: PendingDeletion) -> OffloadedCopy:
-    """Name the copy that a mark asks for; MalformedMarkError if it names none."""
+    """Return the copy that a mark asks for; MalformedMarkError if it names none."""
     context = mark.offload_context
     if context is None:
         raise MalformedMarkError(f"ledger {mark.ledger_id}: an offloaded copy needs offloadContext")
@@ -144,7 +144,7 @@ _ALREADY_GONE = Decision(Action.FINISH, Outcome.ALREADY_GONE, "the store has no 
 
 
 def _verdict(copy: OffloadedCopy, reading: CopyReading | None, *, proven: bool) -> Decision | None:
-    """Say why the copy is kept; None where it may go, an absent one too: of that an index may be left.
+    """Return why the copy is kept; None where it may go, an absent one too: of that an index may be left.
 
     ``proven``: BookKeeper's metadata of the ledger names the holder.
     """

@@ -43,7 +43,7 @@ _NO_MESSAGES_FAULT: Final = (
 
 
 def may_be_of_a_message(error: Exception) -> bool:
-    """Say whether a message may be to blame: the error is not that of a store, a broker, a disk or the settings."""
+    """Return whether a message may be to blame: the error is not that of a store, a broker, a disk or the settings."""
     return not isinstance(error, _NO_MESSAGES_FAULT)
 
 
@@ -97,7 +97,7 @@ class Isolation:
 
 
 def describe_error(error: Exception) -> str:
-    """Name an error's type and text, on one line."""
+    """Format an error's type and text, on one line."""
     text = " ".join(str(error).split())[:_LONGEST]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

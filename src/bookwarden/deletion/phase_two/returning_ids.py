@@ -18,7 +18,7 @@ class DoubtsIds(Protocol):
     """What knows how the store that has the ledgers gives ids."""
 
     def doubt(self) -> str | None:
-        """Say why a ledger may have the id of a former one; None where none can; StoreError if that is not known."""
+        """Return why a ledger may have the id of a former one; None where none can; StoreError if that is not known."""
 
 
 class NoIdReturns:
@@ -32,7 +32,7 @@ class NoIdReturns:
 def await_new_ids(
     decided: Sequence[tuple[ReceivedMark, Decision]], ids: DoubtsIds
 ) -> list[tuple[ReceivedMark, Decision]]:
-    """Let marks wait that would delete a ledger, now or later, as long as ids come again."""
+    """Hold back marks that would delete a ledger, now or later, as long as ids come again."""
     if not any(decision.action in WOULD_DELETE for _, decision in decided):
         return list(decided)
     reason = ids.doubt()

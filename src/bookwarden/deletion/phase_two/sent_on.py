@@ -1,4 +1,4 @@
-"""What was sent on of a batch, so that its replay does not send the same retries and letters again.
+"""Record of what was sent on of a batch, so that its replay does not send the same retries and letters again.
 
 A batch that fails after its sends is replayed as a whole. What the broker confirmed is recorded by then, a file for
 each process and batch, and a replay takes it from there. A process killed between the confirmation and the record
@@ -159,7 +159,7 @@ class SentObjects(Protocol):
         """Write an object; raises StoreError."""
 
     def names_from(self, beginning: str) -> Iterable[str]:
-        """Name the objects whose names begin so; raises StoreError."""
+        """List the objects whose names begin so; raises StoreError."""
 
     def open(self, name: str) -> AbstractContextManager[BinaryIO] | None:
         """Read an object; None if it is gone meanwhile."""
@@ -192,7 +192,7 @@ class ObjectSentRecords:
 
 
 def file_stem(run: str) -> str:
-    """Give what the names of a batch's files begin with; those of a query sort by its batches."""
+    """Return what the names of a batch's files begin with; those of a query sort by its batches."""
     query, _, batch = run.rpartition("/")
     return f"{_quoted(query)}-{batch.zfill(12)}"
 

@@ -19,7 +19,7 @@ class ReadsUndone(Protocol):
     """The records of ledgers that were undone."""
 
     def read_many(self, ledger_ids: Sequence[int]) -> Mapping[int, UndoneLedger]:
-        """Give the records of those of the ledgers that have one; StoreError if that cannot be told."""
+        """Return the records of those of the ledgers that have one; StoreError if that cannot be told."""
 
 
 class RecordsUndone(ReadsUndone, Protocol):
@@ -36,7 +36,7 @@ class NothingUndone:
     """Records that nobody keeps."""
 
     def read_many(self, ledger_ids: Sequence[int]) -> Mapping[int, UndoneLedger]:
-        """Give none."""
+        """Return none."""
         return {}
 
     def note_many(self, ledgers: Sequence[UndoneLedger]) -> None:

@@ -86,7 +86,7 @@ class Undo:
             yield self._conclude(batch, put_back)
 
     def preview(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
-        """Say what would become of each ledger, by what is there now; write nothing."""
+        """Yield what would become of each ledger, by what is there now; write nothing."""
         for batch in _batches(deletions):
             cases = self._examine(batch)
             surveys = self._survey([case for case in cases if case.metadata is not None])
@@ -172,7 +172,7 @@ class Undo:
         return {reading.ledger_id: result for reading, result in zip(stored, results, strict=True)}
 
     def _note(self, cases: Sequence[UndoCase]) -> None:
-        """Let every sweep know that these ledgers are to stay, before they are there to be deleted."""
+        """Record for every sweep that these ledgers are to stay, before they are there to be deleted."""
         now_ms = int(self._clock() * 1000)
         records = [UndoneLedger(case.ledger_id, self._name, now_ms, case.ctime_ms) for case in cases]
         try:

@@ -1,4 +1,4 @@
-"""What is found of each deletion that is to be undone, and what is told of it; no I/O."""
+"""Rows of an undo: findings about each deletion, and their text; no I/O."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class UndoCase:
 def conclusion(
     case: UndoCase, surveys: Mapping[int, Survival], gone: Mapping[int, DeleteResult], put_back: Collection[int]
 ) -> UndoRow:
-    """Tell what became of a ledger; by id: what its bookies hold, how its metadata went again, what was put back."""
+    """Return what became of a ledger; by id: what its bookies hold, how its metadata went again, what was put back."""
     survival = surveys.get(case.ledger_id)
     if isinstance(case.reading, AbsentLedger) and case.obstacle is None:
         text = "its metadata could not be put back, or was deleted again since: is a mark of it still in flight?"
@@ -105,7 +105,7 @@ def conclusion(
 
 
 def preview(case: UndoCase, surveys: Mapping[int, Survival]) -> UndoRow:
-    """Tell what would become of a ledger."""
+    """Return what would become of a ledger."""
     survival = surveys.get(case.ledger_id)
     if survival is None:
         return _untouched(case)

@@ -1,4 +1,4 @@
-"""How much of a ledger its bookies still hold, from what they answer about a few of its entries.
+"""The part of a ledger that its bookies still hold, from what they answer about a few of its entries.
 
 A bookie's garbage collection drops a ledger whole, so the first and the last entries of each segment tell of every
 bookie that has a part of it.
@@ -42,7 +42,7 @@ class Survival:
 
 
 def entries_to_ask(metadata: LedgerMetadata) -> list[int]:
-    """Name the entries that tell of every bookie of a closed ledger: both ends of each segment.
+    """List the entries that tell of every bookie of a closed ledger: both ends of each segment.
 
     Where an entry is not on all bookies of its ensemble, as many entries as there are bookies are needed at each end.
     """

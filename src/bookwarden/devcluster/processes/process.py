@@ -94,7 +94,7 @@ class ServerProcess:
         return self._identity.pid
 
     def is_running(self) -> bool:
-        """Say whether the process runs (ready or not, paused or not)."""
+        """Return whether the process runs (ready or not, paused or not)."""
         if self._popen is not None:
             return self._popen.poll() is None
         return self._identity is not None and self._identity.is_alive()
@@ -176,7 +176,7 @@ class ServerProcess:
             raise ServerError(f"{self.name} failed; {self._log_says()}")
 
     def is_ready(self) -> bool:
-        """Say whether the server runs and serves."""
+        """Return whether the server runs and serves."""
         return self.is_running() and self.spec.is_ready(self._started_at)
 
     def stop(self) -> None:
@@ -198,7 +198,7 @@ class ServerProcess:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         self._signal(signal.SIGCONT)
 
     def restart(self) -> None:

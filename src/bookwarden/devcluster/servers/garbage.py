@@ -28,7 +28,7 @@ class GarbageOnDemand:
         }
 
     def collect(self) -> None:
-        """Let the bookie begin a collection, unless one is under way; raise ServerError if it does not."""
+        """Start a collection of the bookie, unless one is under way; raise ServerError if it does not."""
         with urllib3.PoolManager(retries=False, timeout=10.0) as pool:
             try:
                 status = pool.request("PUT", self._url).status

@@ -65,12 +65,12 @@ class ObjectStore:
         self.client.create_bucket(Bucket=bucket)
 
     def keys(self, bucket: str) -> set[str]:
-        """Name all objects of a bucket."""
+        """List all objects of a bucket."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
         return {found["Key"] for page in pages for found in page.get("Contents", ())}
 
     def uploads(self, bucket: str) -> set[str]:
-        """Name the keys of a bucket's unfinished uploads."""
+        """List the keys of a bucket's unfinished uploads."""
         return {upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", ())}
 
     def broker_settings(self, bucket: str) -> dict[str, str]:

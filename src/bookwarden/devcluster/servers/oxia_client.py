@@ -21,7 +21,7 @@ class OxiaClient:
     address: str
 
     def exists(self, key: str) -> bool:
-        """Say whether there is a record of this key; raise ServerError if Oxia does not say."""
+        """Return whether there is a record of this key; raise ServerError if Oxia does not say."""
         return self._run("get", "--hex", key) is not None
 
     def delete(self, key: str) -> bool:

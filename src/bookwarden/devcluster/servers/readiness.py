@@ -1,4 +1,4 @@
-"""How servers of the development cluster show that they serve, and what ZooKeeper is asked on the way."""
+"""Readiness of the development cluster's servers, and what ZooKeeper is asked on the way."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PROBE_SECONDS = 2.0
 
 
 def zookeeper_serves(port: int) -> bool:
-    """Say whether a ZooKeeper serves requests."""
+    """Return whether a ZooKeeper serves requests."""
     return zookeeper_mode(port) is not None
 
 
 def zookeeper_mode(port: int) -> str | None:
-    """Name what a ZooKeeper is, such as leader or standalone: its `srvr` command says so only while it serves."""
+    """Return what a ZooKeeper is, such as leader or standalone: its `srvr` command says so only while it serves."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=_PROBE_SECONDS) as connection:
             connection.settimeout(_PROBE_SECONDS)
@@ -36,7 +36,7 @@ def zookeeper_mode(port: int) -> str | None:
 
 
 def listens(port: int) -> bool:
-    """Say whether anything takes connections on a port of 127.0.0.1."""
+    """Return whether anything takes connections on a port of 127.0.0.1."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=_PROBE_SECONDS):
             return True
@@ -46,7 +46,7 @@ def listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def zookeeper_client(port: int, digest: str | None = None) -> Iterator[KazooClient]:
-    """Give a client that does not wait for a ZooKeeper that is not there."""
+    """Yield a client that does not wait for a ZooKeeper that is not there."""
     login = [("digest", digest)] if digest else None
     client = KazooClient(f"{LOOPBACK}:{port}", timeout=4.0, connection_retry={"max_tries": 0}, auth_data=login)
     try:
@@ -58,7 +58,7 @@ def zookeeper_client(port: int, digest: str | None = None) -> Iterator[KazooClie
 
 
 def protect(zookeeper_port: int, digest: str, trees: Iterable[str]) -> None:
-    """Give whole trees to the servers and to the digest's user, and shut everybody else out."""
+    """Restrict whole trees to the servers and the digest's user."""
     user, _, password = digest.partition(":")
     allowed = [make_digest_acl(user, password, all=True), make_acl("sasl", "pulsar", all=True)]
     with zookeeper_client(zookeeper_port, digest) as client:

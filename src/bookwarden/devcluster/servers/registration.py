@@ -1,4 +1,4 @@
-"""How a bookie stands in the metadata while it serves: an ephemeral node of its store."""
+"""Registration of a bookie while it serves: an ephemeral node of its store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BookieRegistration(Protocol):
     """The registration of one bookie."""
 
     def is_there(self, started_at: float) -> bool:
-        """Say whether the bookie that was started then (seconds since the epoch) is among the available ones.
+        """Return whether the bookie that was started then (seconds since the epoch) is among the available ones.
 
         It listens before it registers. The registration of a bookie that was killed is older.
         """
@@ -41,7 +41,7 @@ class ZooKeeperRegistration:
     digest: str | None = None
 
     def is_there(self, started_at: float) -> bool:
-        """Say whether the bookie that was started then is registered."""
+        """Return whether the bookie that was started then is registered."""
         if not zookeeper_serves(self.zookeeper_port):
             return False
         try:
@@ -73,7 +73,7 @@ class OxiaRegistration:
     bookie_port: int
 
     def is_there(self, started_at: float) -> bool:
-        """Say whether the bookie is registered; any registration was removed before it was started."""
+        """Return whether the bookie is registered; any registration was removed before it was started."""
         # Each question to Oxia is a process of its own.
         if not listens(self.bookie_port):
             return False

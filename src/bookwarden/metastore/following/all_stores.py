@@ -29,11 +29,11 @@ class Migrations:
             store.await_writes()
 
     def standings(self) -> dict[str, Standing]:
-        """Say where each store stands, as far as this process knows."""
+        """Return where each store stands, as far as this process knows."""
         return {url: store.standing for url, store in self._stores.items()}
 
     def moved_to(self, url: str) -> str | None:
-        """Name the store that the metadata of this one was moved to; None if it was not."""
+        """Return the store that the metadata of this one was moved to; None if it was not."""
         store = self._stores.get(url)
         return None if store is None else store.moved_to
 
@@ -44,7 +44,7 @@ class Migrations:
 
     @property
     def blocked(self) -> str | None:
-        """Say which store is being moved, so that nothing is written to it; None if there is none."""
+        """Return which store is being moved, so that nothing is written to it; None if there is none."""
         return next((_described(url, at) for url, at in self.standings().items() if at.blocked), None)
 
 

@@ -1,4 +1,4 @@
-"""Whether Pulsar is moving its metadata to another store (PIP-454), as the flag in the metadata store says.
+"""The flag by which Pulsar moves its metadata to another store (PIP-454).
 
 Format: MigrationState and MigrationPhase of Pulsar 4.2; a store without the flag was never moved.
 """

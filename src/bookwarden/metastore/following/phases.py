@@ -1,4 +1,4 @@
-"""What one process does while Pulsar moves its metadata to another store (PIP-454): a pure transition table.
+"""Phases of one process while Pulsar moves its metadata to another store (PIP-454): a pure transition table.
 
 `Participation` takes events and answers with actions; whoever carries them out tells how they ended as events again.
 Nothing here reads, writes or waits. docs/metadata-migration-store.md has the table with reasons.

@@ -1,4 +1,4 @@
-"""How far a process is in a metadata migration: what it knows of the flag, its own node, its writes under way."""
+"""Progress of a process in a metadata migration: what it knows of the flag, its own node, its writes under way."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Progress:
         return self.participation.may_write_source and self._read_began >= asked
 
     def conditions(self) -> list[Condition]:
-        """Name what a write to the source demands now."""
+        """List what a write to the source demands now."""
         conditions = []
         if self.state is State.SERVING_SOURCE and self.own_node is not None:
             conditions.append(Condition(self.own_node, 0))
@@ -173,7 +173,7 @@ class Progress:
             return self._to_do.popleft() if self._to_do else (Action.READ_FLAG, self.participation.visit)
 
     def note(self, error: BookwardenError) -> None:
-        """Tell those who wait of what failed, and pause before it is tried again."""
+        """Report what failed to those who wait, and pause before it is tried again."""
         with self.changed:
             if self.closed:
                 return

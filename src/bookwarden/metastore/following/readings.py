@@ -1,4 +1,4 @@
-"""What the source says of a migration: one reading of its flag, and whether there is a place for participants."""
+"""The source's answer about a migration: one reading of its flag, and whether there is a place for participants."""
 
 from __future__ import annotations
 

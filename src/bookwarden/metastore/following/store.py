@@ -252,7 +252,7 @@ class _Permission:
     progress: Progress
 
     def current(self) -> Sequence[Condition]:
-        """Name it, after a lost session once our next node is there; StoreMigratingError if it must not be sent."""
+        """Return it, after a lost session once our next node is there; StoreMigratingError if it must not be sent."""
         progress = self.progress
         began = time.monotonic()
         asked = began - progress.times.flag_max_age_s

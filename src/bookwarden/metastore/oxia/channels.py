@@ -102,7 +102,7 @@ class OxiaServer:
         return _invoke(self._assignments, pb.ShardAssignmentsRequest(namespace=namespace), metadata=self._token)
 
     def is_0_15(self, namespace: str, timeout: float) -> bool:
-        """Say whether it is Oxia 0.15 or newer: it has the service by another name as well."""
+        """Return whether it is Oxia 0.15 or newer: it has the service by another name as well."""
         request = pb.ShardAssignmentsRequest(namespace=namespace)
         call = _invoke(self._assignments_from_0_15, request, timeout=timeout, metadata=self._token)
         try:
@@ -142,7 +142,7 @@ class OxiaServer:
         return answer.session_id
 
     def keep_alive(self, shard: int, session: int, timeout: float) -> None:
-        """Let a session live on."""
+        """Keep a session alive."""
         _invoke(
             self._keep_alive,
             pb.SessionHeartbeat(shard=shard, session_id=session),
@@ -202,7 +202,7 @@ class Channels:
 
 
 def meaning_of(error: grpc.RpcError, address: str) -> ServerLost | SessionEnded | StoreError | ConfigError:
-    """Say what a server's error means; the address is empty for a shard without a leader."""
+    """Translate a server's error; the address is empty for a shard without a leader."""
     if address == _NOBODY:
         return ServerLost("a shard has no leader", untouched=True)
     code, text = error.code(), error.details() or ""

@@ -1,4 +1,4 @@
-"""Which of many keys of an Oxia namespace have children, for it deletes a key no matter what is below it.
+"""Search for the keys of an Oxia namespace that have children, for it deletes a key no matter what is below it.
 
 In the order of keys (reads.py) the children of ``p/a`` come right before ``p/a//``. So the last key before ``p/a//``
 is a child of ``p/a`` if the shard has one; and where it is not below any child of p, nothing is below those children
@@ -25,7 +25,7 @@ class Parents:
         self._reader = reader
 
     def among(self, paths: Sequence[str], deadline: Deadline) -> set[str]:
-        """Name those of the paths that have children.
+        """List those of the paths that have children.
 
         Siblings share one question, so that ledgers, which have no children, cost next to nothing; where something
         is below one of them, each is asked for by itself.
@@ -43,7 +43,7 @@ class Parents:
         }
 
     def _keys_before_ends(self, paths: Sequence[str], deadline: Deadline) -> Iterator[tuple[str, str]]:
-        """Give each path with the last key before the end of its children, once for each shard; empty if none is."""
+        """Yield each path with the last key before the end of its children, once for each shard; empty if none is."""
         left: Sequence[str] = paths
         while left:
             shards = self._cluster.shards(deadline)
@@ -72,6 +72,6 @@ def _before_end(shard: int, paths: list[str]) -> pb.ReadRequest:
 
 
 def _is_below_a_sibling(key: str, path: str) -> bool:
-    """Tell whether the key is below a child of the path's parent."""
+    """Return whether the key is below a child of the path's parent."""
     siblings = path[: path.rindex("/") + 1]
     return key.startswith(siblings) and "/" in key[len(siblings) :]

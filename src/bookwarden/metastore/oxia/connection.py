@@ -1,4 +1,4 @@
-"""How to reach an Oxia."""
+"""Connection options of an Oxia."""
 
 from __future__ import annotations
 

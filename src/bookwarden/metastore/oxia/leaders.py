@@ -19,7 +19,7 @@ _VERSION: Final = 0
 
 
 def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
-    """Let the leader of each shard commit a delete of nothing; StoreUnavailableError where one does not in time."""
+    """Have the leader of each shard commit a delete of nothing; StoreUnavailableError where one does not in time."""
     deadline = cluster.deadline()
     while True:
         shards = cluster.shards(deadline)

@@ -26,7 +26,7 @@ class ChildLists:
         self._reader = reader
 
     def of(self, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
-        """Name the children of each key; siblings are best asked for together, and without others between them."""
+        """List the children of each key; siblings are best asked for together, and without others between them."""
         groups: dict[str, list[str]] = {}
         for path in dict.fromkeys(paths):
             groups.setdefault(parent_of(path) if path != "/" else "", []).append(path)

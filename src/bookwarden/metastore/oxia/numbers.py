@@ -40,11 +40,11 @@ class KeyNumbers:
     write: Callable[[pb.PutRequest], pb.PutResponse]
 
     def next(self, path: str, deadline: Deadline) -> int:
-        """Tell the number of the next sequential node; NotFoundError if there is no such key."""
+        """Return the number of the next sequential node; NotFoundError if there is no such key."""
         return _next_after(self._read(path, deadline))
 
     def set(self, path: str, number: int, deadline: Deadline) -> int:
-        """Let the next number be this one if it is smaller, with one write; return what it is now.
+        """Raise the next number to this one if it is smaller, with one write; return what it is now.
 
         A server before 0.15 counts that write alone, and what is returned is less. Raises StoreUnavailableError if the
         key is written by others all the time.

@@ -1,4 +1,4 @@
-"""What can be seen of an Oxia namespace before metadata is moved into it."""
+"""Probe of an Oxia namespace before metadata is moved into it."""
 
 from __future__ import annotations
 

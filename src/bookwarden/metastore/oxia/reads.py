@@ -84,7 +84,7 @@ class OxiaReader:
             )
 
     def is_hierarchical(self, deadline: Deadline) -> bool | None:
-        """Say whether the namespace sorts its keys as Pulsar needs it; None where no key is there to tell it by."""
+        """Return whether the namespace sorts its keys as Pulsar needs it; None where no key is there to tell it by."""
         shards = self._cluster.shards(deadline)
         for shard in shards.shards:
             if shard.id in self._ordered:

@@ -61,7 +61,7 @@ class OxiaSessions:
         return session
 
     def forget(self, shard: Shard, session: int) -> None:
-        """Let a session that the shard does not know any more be followed by another."""
+        """Begin another session after one that the shard does not know any more."""
         with self._lock:
             if self._sessions.get(shard.id) == session:
                 del self._sessions[shard.id]

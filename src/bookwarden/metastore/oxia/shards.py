@@ -1,4 +1,4 @@
-"""Which shard of an Oxia namespace has a key, and which server leads it.
+"""Shards of an Oxia namespace: their keys, and the servers that lead them.
 
 Format: client.proto and common/hash of Oxia 0.14. A key belongs to the shard whose range has the low 32 bits of the
 key's XXH3. Pulsar sets no partition key, so each key goes by itself.
@@ -140,7 +140,7 @@ class OxiaCluster:
         SIGNS_OF_LIFE.give()
 
     def lost(self, error: grpc.RpcError, shard: Shard) -> ServerLost:
-        """Tell why a call was lost; raise what is no matter of asking again."""
+        """Return why a call was lost; raise what is no matter of asking again."""
         meaning = meaning_of(error, shard.leader)
         if isinstance(meaning, ServerLost):
             return meaning

@@ -144,7 +144,7 @@ class ShardWriters:
 
     @contextmanager
     def silence(self, shard: Shard, deadline: Deadline) -> Iterator[None]:
-        """Let no write of ours be under way on the shard, for what else makes its leader write."""
+        """Hold back our writes to the shard, for what else makes its leader write."""
         with self._gate(shard):
             stream = self._streams.get(shard.id)
             if stream is not None:

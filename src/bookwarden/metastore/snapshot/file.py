@@ -97,7 +97,7 @@ def _index(source: SnapshotFile, data: Bytes, begun: int | None, replay: Replay)
 
 
 def _fuzzy(begun: int | None, replayed: int | None, ended: int | None, needed: int) -> str | None:
-    """Say why the nodes may not be the state of one moment; None if they are."""
+    """Return why the nodes may not be the state of one moment; None if they are."""
     if begun is None:
         return "its name is not that which the server gave it (snapshot.<number>), so where the logs begin is not known"
     if ended is None:

@@ -1,4 +1,4 @@
-"""What a pass over a ZooKeeper snapshot found, and how it is kept for the other processes that read the same file."""
+"""Index of a ZooKeeper snapshot: what a pass over it found, kept for the other processes that read the same file."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Replay:
         return self._closed.keys()
 
     def resolve(self, path: str, node: SnapshotNode | None) -> SnapshotNode | None:
-        """Give what became of a node, which is None where the snapshot has none."""
+        """Return what became of a node, which is None where the snapshot has none."""
         for transaction, change in self._changes.get(path, ()):
             node = self._applied(transaction, change, node)
         return None if node is not None and node.owner in self._closed else node

@@ -69,7 +69,7 @@ class SnapshotStore(MetadataStore):
             return self._snapshot().children_of(path)
 
     def encoded_below(self, path: str) -> EncodedNodes | None:
-        """Give what is below a node as it is in the file.
+        """Return what is below a node as it is in the file.
 
         None where that says too little: where transactions changed the node or its children, and where what is below
         it lies among other nodes, as a rule far from the root.

@@ -81,7 +81,7 @@ class Transaction:
 
 
 def logs_after(folder: Path, after: int) -> list[Path]:
-    """Name the log that has the transaction behind the zxid ``after``, and all later ones, in their order."""
+    """List the log that has the transaction behind the zxid ``after``, and all later ones, in their order."""
     found = ((_NAME.fullmatch(file.name), file) for file in folder.iterdir())
     logs = sorted((int(match[1], 16), file) for match, file in found if match)
     first = max((index for index, (zxid, _) in enumerate(logs) if zxid <= after + 1), default=0)

@@ -71,7 +71,7 @@ def read_values(data: Bytes, places: Iterable[int | None]) -> list[Versioned | N
 
 
 def paths_between(data: Bytes, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """Name the nodes between two offsets of an indexed snapshot, each with the offset of its value."""
+    """Yield the nodes between two offsets of an indexed snapshot, each with the offset of its value."""
     length_at, offset, stat_size = _LENGTH.unpack_from, start, STAT_SIZE
     while offset < end:
         (size,) = length_at(data, offset)

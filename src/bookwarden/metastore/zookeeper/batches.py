@@ -87,12 +87,12 @@ class BatchReader:
         return rows
 
     def _kind_of(self, paths: Sequence[str]) -> str:
-        """Name the top node above the first: ledgers are below one, managed ledgers below another."""
+        """Return the top node above the first: ledgers are below one, managed ledgers below another."""
         chroot = self._session.connection.chroot.rstrip("/")
         return paths[0].removeprefix(chroot).lstrip("/").partition("/")[0]
 
     def _batch_size(self, kind: str) -> int:
-        """Say how many nodes are read at once, by how large those of this kind were in the last answer."""
+        """Return how many nodes are read at once, by how large those of this kind were in the last answer."""
         batches = _BATCHES_OF_SMALL_NODES if self._is_small.get(kind, False) else 1
         return self._session.pace.most_nodes(self._session.connection.batch_size * batches)
 
@@ -130,7 +130,7 @@ def _single_row(reply: PendingReply) -> Row:
 
 
 def _absent(path: str, code: int) -> Versioned | None:
-    """Say that there is no node, unless the code tells something else."""
+    """Return None for an absent node; raise where the code means something else."""
     if code == wire.NO_NODE:
         return None
     if code == wire.NO_AUTH:

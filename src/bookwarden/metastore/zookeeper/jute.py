@@ -114,7 +114,7 @@ class JuteReader:
 
 
 def is_of_session(owner: int) -> bool:
-    """Tell by a stat's owner whether the node ends with a session; containers and nodes with a TTL do not.
+    """Return by a stat's owner whether the node ends with a session; containers and nodes with a TTL do not.
 
     Source: server.EphemeralType, ZooKeeper 3.9.
     """

@@ -228,7 +228,7 @@ class ZooKeeperSession:
                 return reply
 
     def sync(self, deadline: Deadline) -> None:
-        """Let later reads see what was committed before; a later session repeats it before its first read."""
+        """Make later reads see what was committed before; a later session repeats it before its first read."""
         while True:
             session = self._lost_sessions
             self.read(Sync(self.absolute("/")), deadline)

@@ -1,4 +1,4 @@
-"""What can be wrong with one node of a copy."""
+"""Differences of one node of a copy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Difference(NamedTuple):
 def compare_nodes(
     path: str, source: Versioned | None, target: Versioned | None, switched_ms: int | None
 ) -> Difference | None:
-    """Tell how two persistent nodes differ, None for not at all; None on one side is a node that is not there.
+    """Return how two persistent nodes differ, None for not at all; None on one side is a node that is not there.
 
     ``switched_ms`` is when the target was put in the source's place, if it was.
     """
@@ -69,7 +69,7 @@ def compare_nodes(
 
 
 def is_other_version(source: Versioned | None, target: Versioned | None, switched_ms: int | None) -> bool:
-    """Say whether two persistent nodes differ in the version alone, as `compare_nodes` does, at less expense."""
+    """Return whether two persistent nodes differ in the version alone, as `compare_nodes` does, at less expense."""
     if source is None or target is None or source.value != target.value or _same_version(source, target):
         return False
     return switched_ms is None or (source.modified_ms <= switched_ms and target.modified_ms <= switched_ms)
@@ -90,7 +90,7 @@ def _same_version(source: Versioned, target: Versioned) -> bool:
 
 
 def modifications_of(node: Versioned) -> int:
-    """Say how often a node's value was replaced: ZooKeeper's version counts that, and Oxia's is another number."""
+    """Return how often a node's value was replaced: ZooKeeper's version counts that, and Oxia's is another number."""
     return node.version if node.modifications is None else node.modifications
 
 

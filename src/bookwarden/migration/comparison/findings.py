@@ -1,4 +1,4 @@
-"""What a comparison found, gathered from all its threads."""
+"""Findings of a comparison, gathered from all its threads."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class FoundMarker(NamedTuple):
     is_done: bool
 
     def may_have_made(self, node: Versioned, lease_s: float) -> bool:
-        """Say whether the node is as a rehearsal leaves it: persistent, never written again, and of its time."""
+        """Return whether the node is as a rehearsal leaves it: persistent, never written again, and of its time."""
         last_ms = self.until_ms + int(lease_s * 1000) + _SKEW_MS
         in_time = self.begun_ms - _SKEW_MS <= node.created_ms <= last_ms
         return in_time and not node.ephemeral and node.modified_ms == node.created_ms

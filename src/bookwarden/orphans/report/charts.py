@@ -142,7 +142,7 @@ def line(figures: Sequence[tuple[float, Figure]], ticks: Sequence[tuple[float, s
 
 
 def _length(size: float, largest: float, room: float) -> float:
-    """Give what is there at all a bar that can be seen."""
+    """Return the length of a bar, long enough to be seen for whatever is there at all."""
     return max(_LEAST, room * size / largest) if size > 0 and largest > 0 else 0.0
 
 

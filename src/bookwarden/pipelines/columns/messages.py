@@ -51,11 +51,11 @@ class Fields(NamedTuple):
     content: Numbers
 
     def of(self, number: int) -> Fields:
-        """Give those with this number."""
+        """Return those with this number."""
         return self.at(np.flatnonzero(self.number == number))
 
     def at(self, places: Numbers | Flags) -> Fields:
-        """Give those at these places."""
+        """Return those at these places."""
         return Fields(
             self.message[places], self.number[places], self.value[places], self.start[places], self.content[places]
         )
@@ -66,7 +66,7 @@ class Fields(NamedTuple):
         return self.content + self.value
 
     def last(self, number: int, messages: int, default: int) -> Numbers:
-        """Give the value of the field with this number that counts in each of so many messages."""
+        """Return the value of the field with this number that counts in each of so many messages."""
         at = np.flatnonzero(self.number == number)
         found = np.full(messages, default, np.int64)
         # Of what is assigned to one place, the last counts here as well.
@@ -99,7 +99,7 @@ class Buffer:
         return cls(b"".join([*values, _PADDING]), ends - sizes, ends)
 
     def begin_with(self, prefix: bytes) -> Flags:
-        """Say of each value whether it begins so."""
+        """Return for each value whether it begins so."""
         fits = self.ends - self.starts >= len(prefix)
         for at, byte in enumerate(prefix):
             fits &= self.bytes[np.minimum(self.starts + at, len(self.bytes) - 1)] == byte
@@ -131,7 +131,7 @@ class Buffer:
         return words.view(np.int64), sizes
 
     def are_ascii(self, starts: Numbers, ends: Numbers) -> Flags:
-        """Say of what is between each two of these places whether it is ASCII."""
+        """Return for each two of these places whether what is between them is ASCII."""
         found: Flags = np.ones(len(starts), np.bool_)
         sizes = ends - starts
         for at in range(0, int(sizes.max(initial=0)), 8):
@@ -168,7 +168,7 @@ class Buffer:
 
 
 def _allowed(kinds: Mapping[int, int]) -> Flags:
-    """Say of each first byte of a field whether it is whole and of a type that its number may have."""
+    """Return for each first byte of a field whether it is whole and of a type that its number may have."""
     allowed = np.zeros(256, np.bool_)
     for tag in range(1 << 3, _TAGS_OF_ONE_BYTE):
         number, kind = tag >> 3, tag & 7

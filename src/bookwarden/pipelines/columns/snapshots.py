@@ -78,7 +78,7 @@ def _directory(nodes: EncodedNodes, chroot: str) -> _Directory | None:
 
 
 def _places(data: bytes, width: int) -> list[int]:
-    """Give the offset of each value, none if these nodes cannot all have paths of so many bytes.
+    """Return the offset of each value, none if these nodes cannot all have paths of so many bytes.
 
     The caller holds the size of each path against it: then each node begins where the one before ends.
     """
@@ -113,7 +113,7 @@ def _table(nodes: Sequence[EncodedNodes], directories: Sequence[_Directory], bas
 
 
 def _views(data: bytes) -> tuple[_BigEndian, _BigEndian]:
-    """Give the numbers of four bytes, and of eight, that begin at each place."""
+    """Return the numbers of four bytes, and of eight, that begin at each place."""
     ints, longs = (np.ndarray(len(data) - size + 1, f">i{size}", data, strides=(1,)) for size in (_SIZE, 2 * _SIZE))
     return ints, longs
 

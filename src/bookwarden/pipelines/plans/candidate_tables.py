@@ -23,7 +23,7 @@ _THE_SAME: Final = ["path", "created_ms", "version"]
 
 
 def merged(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Give the rows of all pieces by growing ledger id; pieces have the columns of ORPHANS, and have rows.
+    """Yield the rows of all pieces by growing ledger id; pieces have the columns of ORPHANS, and have rows.
 
     They come by growing smallest id, whatever their order within: of those that were given, what is below the next
     piece's smallest id can be passed on. Pieces seldom overlap, so that as a rule one is held at a time.
@@ -38,7 +38,7 @@ def merged(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def carry_over(candidates: Iterable[pa.Table], before: Iterable[pa.Table], created_ms: int) -> Iterator[pa.Table]:
-    """Give the candidates, each with the time since when it has been an orphan in every plan of the cluster.
+    """Yield the candidates, each with the time since when it has been an orphan in every plan of the cluster.
 
     ``candidates`` have the columns of ORPHANS; what is given, and ``before``, those of CANDIDATES. ``before`` are those
     of the newest earlier plan, which has carried over its own; nothing where there is none, or where it cannot be
@@ -62,7 +62,7 @@ def carry_over(candidates: Iterable[pa.Table], before: Iterable[pa.Table], creat
 
 
 def _seen_before(table: pa.Table, old: pa.Table, created_ms: int) -> tuple[Numbers, Numbers]:
-    """Give the places in `table` of those that `old` has as the same nodes, and since when each has been an orphan."""
+    """Return the places in `table` of what `old` has as the same nodes, and since when each has been an orphan."""
     ids, old_ids = table.column("ledger_id").to_numpy(), old.column("ledger_id").to_numpy()
     old_places = np.minimum(np.searchsorted(old_ids, ids), len(old_ids) - 1)
     places = np.flatnonzero(old_ids[old_places] == ids)
@@ -74,7 +74,7 @@ def _seen_before(table: pa.Table, old: pa.Table, created_ms: int) -> tuple[Numbe
 
 
 def in_order(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Give the tables that have rows; FormatError where they are not by growing ledger id, each ledger once."""
+    """Yield the tables that have rows; FormatError where they are not by growing ledger id, each ledger once."""
     last_id = -1
     for table in tables:
         if not table.num_rows:

@@ -101,7 +101,7 @@ class RowBuffer:
         return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
     def _entry_of_row(self, count: int) -> pa.Array:
-        """Give for each row the index of its entry."""
+        """Return for each row the index of its entry."""
         ends = [*self._firsts[1:], count]
         rows = (repeat(index, end - first) for index, (first, end) in enumerate(zip(self._firsts, ends, strict=True)))
         return pa.array(list(chain.from_iterable(rows)), pa.int32())

@@ -1,4 +1,4 @@
-"""Which partitions a query reads: those of named topics, or of the topics of a namespace that match a pattern."""
+"""Partitions that a query reads: those of named topics, or of the topics of a namespace that match a pattern."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Discovery:
         self._asked_at: float | None = None
 
     def partitions(self) -> tuple[str, ...]:
-        """Name the partitions; a failure to ask again leaves the known ones, but the first time it is raised."""
+        """List the partitions; a failure to ask again leaves the known ones, but the first time it is raised."""
         now = time.monotonic()
         if self._asked_at is not None and now - self._asked_at < self._options.discovery_s:
             return self._known
@@ -40,7 +40,7 @@ class Discovery:
         return self._known
 
     def asks_for(self, topic: str) -> bool:
-        """Say whether the options mean this partition, whether it exists or not."""
+        """Return whether the options mean this partition, whether it exists or not."""
         name = TopicName.parse(topic)
         if self._pattern is None:
             return str(name) in self._options.topics or str(name.base) in self._options.topics

@@ -1,4 +1,4 @@
-"""How much a batch takes: limits of entries or rows, shared fairly over the partitions."""
+"""Size of a batch: limits of entries or rows, shared fairly over the partitions."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class SourceOptions:
         return self.starting or Boundary(name=EARLIEST)
 
     def is_delayed(self, topic: str) -> bool:
-        """Say whether a partition belongs to a topic whose messages wait for their deliver-at time."""
+        """Return whether a partition belongs to a topic whose messages wait for their deliver-at time."""
         name = TopicName.parse(topic)
         return str(name) in self.delayed_topics or str(name.base) in self.delayed_topics
 

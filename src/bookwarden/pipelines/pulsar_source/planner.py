@@ -109,7 +109,7 @@ class Planner:
         return plan
 
     def together(self, plan: Mapping[str, tuple[EntryRange, ...]]) -> list[list[str]]:
-        """Say which partitions of a batch one task reads; the number of their rows is estimated."""
+        """Group the partitions of a batch by the task that reads them; the number of their rows is estimated."""
         rows = {
             topic: sum(entries.count for entries in ranges) * self._sizes.last_known(topic)
             for topic, ranges in plan.items()

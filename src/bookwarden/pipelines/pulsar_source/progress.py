@@ -1,4 +1,4 @@
-"""What of a planned set of entries has been delivered: order and completeness. No I/O."""
+"""Delivered part of a planned set of entries: order and completeness. No I/O."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def rows_of_entry(message_id: bytes) -> int:
 
 
 def is_chunked(message_id: bytes) -> bool:
-    """Say whether a serialized message id is that of a message assembled from several entries."""
+    """Return whether a serialized message id is that of a message assembled from several entries."""
     return _FIRST_CHUNK in _varint_fields(message_id)
 
 

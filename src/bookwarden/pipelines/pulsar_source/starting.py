@@ -1,4 +1,4 @@
-"""Where reading starts: boundaries turned into positions, and the durable subscription put there."""
+"""Start of reading: boundaries turned into positions, and the durable subscription put there."""
 
 from __future__ import annotations
 

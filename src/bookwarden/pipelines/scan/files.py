@@ -85,7 +85,7 @@ class ScanFolder:
         self.begin_stage(stage, pieces, others)
 
     def pieces(self, stage: str) -> list[Any] | None:
-        """Give the pieces of a stage; None if it was not begun."""
+        """Return the pieces of a stage; None if it was not begun."""
         try:
             pieces: list[Any] = self.folder.read_json(f"stages/{stage}.json")
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the scans and plans of the orphan scan lie."""
+"""The folder of the orphan scan's scans and plans."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _PLANS = "plans"
 
 
 def plans_of(settings: Settings) -> PlanFiles:
-    """Give access to the plans."""
+    """Return access to the plans."""
     return PlanFiles(f"{settings.orphans.folder.rstrip('/')}/{_PLANS}")
 
 
 def plan_folder(settings: Settings, plan_id: str) -> Folder:
-    """Give access to the folder of one plan."""
+    """Return access to the folder of one plan."""
     return Folder(f"{settings.orphans.folder.rstrip('/')}/{_PLANS}/{plan_id}")
 
 
 def scan_folder(settings: Settings, scan_id: str) -> ScanFolder:
-    """Give access to the files of one scan."""
+    """Return access to the files of one scan."""
     return ScanFolder(f"{settings.orphans.folder.rstrip('/')}/{_SCANS}/{scan_id}")
 
 
 def scan_ids(settings: Settings) -> list[str]:
-    """Name the scans that were begun, oldest first; StoreError if the folder cannot be read."""
+    """List the scans that were begun, oldest first; StoreError if the folder cannot be read."""
     with folder_errors(settings):
         return Folder(settings.orphans.folder).folders(_SCANS)
 

@@ -1,4 +1,4 @@
-"""What a scan is about, as it was begun."""
+"""The header of a scan, as it was begun."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def compare_ids(folder: ScanFolder, seals: dict[str, list[Seal]]) -> ScanIds:
 
 
 def is_among(ids: Ids, known: Ids) -> Flags:
-    """Say of each id whether it is among the known ones, which are sorted."""
+    """Return for each id whether it is among the known ones, which are sorted."""
     if not len(known):
         return np.zeros(len(ids), np.bool_)
     found: Flags = known[np.minimum(np.searchsorted(known, ids), len(known) - 1)] == ids
@@ -85,21 +85,21 @@ class NamedIds:
         self._folder = folder
 
     def flags(self, ids: Ids) -> tuple[Flags, Flags, Flags]:
-        """Say of each id whether places name it, whether these are logs alone, and whether all call it deleted."""
+        """Return for each id whether places name it, whether these are logs alone, and whether all call it deleted."""
         known, only_logs, only_gone = (
             self._between(int(ids.min()), int(ids.max())) if len(ids) else (_NONE, _NO_FLAGS, _NO_FLAGS)
         )
         return is_among(ids, known), is_among(ids, known[only_logs]), is_among(ids, known[only_gone])
 
     def _between(self, first_id: int, last_id: int) -> tuple[Ids, Flags, Flags]:
-        """Give the named ids from the first to the last, and perhaps others; and what is to be known of each."""
+        """Return the named ids from the first to the last, and perhaps others; and what is to be known of each."""
         found = _rows_between(self._folder, _NAMED_FILE, first_id, last_id)
         ids, only_logs, only_gone = (found.column(name).to_numpy() for name in ("ledger_id", "only_logs", "only_gone"))
         return ids, only_logs, only_gone
 
 
 def is_absent(folder: ScanFolder, ids: Ids) -> Flags:
-    """Say of each id whether a place names it and it was not listed, as a task asks it."""
+    """Return for each id whether a place names it and it was not listed, as a task asks it."""
     if not len(ids):
         return np.zeros(0, np.bool_)
     found = _rows_between(folder, _ABSENT_FILE, int(ids.min()), int(ids.max()))
@@ -126,7 +126,7 @@ def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> 
 
 
 def _named(folder: ScanFolder, seals: dict[str, list[Seal]]) -> tuple[Ids, Flags, Flags]:
-    """Give the ids that places name, which of them logs alone name, and which ones all places call deleted."""
+    """Return the ids that places name, which of them logs alone name, and which ones all places call deleted."""
     rows = [_gathered(folder, seals, stage, _ids_by_place) for stage in (REFERENCES_STAGE, LATE_STAGE)]
     parts = [(_NONE, _NONE, _NONE), *chain(*rows)]
     others, of_logs, gone = (_distinct(np.concatenate(ids)) for ids in zip(*parts, strict=True))
@@ -154,7 +154,7 @@ def _vanished_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
 
 
 def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids, Ids]:
-    """Give the ids that places outside and inside logs name, and those that places name and call deleted."""
+    """Return the ids that places outside and inside logs name, and those that places name and call deleted."""
     # A scan of an earlier release has no note of what is called deleted.
     if not seal.notes[OF_LOGS] and not seal.notes.get(SAID_GONE, 1):
         return _as_ids(folder.read(stage, seal.number, ["ledger_id"]).drop_null()), _NONE, _NONE

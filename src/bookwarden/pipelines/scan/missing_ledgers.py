@@ -26,7 +26,7 @@ _LOOKED_UP_AT_ONCE = 1_000
 
 
 def pieces_with_references(seals: Mapping[str, Sequence[Seal]]) -> list[Any]:
-    """Name the pieces, by stage and number, in which places name ledgers."""
+    """List the pieces, by stage and number, in which places name ledgers."""
     return [[stage, seal.number] for stage in _STAGES for seal in seals[stage] if seal.rows]
 
 
@@ -59,7 +59,7 @@ class LookUpMissing:
 
 
 def absent_references(folder: ScanFolder, stage: str, number: int) -> pa.Table:
-    """Give the references of a piece to ledgers that were not listed and should be there, those of a node together."""
+    """Return a piece's references to ledgers that were not listed and should be there, those of a node together."""
     rows = folder.read(stage, number, REFERENCES.arrow.names)
     rows = rows.filter(pc.and_(rows.column("ledger_id").is_valid(), pc.invert(rows.column("gone"))))
     rows = rows.filter(pa.array(is_absent(folder, rows.column("ledger_id").to_numpy())))
@@ -67,7 +67,7 @@ def absent_references(folder: ScanFolder, stage: str, number: int) -> pa.Table:
 
 
 def _whole_nodes(references: pa.Table) -> Iterator[list[ListedReference]]:
-    """Give the references some at a time, all those of a node at once."""
+    """Yield the references some at a time, all those of a node at once."""
     some: list[ListedReference] = []
     for batch in references.to_batches(max_chunksize=_LOOKED_UP_AT_ONCE):
         for row in map(ListedReference, *(column.to_pylist() for column in batch.columns)):

@@ -160,7 +160,7 @@ class ObjectPlanning:
         return read_tables(self._spark, self._folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES.only(*columns))
 
     def _existing(self, owners: set[str]) -> frozenset[str]:
-        """Name those of these managed ledgers that exist."""
+        """List those of these managed ledgers that exist."""
         if not owners:
             return frozenset()
         known = self._references("managed_ledger").withColumnRenamed("managed_ledger", "name")
@@ -168,7 +168,7 @@ class ObjectPlanning:
         return frozenset(row["name"] for row in asked.join(known, "name", "left_semi").toLocalIterator())
 
     def _first_listed(self, owners: set[str]) -> dict[str, int]:
-        """Give the smallest id that each of these managed ledgers lists, over all roots."""
+        """Return the smallest id that each of these managed ledgers lists, over all roots."""
         if not owners:
             return {}
         listed = self._references("ledger_id", "place", "holder").where(F.col("place").isin(*TOPIC_PLACES))

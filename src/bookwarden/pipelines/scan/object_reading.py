@@ -1,4 +1,4 @@
-"""How the pieces of the listing of offloaded copies are read, in the Python workers of Spark."""
+"""Readers of the pieces of the listing of offloaded copies, in the Python workers of Spark."""
 
 from __future__ import annotations
 

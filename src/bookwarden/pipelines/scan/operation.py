@@ -196,7 +196,7 @@ def read_second_pass(
 def _again(
     folder: ScanFolder, stage: str, kind: type[PieceT], pieces: Callable[[Sequence[PieceT]], Sequence[PieceT]]
 ) -> list[dict[str, Any]]:
-    """Name the pieces of a stage for the second pass, and those that the first pass was not told of."""
+    """List the pieces of a stage for the second pass, and those that the first pass was not told of."""
     first = folder.pieces(stage) or []
     known = [from_json(kind, piece) for piece in first]
     again = [{"piece": piece, "first": number} for number, piece in enumerate(first)]

@@ -212,7 +212,7 @@ class Planning:
         return ScanResult(plan, summary, tuple(header.notes))
 
     def _emptied(self, found: Classification, ids: ScanIds, context: ScanContext) -> tuple[Emptied, ...]:
-        """Name what exists and would be left without a ledger."""
+        """List what exists and would be left without a ledger."""
         without = context.namespaces() - self._namespaces_read(lambda seal: seal.notes[NAMED])
         # A topic is left with what it names, unless that is nothing or not there.
         topics = found.emptied_topics() if len(ids.absent) or self._noted(BARE_TOPICS) else []
@@ -222,7 +222,7 @@ class Planning:
         return sum(seal.notes[note] for stage in _REFERENCE_STAGES for seal in self._seals[stage])
 
     def _namespaces_read(self, count: Callable[[Seal], int]) -> frozenset[str]:
-        """Name the namespaces in whose pieces of references something is counted."""
+        """List the namespaces in whose pieces of references something is counted."""
         found = set()
         for stage in _REFERENCE_STAGES:
             for piece, seal in zip(self._folder.pieces(stage) or [], self._seals[stage], strict=True):

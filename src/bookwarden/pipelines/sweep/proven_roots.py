@@ -1,4 +1,4 @@
-"""What a sweep proves before its first batch: that the roots belong to the BookKeeper, and are all that do.
+"""Proofs of a sweep before its first batch: that the roots belong to the BookKeeper, and are all that do.
 
 A sweep runs for months, in which another Pulsar may come; so whether these are all is looked at again and again.
 """

@@ -86,7 +86,7 @@ def _context(settings: Settings, *, one_of_many: bool) -> SweepContext:
 
 
 def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:
-    """Let one task alone do what was received where the metadata store takes only one writer at a time.
+    """Move what was received into one task where the metadata store takes only one writer at a time.
 
     It is Spark that runs that task once, on whichever machine: a lock in the store would have to be written itself.
     """
@@ -105,7 +105,7 @@ def share_of_task(settings: Settings, cores: int, *, one_writer: bool) -> Settin
 
 
 def outcomes_location(settings: Settings) -> str:
-    """Say where the outcome table is; a dry run has one of its own."""
+    """Return the place of the outcome table; a dry run has one of its own."""
     return settings.sweep.outcomes + ("-dry-run" if settings.sweep.dry_run else "")
 
 

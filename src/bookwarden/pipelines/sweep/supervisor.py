@@ -42,7 +42,7 @@ class Migrations(Protocol):
 
     @property
     def blocked(self) -> str | None:
-        """Say what is being moved now; None if nothing is."""
+        """Return what is being moved now; None if nothing is."""
 
     def look(self) -> None:
         """Bring both up to date; raise StoreError if that is not possible."""
@@ -59,7 +59,7 @@ class Query(Protocol):
         """End the query."""
 
     def exception(self) -> Exception | None:
-        """Say why it ended; None while it runs or when it was stopped."""
+        """Return why it ended; None while it runs or when it was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Pulse(StreamingQueryListener):
         """Leave failures to the supervisor's loop."""
 
     def beat(self) -> None:
-        """Give a sign of life."""
+        """Send a sign of life."""
         with self._changed:
             self._beat()
 
@@ -135,7 +135,7 @@ class Pulse(StreamingQueryListener):
         self._changed.notify_all()
 
     def enter(self, batch: int) -> None:
-        """Let a batch begin; raises BatchRefusedError once the gate is closed."""
+        """Begin a batch; raises BatchRefusedError once the gate is closed."""
         with self._changed:
             if self._closed:
                 self._refused = True
@@ -153,7 +153,7 @@ class Pulse(StreamingQueryListener):
             self._beat()
 
     def close(self) -> None:
-        """Let no further batch begin."""
+        """Refuse further batches."""
         with self._changed:
             self._closed = True
 
@@ -233,7 +233,7 @@ class Supervisor:
 
     @property
     def failing(self) -> str | None:
-        """Say what went wrong last; None if the query got on since, or nothing did."""
+        """Return what went wrong last; None if the query got on since, or nothing did."""
         return self._last_failure if self._streak else None
 
     def stop(self) -> None:
@@ -276,7 +276,7 @@ class Supervisor:
         self._failed(reason, cause)
 
     def _was_moved(self) -> bool:
-        """Say whether the metadata was being moved at any time since the last such question, or is now."""
+        """Return whether the metadata was being moved at any time since the last such question, or is now."""
         if self._migrations is None:
             return False
         try:
@@ -383,7 +383,7 @@ def _stop(query: Query, stopped: threading.Event) -> None:
 
 
 def _data_gone(error: BaseException | None) -> str | None:
-    """Say which messages are gone, where that ended a query: Spark hands on no more than the text of our error."""
+    """Return which messages are gone, where that ended a query: Spark hands on no more than the text of our error."""
     if error is None or isinstance(error, DataGoneError):
         return None if error is None else str(error)
     kind, _, text = told_cause(error).partition(": ")
@@ -391,5 +391,5 @@ def _data_gone(error: BaseException | None) -> str | None:
 
 
 def attach(spark: SparkSession, pulse: Pulse) -> None:
-    """Let the pulse hear the events of all queries of this session."""
+    """Attach the pulse to the events of all queries of this session."""
     spark.streams.addListener(pulse)

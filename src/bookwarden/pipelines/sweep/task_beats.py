@@ -1,4 +1,4 @@
-"""How a task that takes long tells the driver that it gets on: rows that mean nothing, seen in Spark's own figures.
+"""Signs of life of a task that takes long: rows that mean nothing, seen in Spark's own figures.
 
 A batch may take much longer than `sweep.stall_seconds`: by a limit on what stores are asked, or since they are slow.
 Nothing of a running Python worker reaches the driver but how many rows it gave so far, which the executors report with

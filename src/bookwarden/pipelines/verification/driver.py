@@ -126,7 +126,7 @@ def _resumed(folder: ScanFolder, request: VerificationRequest) -> _Header:
 
 
 def _versions_kept(context: VerificationContext, rule: VersionRule) -> bool | None:
-    """Say whether versions count, by the rule that counts; None where nobody asked."""
+    """Return whether versions count, by the rule that counts; None where nobody asked."""
     if rule is not VersionRule.AUTO:
         return True if rule is VersionRule.REQUIRED else None
     sample, _ = context.comparison(versions=rule, switched_ms=context.switched_ms).run_part(WHOLE_TREE, _JUDGED_BY)

@@ -58,7 +58,7 @@ class ComparedStores:
     max_reads_per_second: float | None
 
     def shared(self) -> VerificationContext:
-        """Give the stores of this worker process."""
+        """Return the stores of this worker process."""
         return _contexts.get(
             (self.source, self.target, self.max_reads_per_second, self.settings.model_dump_json()),
             lambda: VerificationContext(

@@ -1,4 +1,4 @@
-"""Where a bookie listens: a ledger's metadata names bookies by id, which may be its address or any other name.
+"""Addresses of bookies: a ledger's metadata names bookies by id, which may be its address or any other name.
 
 Format: discover.BookieServiceInfo, client.DefaultBookieAddressResolver of BookKeeper 4.17.
 """

@@ -23,7 +23,7 @@ class Bookie:
         self._bookies = bookies
 
     def holdings(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, Holding]:
-        """Say of each ledger whether the bookie has this entry of it; a bookie that is down makes all unknown.
+        """Return for each ledger whether the bookie has this entry of it; a bookie that is down makes all unknown.
 
         Whether it should have the entry, Replicas tells. The entry's digest is not looked at.
         """
@@ -40,7 +40,7 @@ class Bookie:
         return found
 
     def holds(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, bool]:
-        """Say the same where it must be known: raises BookieUnavailableError if it is unknown of any ledger."""
+        """Return the same where it must be known: raises BookieUnavailableError if it is unknown of any ledger."""
         found = self.holdings(ledger_ids, entry_id)
         for ledger_id, holding in found.items():
             if holding.presence is Presence.UNKNOWN:

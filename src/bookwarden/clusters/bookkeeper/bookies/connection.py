@@ -74,7 +74,7 @@ class BookieConnection:
         return bool(self._outgoing)
 
     def silent_since(self) -> float | None:
-        """Tell since when (time.monotonic) the bookie owes a response and nothing moved; None if it owes nothing."""
+        """Return since when (time.monotonic) the bookie owes a response and nothing moved; None if it owes nothing."""
         return self._progress if self._waiting else None
 
     def ask(self, request: Request) -> None:
@@ -114,7 +114,7 @@ class BookieConnection:
         return answered
 
     def has_hung_up(self) -> bool:
-        """Say whether the bookie closed the connection while it owed nothing."""
+        """Return whether the bookie closed the connection while it owed nothing."""
         if self._waiting:
             return False
         try:

@@ -1,4 +1,4 @@
-"""What a bookie stores for an entry: its packet, and the digest that proves it whole. Pure.
+"""The form in which a bookie stores an entry: its packet, and the digest that proves it whole. Pure.
 
 Layout: ledger id, entry id, last add confirmed and length, 8 bytes each, big-endian and signed; then the digest;
 then the payload. A packet of an explicit last add confirmed has ledger id, last add confirmed, digest. The digest

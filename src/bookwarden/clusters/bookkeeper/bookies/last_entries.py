@@ -21,7 +21,7 @@ class LastEntries:
         self._lock = threading.Lock()
 
     def may_be_written(self, ledger_id: int) -> bool:
-        """Say whether the ledger's metadata leaves open that somebody writes to it: it is not closed, or unreadable."""
+        """Return whether somebody may write to the ledger by its metadata: it is not closed, or unreadable."""
         (reading,) = self._catalog.read_many([ledger_id])
         if isinstance(reading, StoredLedger):
             return reading.metadata.state is not LedgerState.CLOSED

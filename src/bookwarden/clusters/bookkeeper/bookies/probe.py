@@ -61,7 +61,7 @@ def _key(answer: Answer) -> tuple[str, int, int]:
 
 
 def holding_of(answer: Answer) -> Holding:
-    """Say what an answer to ReadEntry means."""
+    """Return what an answer to ReadEntry means."""
     if answer.response is None:
         return Holding(Presence.UNKNOWN, answer.failure)
     status = answer.response.status

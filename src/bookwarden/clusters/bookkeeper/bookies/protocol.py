@@ -99,7 +99,7 @@ def decode_response(frame: bytes) -> tuple[int, Response]:
 
 
 def status_name(status: int) -> str:
-    """Name a status as BookKeeper does."""
+    """Return the name that BookKeeper gives a status."""
     return pb.StatusCode.Name(pb.StatusCode.ValueType(status))
 
 

@@ -79,7 +79,7 @@ class LedgerReader:
                 yield entry
 
     def last_confirmed(self) -> int:
-        """Tell the id of the last entry that is known to be confirmed; -1 if there is none.
+        """Return the id of the last entry that is known to be confirmed; -1 if there is none.
 
         Of a closed ledger the metadata says it. Of any other the bookies of the last segment are asked: what the
         most advanced one knows. Raises BookieUnavailableError, or BookieAccessError, if so few answer that the

@@ -1,4 +1,4 @@
-"""Which bookies hold an entry, and when enough of them have answered. Pure.
+"""The bookies that hold an entry, and when enough of them have answered. Pure.
 
 Format: client.RoundRobinDistributionSchedule of BookKeeper 4.17.
 """
@@ -20,7 +20,7 @@ class Replicas:
         self._sets = [_write_sets(segment.ensemble, metadata.write_quorum) for segment in metadata.segments]
 
     def of(self, entry_id: int) -> tuple[str, ...]:
-        """Name the bookies that the entry was written to, in the order in which BookKeeper asks them."""
+        """List the bookies that the entry was written to, in the order in which BookKeeper asks them."""
         index = bisect_right(self._firsts, entry_id) - 1
         if index < 0:
             raise FormatError(f"no segment of the ledger's metadata has entry {entry_id}")
@@ -29,7 +29,7 @@ class Replicas:
 
 
 def is_covered(known: Sequence[bool], write_quorum: int, ack_quorum: int) -> bool:
-    """Say whether no entry can have been acknowledged by bookies of whom nothing is known.
+    """Return whether no entry can have been acknowledged by bookies of whom nothing is known.
 
     ``known`` tells of each bookie of an ensemble, in its order, whether it has answered.
     """

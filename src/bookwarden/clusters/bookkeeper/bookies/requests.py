@@ -107,7 +107,7 @@ class Bookies:
                 return found
 
     def is_avoided(self, bookie_id: str) -> bool:
-        """Say whether the bookie did not answer lately, so that others should be asked first."""
+        """Return whether the bookie did not answer lately, so that others should be asked first."""
         if bookie_id not in self._avoided:
             return False
         if time.monotonic() > self._avoided[bookie_id]:

@@ -1,4 +1,4 @@
-"""How a connection to a bookie is encrypted: TLS on the bookie's one port, begun at our request."""
+"""Encryption of a connection to a bookie: TLS on the bookie's one port, begun at our request."""
 
 from __future__ import annotations
 

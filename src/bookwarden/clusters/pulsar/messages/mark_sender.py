@@ -177,7 +177,7 @@ class PendingDeletionSender:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C be a KeyboardInterrupt.
+    """Turn Ctrl-C into a KeyboardInterrupt.
 
     The native `send_async` looks for signals and returns although it found one, which Python reports as a SystemError.
     """

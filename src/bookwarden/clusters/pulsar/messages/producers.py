@@ -149,5 +149,5 @@ class _Outstanding:
 
 
 def reason_of(result: pulsar.Result) -> str | None:
-    """Say why a send is not confirmed; None if it is."""
+    """Return why a send is not confirmed; None if it is."""
     return None if result == pulsar.Result.Ok else f"the broker answered {result_name(result)}"

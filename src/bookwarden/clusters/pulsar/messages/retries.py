@@ -141,7 +141,7 @@ class RetrySender:
 
 
 def _carried(received: ReceivedMark) -> dict[str, str]:
-    """Give the properties that go on with a message: ours, and those of its first sender unless they are too many."""
+    """Return the properties that go on with a message: ours, and those of its first sender unless they are too many."""
     ours, theirs = dict[str, str](), dict[str, str]()
     for name, value in received.properties.items():
         if name not in OF_PHASE_TWO:

@@ -1,4 +1,4 @@
-"""What waits behind a subscription's position, read without a consumer: nothing is taken, nothing acknowledged."""
+"""Messages behind a subscription's position, read without a consumer: nothing is taken, nothing acknowledged."""
 
 from __future__ import annotations
 

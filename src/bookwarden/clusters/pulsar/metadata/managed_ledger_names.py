@@ -19,7 +19,7 @@ Refused = Callable[[str, StoreAccessError], None]
 
 
 def walk_managed_ledgers(store: MetadataStore) -> Iterator[list[str]]:
-    """Name all managed ledgers, those of a namespace at a time.
+    """Yield all managed ledgers, those of a namespace at a time.
 
     Where a namespace and a topic are both called "persistent" a name may be that of a cursor. Raises StoreError
     where the store does not answer or holds no managed ledgers at all.
@@ -29,7 +29,7 @@ def walk_managed_ledgers(store: MetadataStore) -> Iterator[list[str]]:
 
 
 def walk_topic_folders(store: MetadataStore, refused: Refused | None = None) -> Iterator[tuple[str, list[str]]]:
-    """Name each node below which topics are, such as ``tenant/namespace/persistent``, and its children.
+    """Yield each node below which topics are, such as ``tenant/namespace/persistent``, and its children.
 
     Raises as walking managed ledgers does; with ``refused`` a tenant or namespace that the store does not let us list
     is told and left out.
@@ -61,7 +61,7 @@ def _children(store: MetadataStore, name: str, refused: Refused | None) -> list[
 
 
 def children_unless_refused(store: MetadataStore, top: str, name: str, refused: Refused | None) -> list[str]:
-    """Name the children of a node below ``top``; none where the store refuses, which is told, or raised."""
+    """List the children of a node below ``top``; none where the store refuses, which is told, or raised."""
     try:
         return store.children_of(f"{top}/{name}")
     except StoreAccessError as error:

@@ -1,4 +1,4 @@
-"""Which tenants and namespaces exist: the policies that Pulsar keeps of each.
+"""Tenants and namespaces that exist: the policies that Pulsar keeps of each.
 
 Source: TenantResources and NamespaceResources of Pulsar 4.0. They lie in the configuration store, which is mostly the
 metadata store itself; a root without any policies does not tell who exists.
@@ -15,7 +15,7 @@ _POLICIES_ROOT: Final = "/admin/policies"
 
 
 def known_tenants(store: MetadataStore) -> frozenset[str] | None:
-    """Name the tenants that exist; None where the root keeps no policies."""
+    """List the tenants that exist; None where the root keeps no policies."""
     store.sync()
     try:
         return frozenset(store.list_children(_POLICIES_ROOT))
@@ -24,7 +24,7 @@ def known_tenants(store: MetadataStore) -> frozenset[str] | None:
 
 
 def known_namespaces(store: MetadataStore) -> frozenset[str] | None:
-    """Name the namespaces that exist, ``tenant/namespace`` or in the first version ``tenant/cluster/namespace``.
+    """List the namespaces that exist, ``tenant/namespace`` or in the first version ``tenant/cluster/namespace``.
 
     None where the root keeps no policies.
     """

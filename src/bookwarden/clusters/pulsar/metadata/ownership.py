@@ -1,4 +1,4 @@
-"""Who owns topics, read from the metadata store: asking a broker would make one load the topic.
+"""Owners of topics, read from the metadata store: asking a broker would make one load the topic.
 
 A topic counts as owned as soon as a broker owns its bundle, whether or not it is loaded: that broker may load it at
 any moment. Formats of Pulsar 4.0: ephemeral nodes ``/loadbalance/brokers/<broker>`` and
@@ -27,7 +27,7 @@ class BundleOwnership:
         self._store = store
 
     def owner(self, topic: str) -> str | None:
-        """Name the broker that has the topic, or could have it, loaded; None if certainly none does.
+        """Return the broker that has the topic, or could have it, loaded; None if certainly none does.
 
         While a broker lives whose load manager keeps ownership in a topic (PIP-192), or that says nothing we
         understand, each topic counts as owned by it.
@@ -37,7 +37,7 @@ class BundleOwnership:
         return self._bundle_owner(name) or self._broker_that_hides_its_bundles()
 
     def loaded_since(self, topic: str) -> int | None:
-        """Say since when at the earliest a broker has the topic loaded; None if certainly none has.
+        """Return since when at the earliest a broker has the topic loaded; None if certainly none has.
 
         That is when the owner started (ms since 1970, its own clock), 0 where that is not known. The age of an
         ownership says nothing: a bundle that is split, and a lost session, make it anew while the topic stays loaded.

@@ -1,4 +1,4 @@
-"""Which processes a migration of the metadata store waits for, as their nodes in the source say.
+"""Participants of a metadata migration: the processes that it waits for, by their nodes in the source.
 
 Format: DualMetadataStore of Pulsar 4.2: ephemeral nodes without a value; bookwarden's own say whose they are
 (metastore.following.follower).

@@ -1,4 +1,4 @@
-"""Where Pulsar keeps its nodes below a metadata root.
+"""Paths of Pulsar's nodes below a metadata root.
 
 Source: mledger.impl.MetaStoreImpl and BookkeeperSchemaStorage of Pulsar 4.0.
 """
@@ -14,15 +14,15 @@ LOG_ROOTS: Final = ("/pulsar/functions", "/pulsar/packages", "/stream/storage")
 
 
 def managed_ledger_path(name: str) -> str:
-    """Name the node of a managed ledger."""
+    """Return the path of a managed ledger's node."""
     return f"{MANAGED_LEDGERS_ROOT}/{name}"
 
 
 def cursor_path(managed_ledger: str, cursor: str) -> str:
-    """Name the node of a cursor, whose name is encoded."""
+    """Return the path of a cursor's node, whose name is encoded."""
     return f"{MANAGED_LEDGERS_ROOT}/{managed_ledger}/{cursor}"
 
 
 def schema_path(schema_id: str) -> str:
-    """Name the node of a schema."""
+    """Return the path of a schema's node."""
     return f"{SCHEMAS_ROOT}/{schema_id}"

@@ -231,7 +231,7 @@ class ReferencePieces:
 
 
 def _read_together(nodes: Sequence[tuple[ReferenceNode, Versioned]], read: ReadsTopics) -> frozenset[str]:
-    """Let the topics be read together; return the paths of those that were."""
+    """Read the topics together; return the paths of those that were."""
     topics = [(node, found) for node, found in nodes if isinstance(node, ManagedLedgerNode) and not was_emptied(found)]
     taken = read([node for node, _ in topics], [found.value for _, found in topics])
     return frozenset(node.path for (node, _), was_taken in zip(topics, taken, strict=True) if was_taken)
@@ -260,7 +260,7 @@ def _pieces_of_schemas(url: str, store: MetadataStore) -> Iterator[ReferencePiec
 
 
 def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
-    """Name all nodes of a piece."""
+    """Yield all nodes of a piece."""
     if piece.kind == LOGS:
         yield from _logs(store, piece.name)
         return

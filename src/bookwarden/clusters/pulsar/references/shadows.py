@@ -1,4 +1,4 @@
-"""Which topics list ledgers of others: found by reading all managed ledgers of a metadata root now and then.
+"""Topics that list ledgers of others: found by reading all managed ledgers of a metadata root now and then.
 
 A shadow topic's node lists the ledgers of its source, and names it by the property PULSAR.SHADOW_SOURCE
 (ManagedLedgerConfig of Pulsar 4.0). Nothing at the source's node tells of its shadows. A topic into which somebody
@@ -72,7 +72,7 @@ class ShadowTopics:
 
 
 def sources_of(name: str, info: ManagedLedgerInfo) -> set[str]:
-    """Name what this managed ledger may be a shadow of; FormatError where that cannot be told."""
+    """List what this managed ledger may be a shadow of; FormatError where that cannot be told."""
     source = info.properties.get(SHADOW_SOURCE_PROPERTY)
     if source is None:
         return set()

@@ -30,7 +30,7 @@ class SubscriptionBacklog:
         self._admin = admin
 
     def partitions(self, topic: str) -> list[str]:
-        """Name the partitions in order; a topic without partitions is its own only one."""
+        """List the partitions in order; a topic without partitions is its own only one."""
         return list_partitions(self._admin, topic)
 
     def entries(self, partition: str, subscription: str) -> int:

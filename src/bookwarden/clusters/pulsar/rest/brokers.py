@@ -1,4 +1,4 @@
-"""What only a broker that has a topic loaded knows: which compacted ledger is in use, and which subscriptions are.
+"""Questions that only a broker with the topic loaded answers: its compacted ledger in use, and its subscriptions.
 
 Formats: ``internalStats`` (PersistentTopicInternalStats), ``stats`` and ``compaction`` (LongRunningProcessStatus) of
 Pulsar 4.0. Each of them loads the topic on its owner.
@@ -75,7 +75,7 @@ class Brokers:
             raise FormatError(f"what the broker says of {topic} lacks or misshapes {error}") from error
 
     def subscriptions(self, topic: str) -> frozenset[str]:
-        """Name the subscriptions that the owner knows, those without a cursor in the metadata too."""
+        """List the subscriptions that the owner knows, those without a cursor in the metadata too."""
         try:
             return frozenset(str(name) for name in self._ask(f"{_path(topic)}/stats")["subscriptions"])
         except (KeyError, TypeError) as error:
@@ -105,7 +105,7 @@ def _path(topic: str) -> str:
 
 
 def read_compacted_ledgers(internal: Mapping[str, Any]) -> frozenset[int]:
-    """Name the compacted ledgers of an answer of ``internalStats``: the one in use, and the one recorded."""
+    """List the compacted ledgers of an answer of ``internalStats``: the one in use, and the one recorded."""
     recorded = internal["cursors"].get(COMPACTION_CURSOR, {}).get("properties") or {}
     named = {int(internal["compactedLedger"]["ledgerId"]), int(recorded.get(COMPACTED_LEDGER_PROPERTY, -1))}
     return frozenset(ledger_id for ledger_id in named if ledger_id >= 0)

@@ -58,7 +58,7 @@ class MigrationAdmin:
             raise FormatError(f"GET {_PATH}/status answered without a phase: {str(answer)[:200]}") from error
 
     def brokers(self) -> list[str]:
-        """Name the brokers of the cluster that this broker is of; raises PulsarError."""
+        """List the brokers of the cluster that this broker is of; raises PulsarError."""
         return [str(name) for name in self._admin.get_json("/brokers")]
 
     def start(self, target_url: str) -> None:

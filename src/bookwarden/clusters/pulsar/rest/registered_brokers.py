@@ -1,4 +1,4 @@
-"""Which brokers are registered, and what each says of itself over its own REST.
+"""Registered brokers, and what each says of itself over its own REST.
 
 Formats: the nodes of ``/loadbalance/brokers``, LocalBrokerData or, with the extensible load manager, BrokerLookupData;
 ``/brokers/version`` and ``/brokers/configuration/runtime`` of Pulsar 4.

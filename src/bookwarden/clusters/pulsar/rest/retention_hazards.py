@@ -1,4 +1,4 @@
-"""Which policies could take pending deletions, or the subscription that keeps them, off the deletion topics.
+"""Policies that could take pending deletions, or the subscription that keeps them, off the deletion topics.
 
 Pure: from the answers of the admin REST of Pulsar 4.0. In ``pulsar/system`` every topic is a SystemTopic, which
 message TTL, backlog eviction and the removal of inactive topics pass over (SystemTopic in Pulsar 4.0); the expiry
@@ -16,7 +16,7 @@ _CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 def namespace_hazards(namespace: str, policies: Mapping[str, Any], broker: Mapping[str, str] | None) -> list[str]:
-    """Say what in a namespace's policies, or in the brokers' defaults behind them, could lose pending deletions.
+    """List what in a namespace's policies, or in the brokers' defaults behind them, could lose pending deletions.
 
     ``broker`` is the brokers' running configuration; None when it may not be read, and then only what the namespace
     itself says is judged.
@@ -36,7 +36,7 @@ def topic_hazards(
     backlog_quotas: Mapping[str, Mapping[str, Any]],
     inactive: Mapping[str, Any] | None,
 ) -> list[str]:
-    """Say what in a topic's own policies could lose pending deletions; not for topics of `pulsar/system`."""
+    """List what in a topic's own policies could lose pending deletions; not for topics of `pulsar/system`."""
     found = []
     if ttl_seconds:
         found.append(f"topic {topic} has a message TTL of {ttl_seconds} s")

@@ -1,4 +1,4 @@
-"""Where a topic's entries lie and how far its cursors are, read from the admin REST without a consumer.
+"""Positions of a topic's entries and cursors, read from the admin REST without a consumer.
 
 Formats: ``internalStats`` (ManagedLedgerInternalStats) and the headers of ``ledger/L/entry/E``
 (PersistentTopicsBase.generateResponseWithEntry) of Pulsar 4.0.
@@ -164,7 +164,7 @@ def _milliseconds(text: str) -> int:
 
 
 def list_partitions(admin: PulsarAdmin, topic: str) -> list[str]:
-    """Name the partitions of a topic in order; a topic without partitions is its own only one.
+    """List the partitions of a topic in order; a topic without partitions is its own only one.
 
     Raises NotFoundError if there is no such topic.
     """
@@ -192,7 +192,7 @@ def _existing_topics(admin: PulsarAdmin, name: TopicName) -> set[str]:
 
 
 def list_topics(admin: PulsarAdmin, tenant: str, namespace: str) -> list[str]:
-    """Name the persistent topics of a namespace, partitioned ones once and without their partitions."""
+    """List the persistent topics of a namespace, partitioned ones once and without their partitions."""
     path = f"/persistent/{quote(tenant)}/{quote(namespace)}"
     partitioned = set(admin.get_json(f"{path}/partitioned"))
     loose = (str(topic) for topic in admin.get_json(path))

@@ -1,4 +1,4 @@
-"""What a broker does with topics when asked over its admin REST."""
+"""Operations on topics over a broker's admin REST."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Topics:
         self._schemas = SchemaRegistry(admin)
 
     def partitions(self, topic: str) -> list[str]:
-        """Name the partitions in order; a topic without partitions is its own only one. NotFoundError if absent."""
+        """List the partitions in order; a topic without partitions is its own only one. NotFoundError if absent."""
         return list_partitions(self._admin, topic)
 
     def partition_count(self, topic: str) -> int:
@@ -41,7 +41,7 @@ class Topics:
             self._admin.put(topic_path(topic))
 
     def subscriptions(self, topic: str) -> list[str]:
-        """Name the subscriptions; this loads the topic."""
+        """List the subscriptions; this loads the topic."""
         return [str(name) for name in self._admin.get_json(f"{topic_path(topic)}/subscriptions")]
 
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
@@ -50,7 +50,7 @@ class Topics:
         return answer
 
     def compacted_ledgers(self, topic: str) -> frozenset[int]:
-        """Name the compacted ledgers of one partition, in use or recorded; this loads the topic."""
+        """List the compacted ledgers of one partition, in use or recorded; this loads the topic."""
         return read_compacted_ledgers(self.internal_stats(topic))
 
     def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:

@@ -30,7 +30,7 @@ Refused = Callable[[str, StoreAccessError], None]
 
 
 def roots_on(ensemble: MetadataStore, refused: Refused | None = None) -> list[str]:
-    """Name the chroots with managed ledgers, as paths in a store without a chroot; the root of all is "".
+    """List the chroots with managed ledgers, as paths in a store without a chroot; the root of all is "".
 
     Chroots deeper than two names are not found. Raises StoreError where the store does not answer, or does not let us
     look; with ``refused`` what may not be looked at is told and left out.
@@ -48,7 +48,7 @@ def _among(store: MetadataStore, paths: Sequence[str], depth: int, refused: Refu
 
 
 def _with_managed_ledgers(store: MetadataStore, paths: Sequence[str]) -> list[str]:
-    """Name those of the paths below which managed ledgers are; a node that may not be read is there all the same."""
+    """List those of the paths below which managed ledgers are; a node that may not be read is there all the same."""
     try:
         nodes = store.get_many([f"{path}{MANAGED_LEDGERS_ROOT}" for path in paths])
     except StoreAccessError:

@@ -1,4 +1,4 @@
-"""Whether a metadata root and a BookKeeper belong together: ledgers that the root names, looked up in the BookKeeper.
+"""Proof of a metadata root's BookKeeper: ledgers that the root names, looked up in the BookKeeper.
 
 An id alone tells nothing, since every BookKeeper counts from 0; so the ledger must say that it is the holder's, and
 not be another one by its size or its time. Two clusters may even have topics of the same names, each over a BookKeeper
