@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 SOURCES = CHECKOUT / "src" / "bookwarden"
 TESTS = CHECKOUT / "tests"
+DOCUMENT = CHECKOUT / "docs" / "house.md"
 GENERATED = SOURCES / "wire" / "pb"
 
 
@@ -37,3 +39,12 @@ def test_what_has_a_folder_lies_in_it() -> None:
     assert folders
     strays = [path for folder in folders for path in folder.parent.glob(f"{folder.name}_*.py")]
     assert [path for path in strays if path.parent != SOURCES or not path.stem.endswith("_context")] == []
+
+
+def test_the_document_names_every_room_and_no_other() -> None:
+    named = set(re.findall(r"`([a-z_/]+(?:\.py)?)`", DOCUMENT.read_text(encoding="utf-8")))
+    rooms = {str(path.parent.relative_to(SOURCES)) for path in SOURCES.rglob("*/__init__.py")}
+    assert rooms - named == set()
+    places = [name for name in named if "/" in name]
+    assert places
+    assert [name for name in places if not (SOURCES / name).exists()] == []
