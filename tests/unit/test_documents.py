@@ -81,6 +81,21 @@ def test_every_section_that_is_named_is_there() -> None:
     assert [one for one in sorted(named) if one[2] not in headings(CHECKOUT / one[1])] == []
 
 
+def test_every_test_and_module_that_is_named_is_there() -> None:
+    """docs/safety.md names a test for each rule, by its file or its function."""
+    sources = [path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("*.py")]
+    tests = {path.stem for path in (CHECKOUT / "tests").rglob("test_*.py")}
+    tests |= {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
+    roots = (CHECKOUT, CHECKOUT / "src" / "bookwarden")
+    lost = []
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        lost += [(label(document), name) for name in re.findall(r"\btest_\w+", text) if name not in tests]
+        modules = re.findall(r"(?<![/\w])\w+(?:/\w+)+\.py\b", text)
+        lost += [(label(document), name) for name in modules if not any((root / name).is_file() for root in roots)]
+    assert lost == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=label)
 def test_a_line_fits_a_screen(document: Path) -> None:
     lines = enumerate(document.read_text(encoding="utf-8").splitlines(), 1)
