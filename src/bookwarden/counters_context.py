@@ -1,4 +1,4 @@
-"""Builds what looks after the counters of a metadata store that was moved, from the settings."""
+"""Wiring of the check of ledger-id counters after a migration, from the settings."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class CountersContext(Resources):
 
 def _as_oxia(store: MetadataStore, url: str) -> OxiaStore:
     if scheme_of(url) == "oxia":
-        # Not before, for it needs libraries that not everybody has; whoever opened an Oxia has them.
+        # Imported late: needs the oxia extra.
         from bookwarden.metastore.oxia.store import OxiaStore
 
         if isinstance(store, OxiaStore):

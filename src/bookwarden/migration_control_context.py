@@ -43,7 +43,7 @@ class MigrationControl(Resources):
         self._target_avoided_until = 0.0
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
-            # Never the store that follows: what is in the source itself is wanted.
+            # The raw source: the store that follows a migration would redirect reads.
             self._source = self._keep(open_single_store(settings, self.source_url))
             self._surveyed = throttled(self._source, max_reads_per_second)
             self._admin = MigrationAdmin(self._keep(PulsarAdmin(connection_of(settings))))
