@@ -138,7 +138,7 @@ class LiveReferences:
         return ledger_id in self.ledger_ids or self.naming_shadow(ledger_id) is not None
 
     def naming_shadow(self, ledger_id: int) -> str | None:
-        """Give the managed ledger of a shadow topic that lists the ledger."""
+        """Return the managed ledger of a shadow topic that lists the ledger."""
         return next((shadow.managed_ledger for shadow in self.shadows if ledger_id in shadow.ledger_ids), None)
 
 

@@ -1,4 +1,4 @@
-"""Whether a bookie holds an entry, as far as it is known."""
+"""Holdings of bookies: whether one holds an entry, as far as it is known."""
 
 from __future__ import annotations
 

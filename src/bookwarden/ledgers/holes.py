@@ -27,7 +27,7 @@ class Standing(enum.Enum):
 
 
 def standing_of(ledger_id: int, first_listed: int | None, has_entries: bool | None) -> Standing:
-    """Say whether a topic can have let go of an unnamed data ledger of its.
+    """Return whether a topic can have let go of an unnamed data ledger of its.
 
     ``first_listed`` is the smallest id that any of the topic's nodes lists, NAMES_NOTHING where one of them lists none,
     and None where there is no node: then the topic is dead. ``has_entries`` is None where that is not known.
@@ -40,7 +40,7 @@ def standing_of(ledger_id: int, first_listed: int | None, has_entries: bool | No
 
 
 def has_entries(metadata: LedgerMetadata) -> bool | None:
-    """Say whether a ledger has entries; None while it is open or in recovery, when only the bookies know."""
+    """Return whether a ledger has entries; None while it is open or in recovery, when only the bookies know."""
     if metadata.last_entry_id is None:
         return None
     return metadata.last_entry_id >= 0 or metadata.length > 0

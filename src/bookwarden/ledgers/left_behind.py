@@ -21,13 +21,13 @@ from bookwarden.ledgers.offloaded_copies import (
 
 
 def copy_left(listed: LedgerInfo, offload: OffloadInfo, managed_ledger: str) -> OffloadedCopy:
-    """Name the offloaded copy that the list says is the only one."""
+    """Return the offloaded copy that the list says is the only one."""
     location = store_location(offload.driver_name, offload.driver_metadata)
     return OffloadedCopy(listed.ledger_id, managed_ledger, offload.uuid, location)
 
 
 def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | None:
-    """Say why the list does not tell of a whole offloaded copy of this ledger; None if it does."""
+    """Return why the list does not tell of a whole offloaded copy of this ledger; None if it does."""
     offload = listed.offload
     if offload is None or not offload.bookkeeper_deleted:
         return "the list does not say that BookKeeper's ledger was deleted"
@@ -45,7 +45,7 @@ def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | Non
 
 
 def why_not_whole(copy: OffloadedCopy, reading: CopyReading, length: int, last_entry_id: int) -> str | None:
-    """Say why what the store has is no whole copy of a ledger of so many bytes and up to this entry; None if it is."""
+    """Return why the store has no whole copy of a ledger of so many bytes and up to this entry; None if it is."""
     if isinstance(reading, UnreadableCopy):
         return f"it cannot be looked at: {reading.reason}"
     if isinstance(reading, AbsentCopy):

@@ -1,4 +1,4 @@
-"""What a listing of a whole BookKeeper says of each ledger, and a reading of all metadata roots of each holder.
+"""Rows of a listing of a whole BookKeeper, and of a reading of all metadata roots.
 
 Rows are tuples, since a scan makes tens of millions of them.
 """

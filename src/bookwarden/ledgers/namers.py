@@ -1,4 +1,4 @@
-"""Who names which ledger, for all ledgers of a cluster: 12 bytes a ledger that is named, and each namer once."""
+"""Namers of all ledgers of a cluster: 12 bytes a ledger that is named, and each namer once."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class TopicName:
         return replace(self, local_name=match["base"]) if match else self
 
     def partition_name(self, index: int) -> TopicName:
-        """Name the partition of this partitioned topic."""
+        """Return the partition of this partitioned topic."""
         return replace(self, local_name=f"{self.local_name}-partition-{index}")
 
     @property

@@ -1,4 +1,4 @@
-"""Where the next ledger's id comes from."""
+"""Source of the next ledger's id."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class LedgerNumbers(NamedTuple):
         return self.id_of(NUMBERS_OF_HALF)
 
     def id_of(self, number: int) -> int:
-        """Say which ledger has this number."""
+        """Return the ledger with this number."""
         return (self.upper << 32) + number

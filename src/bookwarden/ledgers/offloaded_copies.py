@@ -59,7 +59,7 @@ class OffloadedCopy(NamedTuple):
 
 
 def store_location(driver_name: str, metadata: Mapping[str, str]) -> StoreLocation:
-    """Say where a copy lies, from what the broker recorded; a driver that we do not know keeps its name."""
+    """Return where a copy lies, from what the broker recorded; a driver that we do not know keeps its name."""
     named = driver_name or metadata.get(DRIVER, "")
     driver = _DRIVERS.get(named.lower(), named)
     if driver == FILE_SYSTEM:
@@ -68,7 +68,7 @@ def store_location(driver_name: str, metadata: Mapping[str, str]) -> StoreLocati
 
 
 def recorded_metadata(location: StoreLocation) -> dict[str, str]:
-    """Give the metadata that a broker records with a copy in this place; `store_location` reads it back."""
+    """Return the metadata that a broker records with a copy in this place; `store_location` reads it back."""
     if location.driver == FILE_SYSTEM:
         return {STORAGE_BASE_PATH: location.endpoint}
     return {BUCKET: location.bucket, REGION: location.region, ENDPOINT: location.endpoint}

@@ -114,7 +114,7 @@ class ReceivedMark:
 
 
 def waiving(waives: Collection[Waiver]) -> dict[str, str]:
-    """Give the properties of a message whose mark waives these."""
+    """Return the properties of a message whose mark waives these."""
     return {WAIVES: ",".join(sorted(waiver.value for waiver in waives))} if waives else {}
 
 

@@ -9,5 +9,5 @@ LAST_MS: Final = 253_402_300_799_999
 
 
 def is_time(milliseconds: int) -> bool:
-    """Say whether a number can be a time that a clock told."""
+    """Return whether a number can be a time that a clock told."""
     return 0 <= milliseconds <= LAST_MS

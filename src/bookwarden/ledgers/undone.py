@@ -1,4 +1,4 @@
-"""What is kept of a ledger whose deletion was undone."""
+"""Record of a ledger whose deletion was undone."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Target(NamedTuple):
     in_doubt: bool = False
 
     def result_of(self, found: Versioned | None) -> DeleteResult | None:
-        """Say what became of it, as it was found now; None if it is still to be deleted."""
+        """Return what became of it, as it was found now; None if it is still to be deleted."""
         if found is None:
             return DeleteResult.DELETED if self.in_doubt else DeleteResult.ABSENT
         if found.version != self.version or found.children:

@@ -63,7 +63,7 @@ class ForwardingStore(MetadataStore):
 
 
 def throttled(store: MetadataStore, max_reads_per_second: float | None) -> MetadataStore:
-    """Let the store read so many nodes a second at most; None lets it read as fast as it can.
+    """Limit the store to so many nodes a second; None reads as fast as it can.
 
     The limit is this process's: whoever reads in several divides it among them.
     """
@@ -107,7 +107,7 @@ class ThrottledStore(ForwardingStore):
         return self._store.next_number(path)
 
     def _batches(self, paths: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Give paths to be read, each batch when it may be."""
+        """Yield paths to be read, each batch when it may be."""
         size = self._rate.most_at_once
         for begin in range(0, len(paths), size):
             batch = paths[begin : begin + size]

@@ -172,11 +172,11 @@ class OxiaStore(ScratchStore):
             deadline.progress()
 
     def next_number(self, path: str) -> int:
-        """Tell the number that Pulsar gives the next sequential node directly below; NotFoundError without the key."""
+        """Return the number that Pulsar gives the next sequential node below; NotFoundError without the key."""
         return self._numbers.next(validate_path(path), self._cluster.deadline())
 
     def set_next_number(self, path: str, number: int) -> int:
-        """Let that number be this one if it is smaller; return what it is now.
+        """Raise that number to this one if it is smaller; return what it is now.
 
         It is smaller still where the server is older than 0.15: `count_up` does it there.
         """

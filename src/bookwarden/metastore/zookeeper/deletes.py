@@ -187,7 +187,7 @@ class ZooKeeperBatchDelete(BatchDelete):
 
 
 def _all_paths(target: Target) -> str:
-    """Give as long a text as all paths that a request has of this node at most."""
+    """Return as long a text as all paths that a request has of this node at most."""
     return "".join([target.path, *(some.path for some in target.conditions)]) if target.conditions else target.path
 
 

@@ -155,7 +155,7 @@ class ZooKeeperStore(ConditionalStore):
         raise _refused(prefix, result)
 
     def next_number(self, path: str) -> int:
-        """Tell the number of the next sequential node directly below; NotFoundError if there is no such node.
+        """Return the number of the next sequential node directly below; NotFoundError if there is no such node.
 
         Source: DataNode.copyStat of ZooKeeper 3.9, where cversion is twice the nodes ever created there, less those
         that are left.
