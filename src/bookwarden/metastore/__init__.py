@@ -1,1 +1,1 @@
-"""Metadata stores: one batch-first interface, one file per implementation."""
+"""Metadata stores: one batch-first interface, one folder for each server."""

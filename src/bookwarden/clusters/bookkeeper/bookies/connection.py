@@ -1,7 +1,7 @@
 """One connection to one bookie: requests go out without waiting, responses come in matched to their requests.
 
 Connecting and the TLS handshake block, for at most a timeout; then nothing does. Whoever owns the connection waits
-until it is readable (see bookies.py), so that one thread can have many requests under way at several bookies.
+until it is readable (see requests.py), so that one thread can have many requests under way at several bookies.
 """
 
 from __future__ import annotations
