@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from bookwarden.durable import sync
 from bookwarden.errors import ConfigError, FormatError
 
 _HIDDEN = "_"
@@ -23,14 +24,15 @@ class Folder:
     """The files below `location`, a path or a URI that pyarrow opens (file, s3, gs, hdfs), or s3a; picklable.
 
     A file is written under a hidden name and then moved, so readers see all of it or nothing. Its name is relative to
-    the folder and may have folders in it. A file system's own errors (OSError) are not translated.
+    the folder and may have folders in it. A file system's own errors (OSError) are not translated. ``with_options``
+    lets a URI have pyarrow's options behind a ?; only a folder that is nowhere named by adding to its location can.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, with_options: bool = False) -> None:
         self.location = location.rstrip("/")
         try:
             if "://" in location:
-                self._fs, self._root = fs.FileSystem.from_uri(_for_arrow(self.location))
+                self._fs, self._root = fs.FileSystem.from_uri(_for_arrow(self.location, with_options))
             else:
                 self._fs, self._root = fs.LocalFileSystem(), str(Path(self.location).absolute())
         except (ValueError, pa.ArrowException) as error:
@@ -52,8 +54,11 @@ class Folder:
         """Make a folder in this one, or this one."""
         self._fs.create_dir(self._path(name), recursive=True)
 
-    def write(self, name: str, write_to: Callable[[pa.NativeFile], None]) -> None:
-        """Write a file, replacing one of that name."""
+    def write(self, name: str, write_to: Callable[[pa.NativeFile], object], *, durable: bool = False) -> None:
+        """Write a file, replacing one of that name.
+
+        A ``durable`` one outlives a loss of power once this returns; before, that leaves the one of before or this one.
+        """
         path = self._path(name)
         parent, _, base = path.rpartition("/")
         hidden = f"{parent}/{_HIDDEN}{base}.{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -61,10 +66,19 @@ class Folder:
         try:
             with self._fs.open_output_stream(hidden) as sink:
                 write_to(sink)
+            # A store of objects has them whole and durable.
+            local = self.local_path if durable else None
+            if local:
+                sync(hidden)
+            self._fs.move(hidden, path)
         except BaseException:
             self._remove_path(hidden)
             raise
-        self._fs.move(hidden, path)
+        if local:
+            for folder in Path(path).parents:
+                sync(folder)
+                if folder == local.parent:
+                    break
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a value as JSON."""
@@ -100,6 +114,12 @@ class Folder:
         """Name the folders directly in a folder, sorted; none if there is no such folder."""
         return sorted(info.base_name for info in self._entries(name) if self._is_shown(info, fs.FileType.Directory))
 
+    def all_files(self) -> list[str]:
+        """Name the files in this folder and in the folders in it, sorted."""
+        selector = fs.FileSelector(self._root, allow_not_found=True, recursive=True)
+        found = [info for info in self._fs.get_file_info(selector) if self._is_shown(info, fs.FileType.File)]
+        return sorted(info.path.removeprefix(f"{self._root}/") for info in found)
+
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         self._remove_path(self._path(name))
@@ -120,9 +140,9 @@ class Folder:
         return f"{self._root}/{name}".rstrip("/")
 
 
-def _for_arrow(location: str) -> str:
+def _for_arrow(location: str, with_options: bool) -> str:
     scheme, _, rest = location.partition("://")
-    if "?" in rest:
+    if "?" in rest and not with_options:
         # Names in the folder are put behind it.
         raise ValueError("options behind a ? are not taken; an S3 server's address is in AWS_ENDPOINT_URL")
     return f"{_ARROW_SCHEMES.get(scheme, scheme)}://{rest}"

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -21,6 +23,7 @@ from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.scan import lock as scan_lock
 from bookwarden.pipelines.scan.folder import scan_folder
 from bookwarden.pipelines.scan.lock import alone
+from bookwarden.pipelines.sweep.outcome_table import OutcomeTable, beat_batch
 from servers.lone_zookeeper import running_zookeeper
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, running_object_store
 from servers.scanned_site import ScannedSite, broker_telling_the_time
@@ -124,3 +127,17 @@ def test_a_file_in_a_bucket_that_was_written_halfway_is_not_there(server_in_envi
     folder.write_json("plans/p/manifest.json", 1)
     folder.write_json("plans/p/manifest.json", 2)
     assert (folder.read_json("plans/p/manifest.json"), folder.folders("plans")) == (2, ["p"])
+
+
+def test_the_outcome_table_is_kept_in_a_bucket_under_hadoops_name_of_it_too(server_in_environment: ObjectStore) -> None:
+    location = f"s3a://{BUCKET}/{uuid4().hex}/outcomes"
+    one_row = pa.Table.from_batches([beat_batch("")])
+    table = OutcomeTable(location, merge_after=2)
+    query = str(uuid4())
+    for batch in (0, 1, 2):
+        table.write(one_row, query, batch)
+    OutcomeTable(location).write(one_row, query, 2)
+    folder = Folder(location)
+    names = [name.rpartition("/")[2] for name in folder.all_files()]
+    assert names == [f"{query}-000000000000-000000000001.parquet", f"{query}-000000000002-000000000002.parquet"]
+    assert [pq.ParquetFile(folder.open(name)).metadata.num_rows for name in folder.all_files()] == [2, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,37 @@ def test_a_folder_of_this_machine_is_the_same_by_path_and_by_uri(tmp_path: Path)
     by_path.write_json("one/two.json", {"three": 3})
     assert by_uri.read_json("one/two.json") == {"three": 3}
     assert by_path.local_path == by_uri.local_path == tmp_path
+
+
+def test_a_durable_file_is_on_disk_before_it_has_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, synced = tmp_path / "plans" / "one" / "file", []
+
+    def fsync(opened: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{opened}"))
+        synced.append((path.parent if path.is_file() else path, target.exists()))
+        assert not path.is_file() or path.read_bytes() == b"whole"
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = Folder(str(tmp_path / "plans"))
+    folder.write("one/file", lambda sink: sink.write(b"whole"), durable=True)
+    assert synced == [(target.parent, False), (target.parent, True), (tmp_path / "plans", True), (tmp_path, True)]
+    folder.write("one/other", lambda sink: sink.write(b"whole"))
+    assert len(synced) == 4
+
+
+def test_what_could_not_be_made_durable_leaves_the_file_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(str(tmp_path))
+    folder.write("file", lambda sink: sink.write(b"before"), durable=True)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="broken"):
+        folder.write("file", lambda sink: sink.write(b"after"), durable=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert folder.read("file") == b"before"

@@ -117,3 +117,15 @@ def test_a_merge_cut_short_is_cleaned_up_at_the_next_start(tmp_path: Path) -> No
     assert len(read(tmp_path)) == 14
     OutcomeTable(str(tmp_path)).write(rows(4), QUERY, 4, DAY)
     assert len(read(tmp_path)) == 10
+
+
+def test_a_location_may_be_hadoops_name_for_s3_and_have_options() -> None:
+    OutcomeTable("s3a://bucket/outcomes?region=eu-west-1&endpoint_override=127.0.0.1:9&scheme=http")
+
+
+def test_a_batch_that_was_cut_short_is_seen_by_nobody_and_its_replay_is(tmp_path: Path) -> None:
+    table = OutcomeTable(str(tmp_path))
+    table.write(rows(0), QUERY, 0, DAY)
+    (tmp_path / "day=2026-03-01" / f"_{QUERY}-000000000001-000000000001.parquet.1-x").write_bytes(b"PAR1")
+    OutcomeTable(str(tmp_path)).write(rows(1), QUERY, 1, DAY)
+    assert len(read(tmp_path)) == 4

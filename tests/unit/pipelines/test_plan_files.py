@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,6 @@ from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, summarize
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plans import candidate_tables
-from bookwarden.pipelines.plans import files as plan_files
 from bookwarden.pipelines.plans.files import SUMMARY, PlanFiles
 
 CLUSTER = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
@@ -234,8 +233,11 @@ def test_progress_that_cannot_be_written_leaves_that_of_before(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(plan_files.os, "fsync", full)
-    monkeypatch.setattr(Folder, "write", full)
+    if files.folder.local_path is None:
+        write = Folder.write
+        monkeypatch.setattr(Folder, "write", lambda folder, name, _, **more: write(folder, name, full, **more))
+    else:
+        monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match="No space left"):
         files.record(plan, ApplyProgress("p1", 5))
     assert files.progress(plan) == ApplyProgress("p1", 3)
@@ -247,14 +249,17 @@ def test_progress_is_exchanged_in_one_step(files: PlanFiles, monkeypatch: pytest
     files.record(plan, ApplyProgress("p1", 3))
     before = path_of(files, "p1", "applied.json").read_bytes()
     seen: list[bytes] = []
-    for owner, name in ((Path, "replace"), (Folder, "write")):
-        exchange = getattr(owner, name)
+    write = Folder.write
 
-        def watched(*given: Any, exchange: Any = exchange) -> Any:
+    def watched(folder: Folder, name: str, write_to: Callable[[Any], object], **more: Any) -> None:
+        def watching(sink: Any) -> None:
+            write_to(sink)
+            sink.flush()
             seen.append(path_of(files, "p1", "applied.json").read_bytes())
-            return exchange(*given)
 
-        monkeypatch.setattr(owner, name, watched)
+        write(folder, name, watching, **more)
+
+    monkeypatch.setattr(Folder, "write", watched)
     files.record(plan, ApplyProgress("p1", 5))
     assert seen == [before]
     assert files.progress(plan) == ApplyProgress("p1", 5)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from bookwarden.deletion.journal.entries import FORMAT, JournalHeader, JournalRecord
+from bookwarden.durable import sync
 from bookwarden.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class FileJournal:
         # Ledger metadata has the passwords of ledgers in it.
         self._file = FileIO(self._path, "x", opener=lambda path, flags: os.open(path, flags, 0o640))
         _write_all(self._file, header(run, now))
-        _sync_folder(self._folder)
+        sync(self._folder)
         self._delete_old(now)
         return self._file
 
@@ -160,15 +161,7 @@ def _make_folder(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        sync(path.parent)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

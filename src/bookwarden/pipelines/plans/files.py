@@ -15,11 +15,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -229,15 +227,7 @@ class PlanFiles:
     def _write_durably(self, name: str, data: bytes) -> None:
         """Write a file so that a loss of power leaves the one of before or this one, once it returns this one."""
         with self._translated():
-            local = self.folder.local_path
-            if local is None:
-                # A store of objects has them whole and durable.
-                self.folder.write(name, lambda sink: sink.write(data))
-                return
-            self.folder.make(name.rpartition("/")[0])
-            _replace(local / name, data)
-            for folder in (local, local.parent):
-                _sync(folder)
+            self.folder.write(name, lambda sink: sink.write(data), durable=True)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -271,25 +261,3 @@ def _parquet(table: pa.Table) -> bytes:
     pq.write_table(table.combine_chunks(), sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def _replace(path: Path, data: bytes) -> None:
-    # Readers of the folder leave out names that begin with an underscore.
-    hidden = path.with_name(f"_{path.name}.{os.getpid()}")
-    try:
-        with hidden.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-    finally:
-        hidden.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

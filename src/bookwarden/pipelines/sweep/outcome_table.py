@@ -18,10 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.times import LAST_MS, is_time
+from bookwarden.pipelines.folders import Folder
 
 MERGE_AFTER = 64
 _MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
@@ -101,7 +101,12 @@ class _File:
     query: str
     first: int
     last: int
-    path: str
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """The day's folder."""
+        return self.name.rpartition("/")[0]
 
     def covers(self, other: _File) -> bool:
         """Say whether the other file's batches are all in this one."""
@@ -121,13 +126,10 @@ def read_outcomes(location: str) -> list[dict[str, Any]]:
 
 
 class OutcomeTable:
-    """Writer of the table at `location`, a path or a URI that pyarrow opens (file, s3, gs, hdfs)."""
+    """Writer of the table at `location`, a path or a URI as a `Folder` takes it, with options or without."""
 
     def __init__(self, location: str, merge_after: int = MERGE_AFTER) -> None:
-        if "://" in location:
-            self._fs, self._root = fs.FileSystem.from_uri(location)
-        else:
-            self._fs, self._root = fs.LocalFileSystem(), location
+        self._folder = Folder(location, with_options=True)
         self._merge_after = merge_after
         self._recovered: set[str] = set()
         self._small: list[_File] = []
@@ -152,47 +154,36 @@ class OutcomeTable:
         files = [file for file in self._files() if file.query == query]
         for file in files:
             if file.first >= batch or any(other.covers(file) for other in files):
-                self._fs.delete_file(file.path)
+                self._folder.remove(file.name)
             elif file.first == file.last and self._is_small(file):
                 self._small.append(file)
         self._small.sort()
 
     def _is_small(self, file: _File) -> bool:
-        with self._fs.open_input_file(file.path) as source:
+        with self._folder.open(file.name) as source:
             rows: int = pq.ParquetFile(source).metadata.num_rows
         return rows < _SMALL_ROWS
 
     def _merge(self) -> None:
         small, self._small = self._small, []
-        for day in sorted({file.path.rsplit("/", 2)[-2] for file in small}):
-            parts = sorted(file for file in small if file.path.rsplit("/", 2)[-2] == day)
+        for day in sorted({file.folder for file in small}):
+            parts = sorted(file for file in small if file.folder == day)
             if len(parts) < 2:
                 continue
             rows = pa.concat_tables(self._read(part) for part in parts)
             self._publish(rows, day, parts[0].query, parts[0].first, parts[-1].last)
             for part in parts:
-                self._fs.delete_file(part.path)
+                self._folder.remove(part.name)
 
     def _read(self, file: _File) -> pa.Table:
-        with self._fs.open_input_file(file.path) as source:
+        with self._folder.open(file.name) as source:
             return pq.ParquetFile(source).read()
 
     def _publish(self, table: pa.Table, day: str, query: str, first: int, last: int) -> _File:
-        folder = f"{self._root}/{day}"
-        self._fs.create_dir(folder, recursive=True)
-        path = f"{folder}/{query}-{first:012d}-{last:012d}.parquet"
-        # Readers leave out names that begin with an underscore, so nobody sees half a file.
-        hidden = f"{folder}/_{query}-{first:012d}-{last:012d}.parquet"
-        with self._fs.open_output_stream(hidden) as sink:
-            pq.write_table(table, sink, compression="zstd")
-        self._fs.move(hidden, path)
-        return _File(query, first, last, path)
+        name = f"{day}/{query}-{first:012d}-{last:012d}.parquet"
+        self._folder.write(name, lambda sink: pq.write_table(table, sink, compression="zstd"))
+        return _File(query, first, last, name)
 
     def _files(self) -> list[_File]:
-        selector = fs.FileSelector(self._root, allow_not_found=True, recursive=True)
-        found = []
-        for info in self._fs.get_file_info(selector):
-            match = _NAME.match(info.base_name)
-            if match:
-                found.append(_File(match["query"], int(match["first"]), int(match["last"]), info.path))
-        return found
+        names = ((name, _NAME.match(name.rpartition("/")[2])) for name in self._folder.all_files())
+        return [_File(match["query"], int(match["first"]), int(match["last"]), name) for name, match in names if match]
