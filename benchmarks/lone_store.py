@@ -15,7 +15,6 @@ from benchmarks.cluster import temporary_home
 from benchmarks.population import create_nodes, zookeeper_at
 from benchmarks.results import say
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.processes.interruption import sigterm_unwinds
 from bookwarden.devcluster.processes.process import ServerProcess
 from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.devcluster.servers.settings import ClusterOptions, ClusterPorts, store_url
@@ -25,6 +24,7 @@ from bookwarden.metastore.oxia.shards import OxiaCluster
 from bookwarden.metastore.oxia.writes import PendingWrite, ShardWriters
 from bookwarden.metastore.paths import ancestors
 from bookwarden.metastore.zookeeper.session import Deadline
+from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _PER_REQUEST = 500

@@ -30,7 +30,6 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
 from bookwarden.clusters.pulsar.references.scan import ReferenceScan
-from bookwarden.devcluster.processes.interruption import sigterm_unwinds
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.references import ReferenceIndex
@@ -38,6 +37,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.pb import managed_ledger_pb2
 
 COUNT = 1_000_000

@@ -21,10 +21,10 @@ from bookwarden.demo.fates import Ending
 from bookwarden.demo.finale import Finale
 from bookwarden.demo.stage import Stage, running_stage
 from bookwarden.demo.story import Story
-from bookwarden.devcluster.processes.interruption import sigterm_unwinds
 from bookwarden.devcluster.servers.settings import METADATA_STORES
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.errors import BookwardenError
+from bookwarden.signals import sigterm_unwinds
 
 
 class DemoError(BookwardenError):

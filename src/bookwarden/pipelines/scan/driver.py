@@ -6,8 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +14,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.scan.planning import ScanResult
 from bookwarden.pipelines.scan.stage import Progress
 from bookwarden.pipelines.session import running_session
+from bookwarden.signals import at_signals
 
 # Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
@@ -73,24 +72,19 @@ def paused_by_signals(spark: SparkSession, what_next: str) -> Iterator[None]:
             if ended.wait(_CANCEL_SECONDS):
                 return
 
-    def pause(_: int, __: FrameType | None) -> None:
+    def pause(_: signal.Signals) -> None:
         if asked.is_set():
             raise paused
         asked.set()
         # Not here: this thread waits for an answer of the JVM, and has no other connection to it.
         threading.Thread(target=cancel, name="scan-pause", daemon=True).start()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {number: signal.signal(number, pause) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        with at_signals(pause):
+            yield
     except Exception as error:
         if asked.is_set():
             raise paused from error
         raise
     finally:
         ended.set()
-        for number, handler in before.items():
-            signal.signal(number, handler)

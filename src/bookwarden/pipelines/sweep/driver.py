@@ -7,10 +7,8 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -27,6 +25,7 @@ from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, attach
 from bookwarden.pipelines.sweep.task_beats import figures_of
 from bookwarden.roots_context import require_all_roots
+from bookwarden.signals import at_signals
 
 logger = logging.getLogger(__name__)
 _INFLIGHT_SECONDS = 15.0
@@ -122,21 +121,12 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
         yield
 
 
-@contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    def handle(number: int, _: FrameType | None) -> None:
-        logger.info("%s: finishing the running batch", signal.Signals(number).name)
+def _stopped_by_signals(stop: Callable[[], None]) -> AbstractContextManager[None]:
+    def finish(number: signal.Signals) -> None:
+        logger.info("%s: finishing the running batch", number.name)
         stop()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return at_signals(finish)
 
 
 @contextmanager

@@ -1,0 +1,43 @@
+"""Signals that ask this process to end, answered otherwise for the length of a block."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def at_signals(
+    act: Callable[[signal.Signals], None], numbers: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+) -> Iterator[None]:
+    """Call ``act`` at each of these signals in the block; what it raises is raised there.
+
+    Python has signals handled in the main thread only: a block of another leaves them alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _: FrameType | None) -> None:
+        act(signal.Signals(number))
+
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def sigterm_unwinds() -> Iterator[None]:
+    """Let SIGTERM unwind as Ctrl-C does, so that every server is stopped."""
+
+    def interrupt(_: signal.Signals) -> None:
+        raise KeyboardInterrupt
+
+    with at_signals(interrupt, (signal.SIGTERM,)):
+        yield
