@@ -102,10 +102,6 @@ class BookKeeperCatalog:
         except (LostRaceError, OutcomeUnknownError) as error:
             _LOG.info("%s", error)
 
-    def layout(self) -> LedgerLayout:
-        """Return the layout that the LAYOUT node names; the hybrid if there is none."""
-        return self._known_layouts()[-1]
-
     def _known_layouts(self) -> tuple[LedgerLayout, ...]:
         if self._layouts is None:
             (node,) = self._get_below_root([f"{self._root}/LAYOUT"])
