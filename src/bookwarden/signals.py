@@ -34,7 +34,7 @@ def at_signals(
 
 @contextmanager
 def sigterm_unwinds() -> Iterator[None]:
-    """Let SIGTERM unwind as Ctrl-C does, so that every server is stopped."""
+    """Make SIGTERM unwind as Ctrl-C does, so that every server is stopped."""
 
     def interrupt(_: signal.Signals) -> None:
         raise KeyboardInterrupt

@@ -103,19 +103,19 @@ class Folder:
         return self._fs.open_input_file(self._path(name))
 
     def exists(self, name: str) -> bool:
-        """Say whether there is a file, or a folder, of that name."""
+        """Return whether there is a file, or a folder, of that name."""
         return bool(self._fs.get_file_info(self._path(name)).type != fs.FileType.NotFound)
 
     def files(self, name: str = "") -> list[str]:
-        """Name the files directly in a folder, sorted; none if there is no such folder."""
+        """List the files directly in a folder, sorted; none if there is no such folder."""
         return sorted(info.base_name for info in self._entries(name) if self._is_shown(info, fs.FileType.File))
 
     def folders(self, name: str = "") -> list[str]:
-        """Name the folders directly in a folder, sorted; none if there is no such folder."""
+        """List the folders directly in a folder, sorted; none if there is no such folder."""
         return sorted(info.base_name for info in self._entries(name) if self._is_shown(info, fs.FileType.Directory))
 
     def all_files(self) -> list[str]:
-        """Name the files in this folder and in the folders in it, sorted."""
+        """List the files in this folder and in the folders in it, sorted."""
         selector = fs.FileSelector(self._root, allow_not_found=True, recursive=True)
         found = [info for info in self._fs.get_file_info(selector) if self._is_shown(info, fs.FileType.File)]
         return sorted(info.path.removeprefix(f"{self._root}/") for info in found)

@@ -84,12 +84,12 @@ class PlanFiles:
         return plan
 
     def plan_ids(self) -> list[str]:
-        """Name the plans, oldest first; what has no manifest is none."""
+        """List the plans, oldest first; what has no manifest is none."""
         with self._translated():
             return [name for name in self.folder.folders() if self.folder.exists(f"{name}/{_MANIFEST}")]
 
     def newest(self, cluster: ClusterIdentity) -> PlanManifest | None:
-        """Give the newest plan of the cluster, for its candidates to be carried over.
+        """Return the newest plan of the cluster, for its candidates to be carried over.
 
         None where there is none, and where the newest of all plans cannot be read: then nothing is known to have been
         an orphan without a break.
@@ -132,28 +132,28 @@ class PlanFiles:
             self._read(manifest, file)
 
     def candidates(self, manifest: PlanManifest, size: int) -> Iterator[list[Candidate]]:
-        """Give the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
+        """Yield the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
         rest = self.all_candidates(manifest)
         while batch := list(itertools.islice(rest, size)):
             yield batch
 
     def all_candidates(self, manifest: PlanManifest) -> Iterator[Candidate]:
-        """Give the candidates by growing ledger id."""
+        """Yield the candidates by growing ledger id."""
         for table in self.candidate_tables(manifest):
             yield from itertools.starmap(Candidate, _rows(table))
 
     def candidate_tables(self, manifest: PlanManifest) -> Iterator[pa.Table]:
-        """Give the candidates by growing ledger id, those of a file in a table, with the columns of CANDIDATES."""
+        """Yield the candidates by growing ledger id, those of a file in a table, with the columns of CANDIDATES."""
         return in_order(self._table(manifest, file, CANDIDATES) for file in manifest.candidates)
 
     def copies(self, manifest: PlanManifest, size: int) -> Iterator[list[CopyCandidate]]:
-        """Give the offloaded copies in the plan's order, at most so many at a time."""
+        """Yield the offloaded copies in the plan's order, at most so many at a time."""
         rest = self.all_copies(manifest)
         while batch := list(itertools.islice(rest, size)):
             yield batch
 
     def all_copies(self, manifest: PlanManifest) -> Iterator[CopyCandidate]:
-        """Give the offloaded copies in the plan's order, from a file that is verified again."""
+        """Yield the offloaded copies in the plan's order, from a file that is verified again."""
         for file in manifest.files:
             if file.name == COPIES:
                 for number, row in enumerate(_rows(self._table(manifest, file, COPY_CANDIDATES))):
@@ -163,7 +163,7 @@ class PlanFiles:
                     yield candidate._replace(uuid=UUID(str(candidate.uuid)))
 
     def copy_progress(self, manifest: PlanManifest) -> ApplyProgress:
-        """Say how far the plan's copies were applied."""
+        """Return how far the plan's copies were applied."""
         return self._progress(manifest, _COPY_PROGRESS)
 
     def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
@@ -171,7 +171,7 @@ class PlanFiles:
         self._write_durably(f"{manifest.plan_id}/{_COPY_PROGRESS}", progress.encode())
 
     def progress(self, manifest: PlanManifest) -> ApplyProgress:
-        """Say how far the plan was applied."""
+        """Return how far the plan was applied."""
         return self._progress(manifest, _PROGRESS)
 
     def _progress(self, manifest: PlanManifest, name: str) -> ApplyProgress:
@@ -238,7 +238,7 @@ class PlanFiles:
 
 
 def _cut(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Give the rows of all tables in tables of so many, the last of which may have fewer."""
+    """Yield the rows of all tables in tables of so many, the last of which may have fewer."""
     parts: list[pa.Table] = []
     wanted = rows
     for table in tables:

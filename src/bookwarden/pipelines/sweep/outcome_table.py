@@ -109,7 +109,7 @@ class _File:
         return self.name.rpartition("/")[0]
 
     def covers(self, other: _File) -> bool:
-        """Say whether the other file's batches are all in this one."""
+        """Return whether the other file's batches are all in this one."""
         return self != other and self.query == other.query and self.first <= other.first and other.last <= self.last
 
 
