@@ -18,10 +18,10 @@ from bookwarden.cli.dev import settings_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import connection_of, deletion_topics_of
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.signals import sigterm_unwinds
+from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
 
 # Ledgers that were made a moment ago must not wait for the grace of ledgers that were made a moment ago.
 _SECTIONS: dict[str, dict[str, Any]] = {"deletion": {"unlisted_grace_seconds": 0.0}, "spark": {"master": "local[2]"}}

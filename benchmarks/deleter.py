@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmarks.doomed import DoomedLedgers
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.config import load_settings
-from bookwarden.context import MetadataContext
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.metadata import AbsentLedger, Condition, DeleteResult, StoredLedger
 from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.wiring.metadata import MetadataContext
 
 _READ_BACK = 10_000
 

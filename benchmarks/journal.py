@@ -14,7 +14,6 @@ from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.population import Population
 from benchmarks.results import Result, compared, publish, say
-from bookwarden.context import MetadataContext, policy_of
 from bookwarden.deletion.journal.entries import Journal, JournalRecord
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader
 from bookwarden.deletion.journal.writing import FileJournal
@@ -22,6 +21,8 @@ from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.wiring.deletion import policy_of
+from bookwarden.wiring.metadata import MetadataContext
 
 COUNT = 20_000
 ROUNDS = 9

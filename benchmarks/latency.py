@@ -22,9 +22,9 @@ from benchmarks.processes import sweep_process
 from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
-from bookwarden.context import connection_of
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wiring.pulsar import connection_of
 
 COUNT = 1_200
 PEER_COUNT = 300

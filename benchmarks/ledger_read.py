@@ -13,8 +13,8 @@ from benchmarks.java_peer import JavaPeer, java_peer
 from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
-from bookwarden.context import MetadataContext
 from bookwarden.ledgers.metadata import StoredLedger
+from bookwarden.wiring.metadata import MetadataContext
 
 COUNT = 100_000
 _SIZE = 1024

@@ -17,11 +17,12 @@ import pulsar
 from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
-from bookwarden.context import PhaseOneContext, connection_of
 from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.pulsar import connection_of
 
 COUNT = 100_000
 TOPICS = 1_000

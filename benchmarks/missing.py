@@ -15,8 +15,8 @@ from benchmarks.results import Result, publish, say
 from bookwarden.config import load_settings
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.references import PlaceKind
-from bookwarden.scan_context import ScanContext
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden.wiring.scan import ScanContext
 
 COUNT = 38_000
 _TOPICS = {"half": "public/default/persistent/half", "whole": "public/default/persistent/whole"}

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
-from bookwarden.context import connection_of
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
 from bookwarden.pipelines.session import running_session
+from bookwarden.wiring.pulsar import connection_of
 
 COUNT = 400_000
 PARTITIONS = 4

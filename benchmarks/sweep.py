@@ -15,9 +15,11 @@ from benchmarks.options import Options
 from benchmarks.population import Population
 from benchmarks.processes import SweepProcess, Usage, measured, sweep_process
 from benchmarks.results import Result, compared, publish, say
-from bookwarden.context import MetadataContext, PhaseOneContext, backlog_of
 from bookwarden.ledgers.metadata import DeleteResult, StoredLedger
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.pulsar import backlog_of
 
 COUNT = 200_000
 LEDGERS_PER_TOPIC = 100

@@ -9,11 +9,11 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
-from bookwarden.context import MetadataContext
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.wiring.metadata import MetadataContext
 from contract.conftest import StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.context import journal_of, journal_reader_of, sent_records_of
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.reading import SelectedDeletions, Selection, summarize_runs
 from bookwarden.deletion.phase_two.sent_on import SentOn
 from bookwarden.errors import StoreAccessError, StoreError, StoreUnavailableError
+from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
 
 pytestmark = pytest.mark.servers

@@ -15,7 +15,6 @@ from bookwarden.cli.main import cli
 from bookwarden.cli.migration.counters import COUNTERS_BEHIND
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
-from bookwarden.context import MetadataContext
 from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -23,6 +22,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.wiring.metadata import MetadataContext
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
 from servers.swept_store import SweptStore

@@ -13,7 +13,6 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import MetadataContext, open_metadata_store
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
@@ -27,6 +26,8 @@ from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.pipelines.sweep.lock import SweepLock
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.stores import open_metadata_store
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree

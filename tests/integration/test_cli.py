@@ -19,11 +19,11 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.context import connection_of
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
+from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store
 from servers.population import Population

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.context import MetadataContext
 from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.ledgers.names import TopicName
@@ -28,6 +27,7 @@ from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
 from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
 from servers.short_lived import running_until_killed

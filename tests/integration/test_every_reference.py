@@ -19,7 +19,6 @@ from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.context import PhaseOneContext
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.releases.distribution import ensure_distribution
@@ -32,6 +31,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
 from bookwarden.wire.cursor import decode_position_info
+from bookwarden.wiring.deletion import PhaseOneContext
 from servers.broker_claims import assert_every_claimed_ledger_is_found
 from servers.deletion_site import DeletionSite
 from servers.population import Population

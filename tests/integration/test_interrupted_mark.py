@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
-from bookwarden.context import backlog_of
 from bookwarden.devcluster import DevCluster
+from bookwarden.wiring.pulsar import backlog_of
 from servers.deletion_site import DeletionSite
 from servers.waiting import eventually
 

@@ -11,10 +11,10 @@ import pytest
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.config import load_settings
-from bookwarden.context import PhaseOneContext
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.names import TopicName
+from bookwarden.wiring.deletion import PhaseOneContext
 from conftest import ENTRIES_PER_LEDGER
 from servers.lossy_proxy import LossyProxy
 from servers.topic_contents import read_back

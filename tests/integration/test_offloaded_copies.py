@@ -20,7 +20,6 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.offload.names import data_name, object_names
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.context import MetadataContext, PhaseOneContext
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.ledgers.managed_ledger import LedgerInfo
@@ -29,6 +28,8 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
 from servers.orphan_grounds import LEDGERS_FOLDER, Refusals

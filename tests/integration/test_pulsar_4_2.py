@@ -22,7 +22,6 @@ from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.context import PhaseOneContext
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.releases.jars import ensure_jars
@@ -31,6 +30,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import PlaceKind
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden.wiring.deletion import PhaseOneContext
 from servers.broker_claims import (
     assert_every_claimed_ledger_is_found,
     assert_references_are_the_brokers,

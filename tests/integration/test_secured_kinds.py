@@ -16,12 +16,13 @@ import pytest
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import load_settings
-from bookwarden.context import PhaseOneContext, connection_of
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.credentials import broker_credentials
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
+from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.pulsar import connection_of
 from servers.operator import Operator
 from servers.population import Population
 from servers.token_issuer import TokenIssuer

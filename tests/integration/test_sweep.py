@@ -17,13 +17,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
-from bookwarden.context import connection_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store, on_oxia
 from servers.population import Population

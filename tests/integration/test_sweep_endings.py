@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.context import connection_of, in_flight_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import DataGoneError, StoppedFailingError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -21,6 +20,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep import supervisor
 from bookwarden.pipelines.sweep.driver import run_sweep
+from bookwarden.wiring.pulsar import connection_of, in_flight_of
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.population import Population
 

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark.sql import Row, SparkSession
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
-from bookwarden.context import connection_of, dead_letters_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import SparkError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.wiring.pulsar import connection_of, dead_letters_of
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 

@@ -18,7 +18,6 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions
 from bookwarden.errors import RefusedError
@@ -28,7 +27,8 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
-from bookwarden.scan_context import OrphanApplyContext
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.scan import OrphanApplyContext
 from servers.deletion_site import DeletionSite
 from servers.topic_contents import retain, send
 from servers.two_clusters import ClusterInChroot, TwoClusters, two_clusters

@@ -14,7 +14,6 @@ from pathlib import Path
 import yaml
 
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
-from bookwarden.context import connection_of, in_flight_of
 from bookwarden.deletion.phase_one.named_ledgers import waive_the_list
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import PulsarError, PulsarUnavailableError
@@ -22,6 +21,7 @@ from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wiring.pulsar import connection_of, in_flight_of
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 from servers.waiting import eventually

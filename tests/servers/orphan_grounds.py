@@ -16,7 +16,6 @@ from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.context import MetadataContext
 from bookwarden.demo.census import list_ledger_ids
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.custom_metadata import identify_holder
@@ -24,6 +23,7 @@ from bookwarden.ledgers.holders import CursorHolder, Holder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex
+from bookwarden.wiring.metadata import MetadataContext
 from servers.index_answers import is_referenced
 from servers.topic_contents import read_back
 

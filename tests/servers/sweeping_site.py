@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, SweepContext, policy_of
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.ledgers.holders import Holder
@@ -15,6 +14,8 @@ from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import FIRST_READ, ReceivedMark
+from bookwarden.wiring.deletion import SweepContext, policy_of
+from bookwarden.wiring.metadata import MetadataContext
 
 
 class SweepingSite:

@@ -35,7 +35,7 @@ from bookwarden.orphans.guards import GuardLimits, cutoff_of
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, FileDigest, PlanCounts, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.roots_context import judged
+from bookwarden.wiring.roots import judged
 
 from .nodes import LEDGERS_ROOT
 

@@ -18,10 +18,10 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.config import Settings
-from bookwarden.context import dead_letters_of, decoder_of
 from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, ReasonGroup, group_by_reason
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.received import decoded
+from bookwarden.wiring.pulsar import dead_letters_of, decoder_of
 
 _EPILOG = """\b
 Examples:

@@ -9,9 +9,9 @@ import click
 from bookwarden.cli.preflight import require_topics
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
-from bookwarden.context import in_flight_of
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
-from bookwarden.migration_context import StorePhase, phases_of
+from bookwarden.wiring.migration import StorePhase, phases_of
+from bookwarden.wiring.pulsar import in_flight_of
 
 
 @click.command(epilog="Example:  bookwarden -o json inflight")

@@ -8,7 +8,7 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup, Provision, ProvisionReport
-from bookwarden.context import connection_of, deletion_topics_of
+from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
 
 _EPILOG = """\b
 Examples:

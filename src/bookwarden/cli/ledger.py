@@ -14,10 +14,11 @@ from bookwarden.cli.references import place_tables, reference_data, reference_pa
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
-from bookwarden.context import MetadataContext, policy_of
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.wiring.deletion import policy_of
+from bookwarden.wiring.metadata import MetadataContext
 
 _everywhere = click.option(
     "--everywhere", is_flag=True, help="Look for it in all of the metadata: every topic, schema and log of every root."

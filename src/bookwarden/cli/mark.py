@@ -13,12 +13,12 @@ from bookwarden.cli.preflight import require_marking
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.context import PhaseOneContext
 from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.deletion.phase_one.named_ledgers import absent_ledgers, marks_of_ids, refuse_holes, waive_the_list
 from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.wiring.deletion import PhaseOneContext
 
 _KINDS = {LedgerType.LEDGER: "ledger", LedgerType.OFFLOAD_LEDGER: "offloaded copy"}
 _COLUMNS = (

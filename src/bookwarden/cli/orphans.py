@@ -21,7 +21,7 @@ from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.report import render_page
-from bookwarden.scan_context import OrphanApplyContext
+from bookwarden.wiring.scan import OrphanApplyContext
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.plans.files import PlanFiles

@@ -10,8 +10,10 @@ from bookwarden.clusters.pulsar.client_errors import translate
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, connection_of, offload_stores_of
 from bookwarden.errors import MissingExtraError, NotFoundError, ServerError, SparkError
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.offload import offload_stores_of
+from bookwarden.wiring.pulsar import connection_of
 
 _PATIENCE_S = 10
 

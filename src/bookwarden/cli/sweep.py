@@ -14,10 +14,11 @@ from bookwarden.cli.preflight import require_spark, require_sweeping
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.config import Settings
-from bookwarden.context import SweepContext, waiting_messages_of
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
+from bookwarden.wiring.deletion import SweepContext
+from bookwarden.wiring.pulsar import waiting_messages_of
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.sweep.driver import SweepEnd

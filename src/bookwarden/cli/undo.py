@@ -11,10 +11,11 @@ import click
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted, moment
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.context import UndoContext, journal_reader_of
 from bookwarden.deletion.journal.reading import JournalDamage, Selection, summarize_runs
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import BookwardenError, NotFoundError
+from bookwarden.wiring.deletion import UndoContext
+from bookwarden.wiring.journal import journal_reader_of
 
 _EPILOG = """\b
 Examples:

@@ -6,10 +6,11 @@ from collections import defaultdict
 
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, dead_letters_of, decoder_of, in_flight_of
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import decoded
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.pulsar import dead_letters_of, decoder_of, in_flight_of
 
 
 class Evidence:

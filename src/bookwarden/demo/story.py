@@ -14,7 +14,6 @@ from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings
-from bookwarden.context import PhaseOneContext, UndoContext, connection_of, deletion_topics_of
 from bookwarden.deletion.journal.reading import Selection
 from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.demo import topics
@@ -40,6 +39,8 @@ from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.wiring.deletion import PhaseOneContext, UndoContext
+from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
 
 ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
 MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.context import MetadataContext
 from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.wiring.metadata import MetadataContext
 from servers.population import Population
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.bookkeeper.listing import digest_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
-from bookwarden.context import MetadataContext, decoder_of, waiting_messages_of
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import RefusedError, TruncatedListingError
 from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
@@ -28,7 +27,9 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.scan_context import OrphanApplyContext
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.pulsar import decoder_of, waiting_messages_of
+from bookwarden.wiring.scan import OrphanApplyContext
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population

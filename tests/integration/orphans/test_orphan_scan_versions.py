@@ -22,7 +22,6 @@ from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import MetadataContext
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.managed_ledger import VersionedManagedLedger
@@ -33,6 +32,7 @@ from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden.wiring.metadata import MetadataContext
 from servers.broker_claims import claimed_ledgers
 from servers.second_broker import SecondBroker
 from servers.topic_contents import compact, retain, send, send_keyed

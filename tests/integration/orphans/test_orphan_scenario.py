@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.context import MetadataContext
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.ports import free_ports
 from bookwarden.devcluster.servers.garbage import GarbageOnDemand
@@ -23,6 +22,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.orphans.plan import PlanManifest
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
 from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
 from servers.orphan_makers import ALL_MAKERS, BucketNotRecorded, Maker, make_orphans

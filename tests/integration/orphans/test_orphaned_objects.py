@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.context import MetadataContext
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -32,8 +31,9 @@ from bookwarden.orphans.copies import CopyCause
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.scan.planning import ScanResult
-from bookwarden.scan_context import OrphanApplyContext
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.scan import OrphanApplyContext
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import ObjectStore, running_object_store

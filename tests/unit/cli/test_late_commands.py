@@ -155,7 +155,7 @@ def test_the_program_itself_loads_no_library_but_click(option: str) -> None:
     heavy = {"pulsar", "kazoo", "pydantic", "yaml", "rich", "urllib3", "fastavro", "google.protobuf", "jinja2"}
     seen = imported([option])
     assert not seen & heavy
-    assert not {name for name in seen if name.startswith(("bookwarden.config", "bookwarden.context"))}
+    assert not {name for name in seen if name.startswith(("bookwarden.config", "bookwarden.wiring"))}
 
 
 def test_counting_what_is_in_flight_loads_neither_servers_nor_demo_nor_spark() -> None:

@@ -14,7 +14,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.inflight import InFlight
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration_context import StorePhase, phases_of
+from bookwarden.wiring.migration import StorePhase, phases_of
 
 
 class Told(Exception):
@@ -78,7 +78,7 @@ def test_each_zookeeper_of_the_settings_is_asked_for_its_flag(monkeypatch: pytes
         raise StoreUnavailableError("no connection")
 
     stores["zk:c:1"].sync = away  # type: ignore[method-assign]
-    monkeypatch.setattr("bookwarden.migration_context.open_single_store", lambda _, url: stores[url])
+    monkeypatch.setattr("bookwarden.wiring.migration.open_single_store", lambda _, url: stores[url])
     urls = {"metadata_store.urls": "['zk:a:1', 'oxia://o:1/n', 'zk:b:1']", "metadata_store.bookkeeper_url": "zk:c:1"}
     assert phases_of(load_settings(overrides=urls)) == (
         StorePhase("zk:a:1", "NOT_STARTED"),

@@ -11,7 +11,6 @@ from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores, normal_endpoint
 from bookwarden.config import load_settings
-from bookwarden.context import offload_stores_of
 from bookwarden.errors import ConfigError, MissingExtraError
 from bookwarden.ledgers.offloaded_copies import (
     CopyFate,
@@ -20,6 +19,7 @@ from bookwarden.ledgers.offloaded_copies import (
     UnreadableCopy,
     store_location,
 )
+from bookwarden.wiring.offload import offload_stores_of
 
 MINIO = "driver: S3, endpoint: 'http://minio:9000', buckets: [offload]"
 

@@ -6,9 +6,10 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import MetadataContext, bookkeeper_place_of
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.urls import split_chroot
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.stores import bookkeeper_place_of
 
 
 @pytest.mark.parametrize(

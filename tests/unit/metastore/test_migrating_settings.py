@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-import bookwarden.context
+import bookwarden.wiring.stores
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import MetadataContext, has_one_writer, open_metadata_store, open_single_store
 from bookwarden.errors import ConfigError, StoreMigratingError, StoreMovedError
 from bookwarden.metastore.following.phases import MOVED, State
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.stores import has_one_writer, open_metadata_store, open_single_store
 from servers.scripted_migration import Server, Session
 from servers.waiting import eventually
 
@@ -39,7 +40,7 @@ class Ends:
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
     made = Ends()
-    monkeypatch.setattr(bookwarden.context, "open_store", made.open)
+    monkeypatch.setattr(bookwarden.wiring.stores, "open_store", made.open)
     return made
 
 

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from bookwarden.config import load_settings
-from bookwarden.context import open_metadata_store
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
+from bookwarden.wiring.stores import open_metadata_store
 from servers.scripted_oxia import ScriptedOxia
 
 

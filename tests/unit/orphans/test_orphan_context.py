@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-import bookwarden.context
+import bookwarden.wiring.deletion
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import open_metadata_store
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.holders import ManagedLedgerHolder
@@ -23,8 +22,9 @@ from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest
 from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
 from bookwarden.pipelines.plans.files import PlanFiles
-from bookwarden.scan_context import OrphanApplyContext, cluster_identity_of, guard_limits_of
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wiring.scan import OrphanApplyContext, cluster_identity_of, guard_limits_of
+from bookwarden.wiring.stores import open_metadata_store
 
 HOLDER = ManagedLedgerHolder("t/n/persistent/a")
 
@@ -32,7 +32,7 @@ HOLDER = ManagedLedgerHolder("t/n/persistent/a")
 @pytest.fixture(autouse=True)
 def _no_other_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the look at other roots, which ends with closing the one store that this process has of its name."""
-    monkeypatch.setattr("bookwarden.scan_context.require_all_roots", lambda *_: [])
+    monkeypatch.setattr("bookwarden.wiring.scan.require_all_roots", lambda *_: [])
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[PendingDeletion]:
         marks.extend(given)
         return [None] * len(given)
 
-    monkeypatch.setattr(bookwarden.context.PendingDeletionSender, "send_all", send_all)
+    monkeypatch.setattr(bookwarden.wiring.deletion.PendingDeletionSender, "send_all", send_all)
     return marks
 
 

@@ -13,7 +13,7 @@ from bookwarden.config import OrphanSettings, load_settings
 from bookwarden.errors import RefusedError
 from bookwarden.orphans.guards import GuardLimits, check, check_counts, cutoff_of, held_back
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
-from bookwarden.scan_context import guard_limits_of
+from bookwarden.wiring.scan import guard_limits_of
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import bookwarden.context
 import bookwarden.pipelines.sweep.driver as driver
+import bookwarden.wiring.metadata
 from bookwarden.config import load_settings
 from bookwarden.errors import RefusedError, SparkError
 from bookwarden.ledgers.names import encode_local_name
@@ -73,7 +73,7 @@ class FinishedQuery:
 
 def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    monkeypatch.setattr(bookwarden.context, "open_metadata_store", lambda *_, **__: store)
+    monkeypatch.setattr(bookwarden.wiring.metadata, "open_metadata_store", lambda *_, **__: store)
     monkeypatch.setattr(driver, "_SESSION_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(driver, "prove_roots", lambda *_: None)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: FinishedQuery())

@@ -12,7 +12,7 @@ from benchmarks.zookeeper_files import node, record, set_data, write_log, write_
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.scan_context import ScanContext
+from bookwarden.wiring.scan import ScanContext
 
 LATEST_MS = 1_700_000_001_000
 

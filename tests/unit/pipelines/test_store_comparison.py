@@ -16,7 +16,6 @@ from bookwarden.migration.comparison.differences import Difference, DifferenceCl
 from bookwarden.migration.comparison.findings import Report, VersionRule
 from bookwarden.migration.comparison.rows import difference_of, row_of
 from bookwarden.migration.walking import WHOLE_TREE, Directory, Unvisited
-from bookwarden.migration_context import VerificationContext
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.stage import ReadPiece
@@ -28,6 +27,7 @@ from bookwarden.pipelines.verification.difference_tables import (
     unvisited_table,
 )
 from bookwarden.pipelines.verification.store_comparison import ComparedStores, StoreComparison
+from bookwarden.wiring.migration import VerificationContext
 
 LEDGERS = [f"/ledgers/00/{directory:04d}/L{number:04d}" for directory in range(9) for number in range(70)]
 FLAT = [f"/managed-ledgers/t/n/persistent/topic-{number:04d}" for number in range(700)]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import has_one_writer
 from bookwarden.pipelines.sweep.query import LedgerDeletion, share_of_task
 from bookwarden.pipelines.sweep.supervisor import Pulse
+from bookwarden.wiring.stores import has_one_writer
 
 
 @pytest.mark.parametrize(("cores", "partitions", "share"), [(1, 4, 600), (2, 4, 300), (64, 4, 75), (64, 1, 300)])

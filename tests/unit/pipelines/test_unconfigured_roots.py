@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.context import MetadataContext
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.metastore.interface import Versioned
@@ -20,8 +19,9 @@ from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.sweep.supervisor import Patience
-from bookwarden.roots_context import require_all_roots, require_roots_of_bookkeeper
-from bookwarden.scan_context import ScanContext
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.roots import require_all_roots, require_roots_of_bookkeeper
+from bookwarden.wiring.scan import ScanContext
 from servers.population import Population
 
 TOPIC = ManagedLedgerHolder("shop/orders/persistent/t")
@@ -72,8 +72,8 @@ class Ensembles:
 @pytest.fixture
 def ensembles(monkeypatch: pytest.MonkeyPatch) -> Ensembles:
     made = Ensembles()
-    monkeypatch.setattr("bookwarden.roots_context.open_single_store", made.open)
-    monkeypatch.setattr("bookwarden.context.open_metadata_store", made.open)
+    monkeypatch.setattr("bookwarden.wiring.roots.open_single_store", made.open)
+    monkeypatch.setattr("bookwarden.wiring.metadata.open_metadata_store", made.open)
     return made
 
 

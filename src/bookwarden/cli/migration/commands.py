@@ -23,7 +23,7 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.migration.comparison.differences import DifferenceClass
 from bookwarden.migration.comparison.findings import Report, VersionRule
 from bookwarden.migration.comparison.verification import Verification
-from bookwarden.migration_context import VerificationContext
+from bookwarden.wiring.migration import VerificationContext
 
 _EPILOG = """\b
 Examples:

@@ -11,9 +11,9 @@ from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.status import source_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
-from bookwarden.counters_context import CountersContext
 from bookwarden.errors import StoreError
 from bookwarden.migration.counters import Counter
+from bookwarden.wiring.counters import CountersContext
 
 COUNTERS_BEHIND: Final = 26
 

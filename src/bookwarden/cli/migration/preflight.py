@@ -12,7 +12,7 @@ from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.migration.preflight import Finding, Verdict, failing, judge
 from bookwarden.migration.survey import Survey
-from bookwarden.migration_control_context import MigrationControl
+from bookwarden.wiring.migration_control import MigrationControl
 
 WOULD_FAIL: Final = 23
 

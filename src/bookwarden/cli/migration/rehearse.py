@@ -18,7 +18,7 @@ from bookwarden.migration.rehearsal.operation import (
     PROPOSED_SECONDS,
     RehearsalReport,
 )
-from bookwarden.rehearsal_context import RehearsalContext
+from bookwarden.wiring.rehearsal import RehearsalContext
 
 _MEGABYTE: Final = 1_000_000
 

@@ -22,7 +22,7 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError, RefusedError
 from bookwarden.migration.preflight import NEVER_SKIPPED, Finding, estimate_seconds, failing
 from bookwarden.migration.survey import Survey
-from bookwarden.migration_control_context import MigrationControl
+from bookwarden.wiring.migration_control import MigrationControl
 
 _FLAG_WITHIN_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.2

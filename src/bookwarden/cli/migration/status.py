@@ -11,7 +11,7 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.clusters.pulsar.rest.migration import BrokerStatus
 from bookwarden.errors import BookwardenError
 from bookwarden.migration.watching import Ending, Look, ending_of
-from bookwarden.migration_control_context import MigrationControl
+from bookwarden.wiring.migration_control import MigrationControl
 
 # Beyond the exit codes of errors, and those of scans, comparisons and pre-flights.
 MIGRATION_FAILED: Final = 24

@@ -23,7 +23,7 @@ from bookwarden.cli.shell.output import counted, plain, printable
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
 from bookwarden.migration.survey import Survey
 from bookwarden.migration.watching import Copied, Ending, Look, Step, follow
-from bookwarden.migration_control_context import MigrationControl
+from bookwarden.wiring.migration_control import MigrationControl
 
 _SAID_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5

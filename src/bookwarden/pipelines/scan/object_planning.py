@@ -32,7 +32,7 @@ from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
 from bookwarden.pipelines.scan.reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE, TOPIC_PLACES
 from bookwarden.pipelines.scan.rows import read_table, read_tables
-from bookwarden.scan_context import ScanContext
+from bookwarden.wiring.scan import ScanContext
 
 NOT_SCANNED = "not scanned"
 _SETTING = "offload.stores"

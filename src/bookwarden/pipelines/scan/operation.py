@@ -48,7 +48,7 @@ from bookwarden.pipelines.scan.reading import (
     from_json,
 )
 from bookwarden.pipelines.scan.stage import Progress, Stages
-from bookwarden.scan_context import ScanContext, guard_limits_of
+from bookwarden.wiring.scan import ScanContext, guard_limits_of
 
 
 class OrphanScan:

@@ -58,7 +58,7 @@ from bookwarden.pipelines.scan.reading import (
 )
 from bookwarden.pipelines.scan.rows import read_table, read_tables
 from bookwarden.pipelines.scan.stage import Progress, Stages, reported, spark_errors
-from bookwarden.scan_context import ScanContext
+from bookwarden.wiring.scan import ScanContext
 
 logger = logging.getLogger(__name__)
 

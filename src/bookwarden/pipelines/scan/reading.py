@@ -33,7 +33,7 @@ from bookwarden.pipelines.columns.tables import (
 from bookwarden.pipelines.columns.topics import TopicRows
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
-from bookwarden.scan_context import ScanContext
+from bookwarden.wiring.scan import ScanContext
 
 LEDGERS_STAGE = "ledgers"
 REFERENCES_STAGE = "references"

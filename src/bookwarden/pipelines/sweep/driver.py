@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, backlog_of, in_flight_of
 from bookwarden.errors import NotFoundError, PulsarError, StoppedFailingError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.interface import MetadataStore
@@ -24,8 +23,10 @@ from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, attach
 from bookwarden.pipelines.sweep.task_beats import figures_of
-from bookwarden.roots_context import require_all_roots
 from bookwarden.signals import at_signals
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.pulsar import backlog_of, in_flight_of
+from bookwarden.wiring.roots import require_all_roots
 
 logger = logging.getLogger(__name__)
 _INFLIGHT_SECONDS = 15.0

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext
 from bookwarden.errors import RefusedError, StoreError, StoreUnavailableError
 from bookwarden.pipelines.sweep.supervisor import Patience
-from bookwarden.roots_context import require_all_roots, require_roots_of_bookkeeper
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.roots import require_all_roots, require_roots_of_bookkeeper
 
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_SECONDS: Final = 300.0

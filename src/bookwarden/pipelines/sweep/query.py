@@ -22,7 +22,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
-from bookwarden.context import SweepContext, connection_of, has_one_writer, policy_of
 from bookwarden.errors import SparkError
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.pipelines.garbage import collect_seldom
@@ -35,6 +34,9 @@ from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.pipelines.sweep.supervisor import Pulse
 from bookwarden.pipelines.sweep.task_beats import padding, with_beats, without_beats
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
+from bookwarden.wiring.deletion import SweepContext, policy_of
+from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.stores import has_one_writer
 
 logger = logging.getLogger(__name__)
 # What Spark tells every job of a streaming query, and the tasks of the job.

@@ -12,13 +12,13 @@ from bookwarden.errors import RefusedError, StoreError
 from bookwarden.migration.comparison.findings import Report, VersionRule
 from bookwarden.migration.comparison.verification import Verification
 from bookwarden.migration.walking import WHOLE_TREE
-from bookwarden.migration_context import VerificationContext
 from bookwarden.pipelines.scan.driver import paused_by_signals
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
 from bookwarden.pipelines.session import running_session
 from bookwarden.pipelines.verification.store_comparison import DIFFERENCES_FOLDER, ComparedStores, StoreComparison
+from bookwarden.wiring.migration import VerificationContext
 
 _APPLICATION: Final = "bookwarden-metadata-verify"
 _RESULT: Final = "result.json"

@@ -24,11 +24,11 @@ from bookwarden.migration.comparison.differences import Difference, DifferenceCl
 from bookwarden.migration.comparison.findings import Report, VersionRule
 from bookwarden.migration.comparison.rows import difference_of
 from bookwarden.migration.walking import WHOLE_TREE, Unvisited
-from bookwarden.migration_context import VerificationContext
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.stage import Stages
 from bookwarden.pipelines.verification.difference_tables import difference_table, unvisited_in, unvisited_table
+from bookwarden.wiring.migration import VerificationContext
 
 DIFFERENCES_FOLDER: Final = "differences"
 

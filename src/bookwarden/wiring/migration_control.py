@@ -11,7 +11,6 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker, read_registered_brokers
 from bookwarden.config import Settings
-from bookwarden.context import bookkeeper_place_of, connection_of, open_single_store
 from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
 from bookwarden.metastore.interface import MetadataStore
@@ -20,8 +19,10 @@ from bookwarden.metastore.wrappers import throttled
 from bookwarden.migration.observations import BrokerSeen, Observations, TargetSeen
 from bookwarden.migration.survey import Survey, survey
 from bookwarden.migration.watching import Copied, Look
-from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
+from bookwarden.wiring.migration import former_store
+from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 # How long a target that did not answer is not asked again.
 _TARGET_AVOIDED_S: Final = 60.0

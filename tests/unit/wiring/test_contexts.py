@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-import bookwarden.context
+import bookwarden.wiring.deletion
+import bookwarden.wiring.metadata
 from bookwarden.config import Settings, load_settings
-from bookwarden.context import MetadataContext, PhaseOneContext, SweepContext
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.pipelines.metrics import MarkMetrics
 from bookwarden.resources import Resources
+from bookwarden.wiring.deletion import PhaseOneContext, SweepContext
+from bookwarden.wiring.metadata import MetadataContext
 
 OPENED = {
     MetadataContext: ["memory:one", "memory:two", "PulsarAdmin"],
-    PhaseOneContext: ["memory:one", "memory:two", "PulsarAdmin", "PulsarAdmin", "PendingDeletionSender"],
-    SweepContext: ["PulsarAdmin", "memory:one", "memory:two", "PulsarAdmin", "journal_of", "RetrySender"],
+    PhaseOneContext: ["memory:one", "memory:two", "PulsarAdmin", "PendingDeletionSender"],
+    SweepContext: ["memory:one", "memory:two", "PulsarAdmin", "journal_of", "RetrySender"],
 }
 
 
@@ -67,14 +69,18 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     found = Ledger()
-    opening = bookwarden.context.open_metadata_store
+    opening = bookwarden.wiring.metadata.open_metadata_store
     monkeypatch.setattr(
-        bookwarden.context,
+        bookwarden.wiring.metadata,
         "open_metadata_store",
         lambda settings, url, **options: found.watched_store(url, opening(settings, url, **options)),
     )
-    for name in ("PulsarAdmin", "PendingDeletionSender", "RetrySender", "journal_of"):
-        monkeypatch.setattr(bookwarden.context, name, found.maker(name, getattr(bookwarden.context, name)))
+    for module, *names in (
+        (bookwarden.wiring.metadata, "PulsarAdmin"),
+        (bookwarden.wiring.deletion, "PendingDeletionSender", "RetrySender", "journal_of"),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, found.maker(name, getattr(module, name)))
     return found
 
 
@@ -147,7 +153,9 @@ def test_a_program_that_asks_for_metrics_of_phase_one_gets_them(
 ) -> None:
     registry = CollectorRegistry()
     monkeypatch.setattr(
-        bookwarden.context.PendingDeletionSender, "send_all", lambda _, marks: ["no answer"] + [None] * (len(marks) - 1)
+        bookwarden.wiring.deletion.PendingDeletionSender,
+        "send_all",
+        lambda _, marks: ["no answer"] + [None] * (len(marks) - 1),
     )
     marks = [
         PendingDeletion("t/n/persistent/orders", LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)

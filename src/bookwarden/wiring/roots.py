@@ -11,10 +11,11 @@ from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
 from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, ReadsLedgers, look_up, shared_ledger
 from bookwarden.config import Settings
-from bookwarden.context import MetadataContext, bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Builds what verifies a migrated metadata store, from the settings, as `context` does for the rest."""
+"""Wiring of the verification of a migrated metadata store, and what the flags of all stores say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.config import Settings
-from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState, read_flag
 from bookwarden.metastore.interface import MetadataStore
@@ -18,6 +17,7 @@ from bookwarden.metastore.wrappers import throttled
 from bookwarden.migration.comparison.findings import DifferenceSink, VersionRule
 from bookwarden.migration.comparison.stores import ZOOKEEPERS_OWN, Comparison
 from bookwarden.resources import Resources
+from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 _SOON_SECONDS: Final = 5.0
 

@@ -1,4 +1,4 @@
-"""Builds what the orphan scan reads and what applies its plans, from the settings, as `context` does for the rest."""
+"""Wiring of what the orphan scan reads, and of what applies its plans."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.config import Settings
-from bookwarden.context import (
-    MetadataContext,
-    bookkeeper_place_of,
-    connection_of,
-)
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import ConfigError, FormatError
 from bookwarden.ledgers.listing import ListedReference
@@ -35,8 +30,11 @@ from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import ClusterIdentity
 from bookwarden.orphans.ports import CopyPlanStore, PlanStore
 from bookwarden.resources import Resources
-from bookwarden.roots_context import require_all_roots
 from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.roots import require_all_roots
+from bookwarden.wiring.stores import bookkeeper_place_of
 
 
 def guard_limits_of(settings: Settings) -> GuardLimits:

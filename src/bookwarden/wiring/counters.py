@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
 from bookwarden.config import Settings
-from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, NotFoundError, RefusedError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.migration.counters import Counter, ledger_ids, producer_names
-from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
+from bookwarden.wiring.migration import former_store
+from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 if TYPE_CHECKING:
     from bookwarden.metastore.oxia.store import OxiaStore

@@ -1,4 +1,4 @@
-"""Builds what rehearses a migration of the metadata store, from the settings, as `context` does for the rest."""
+"""Wiring of the rehearsal of a migration of the metadata store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bookwarden.config import Settings
-from bookwarden.context import bookkeeper_place_of, open_single_store
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.following.flag import MigrationState, read_flag
 from bookwarden.metastore.interface import ScratchStore
@@ -15,8 +14,9 @@ from bookwarden.metastore.wrappers import TimedStore, throttled
 from bookwarden.migration.rehearsal.marker import Hold, LeaseTimes
 from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport
 from bookwarden.migration.rehearsal.scratch import claim, clean, clean_own
-from bookwarden.migration_context import former_store
 from bookwarden.resources import Resources
+from bookwarden.wiring.migration import former_store
+from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 _IDLE = ("NOT_STARTED", "FAILED")
 

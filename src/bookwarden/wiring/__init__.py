@@ -1,0 +1,1 @@
+"""Construction of the adapters from the settings: the only room that knows both."""

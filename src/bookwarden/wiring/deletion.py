@@ -1,0 +1,153 @@
+"""Wiring of the deletion of ledgers: phase one, phase two, and undo."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.config import Settings
+from bookwarden.deletion.journal.reading import (
+    JournalDamage,
+    SelectedDeletions,
+    Selection,
+)
+from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one.removal import Removal
+from bookwarden.deletion.phase_one.trimming import BrokerTrim, StoreTrim
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.undo.operation import Undo
+from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.resources import Resources
+from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+
+if TYPE_CHECKING:
+    pass
+from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.offload import offload_stores_of
+from bookwarden.wiring.pulsar import connection_of, decoder_over
+
+
+def policy_of(settings: Settings) -> DeletionPolicy:
+    """Give the limits of phase two."""
+    deletion = settings.deletion
+    return DeletionPolicy(
+        retry_delay=deletion.two_phase_deletion_reconsume_later_in_seconds,
+        max_retries=deletion.two_phase_deletion_max_retry_delete_count,
+        still_referenced_grace=deletion.still_referenced_grace,
+        unlisted_grace=deletion.unlisted_grace_seconds,
+        delete_delay=deletion.delete_delay_seconds,
+        bookie_cluster=deletion.bookie_cluster,
+    )
+
+
+class PhaseOneContext(Resources):
+    """Everything that phase one needs; close it, or use it in a with statement.
+
+    ``on_report`` is told of each report of marks: ``MarkMetrics(registry).count`` of `pipelines.metrics` counts them.
+    """
+
+    def __init__(self, settings: Settings, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
+        super().__init__()
+        connection, deletion = connection_of(settings), settings.deletion
+        with self._closed_on_error():
+            self.metadata = self._keep(MetadataContext(settings))
+            sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
+            self.marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=on_report)
+            store, topics = ManagedLedgers(self.metadata.store), Topics(self.metadata.admin)
+            migrations = self.metadata.migrations
+            self.removal = Removal(self.marker, store, topics, migrations=migrations)
+            self.broker_trim = BrokerTrim(self.marker, store, topics, migrations=migrations)
+            self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store), self.metadata.catalog)
+
+
+class UndoContext(Resources):
+    """Everything that undo needs; close it, or use it in a with statement.
+
+    ``damaged`` is told of damaged places in the journal; ``name`` is that of this undo in the journal.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        discard_partial: bool = False,
+        damaged: Callable[[JournalDamage], object] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = time.strftime("undo-%Y%m%dT%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8]
+        with self._closed_on_error():
+            self._reader = self._keep(journal_reader_of(settings, damaged))
+            metadata = self._keep(MetadataContext(settings))
+            self.undo = Undo(
+                metadata.catalog,
+                ReplicaProbe(metadata.bookies),
+                metadata.migrations,
+                self._keep(journal_of(settings)),
+                decode_ledger_metadata,
+                self.name,
+                undone=metadata.undone,
+                discard_partial=discard_partial,
+            )
+
+    def select(self, selection: Selection) -> SelectedDeletions:
+        """Find deletions in the journal; StoreError if it cannot be read."""
+        return SelectedDeletions(self._reader, selection)
+
+
+class SweepContext(Resources):
+    """Everything that phase two needs in one process; its sessions and clients do not survive a fork.
+
+    ``one_of_many`` says that others sweep other shares at the same time, as for `open_metadata_store`.
+    """
+
+    def __init__(self, settings: Settings, *, one_of_many: bool = False) -> None:
+        super().__init__()
+        deletion = settings.deletion
+        connection = connection_of(settings)
+        with self._closed_on_error():
+            deletes = not settings.sweep.dry_run
+            metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=deletes))
+            registry = SchemaRegistry(metadata.admin)
+            journal = self._keep(journal_of(settings))
+            # A dry run writes nothing, and deletes nothing by a wrong age.
+            clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
+            outbox = self._keep(
+                RetrySender(
+                    connection,
+                    *(deletion.retry_topic, deletion.dlq_topic, deletion.subscription),
+                    registry=registry,
+                    clock=clock,
+                )
+            )
+            sent = self._keep(sent_records_of(settings))
+            copies = self._keep(offload_stores_of(settings))
+            self.decode = decoder_over(settings, registry).decode
+            self.sweep = Sweep(
+                metadata.catalog,
+                metadata.references,
+                journal,
+                outbox,
+                policy_of(settings),
+                SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
+                copies=copies,
+                entries=metadata.last_entries,
+                migrations=metadata.migrations,
+                sent=sent,
+                undone=metadata.undone,
+                ids=metadata.ids,
+                verify_owner=settings.offload.verify_owner,
+                dry_run=settings.sweep.dry_run,
+                clock=clock,
+            )

@@ -1,0 +1,48 @@
+"""Wiring of the journal, and of the record of what was sent on that lies beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bookwarden.config import Settings
+from bookwarden.deletion.journal.reading import (
+    JournalDamage,
+    JournalFolder,
+    JournalReader,
+)
+from bookwarden.deletion.journal.writing import FileJournal, ObjectJournal
+from bookwarden.deletion.phase_two.sent_on import FileSentRecords, ObjectSentRecords
+from bookwarden.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from bookwarden.clusters.journal_objects import S3Objects
+
+
+def journal_of(settings: Settings) -> FileJournal | ObjectJournal:
+    """Make this process's writer of the journal; it opens a file, or connects, at its first record."""
+    sweep = settings.sweep
+    if "://" in sweep.journal:
+        return ObjectJournal(_journal_objects(sweep.journal))
+    return FileJournal(Path(sweep.journal), keep_days=sweep.journal_retention_days)
+
+
+def sent_records_of(settings: Settings) -> FileSentRecords | ObjectSentRecords:
+    """Make this process's record of what was sent on; it lies beside the journal."""
+    journal = settings.sweep.journal
+    return ObjectSentRecords(_journal_objects(journal)) if "://" in journal else FileSentRecords(Path(journal) / "sent")
+
+
+def journal_reader_of(settings: Settings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
+    """Give access to the whole journal; ``damaged`` is told of damaged places in it."""
+    journal = settings.sweep.journal
+    return JournalReader(_journal_objects(journal) if "://" in journal else JournalFolder(Path(journal)), damaged)
+
+
+def _journal_objects(location: str) -> S3Objects:
+    try:
+        from bookwarden.clusters.journal_objects import S3Objects
+    except ImportError as error:
+        raise MissingExtraError(f"sweep.journal {location} needs a library: pip install 'bookwarden[s3]'") from error
+    return S3Objects(location)

@@ -1,0 +1,126 @@
+"""Wiring of the metadata stores with what is read through them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
+from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
+from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.references.scan import ReferenceScan
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.brokers import Brokers
+from bookwarden.config import Settings
+from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
+from bookwarden.metastore.wrappers import throttled
+from bookwarden.resources import Resources
+
+if TYPE_CHECKING:
+    pass
+from bookwarden.wiring.offload import offload_stores_of
+from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
+
+
+def bookie_options_of(settings: Settings) -> BookieOptions:
+    """Say how bookies are reached and read."""
+    bookkeeper = settings.bookkeeper
+    tls = BookieTls(
+        trust_certs_file=bookkeeper.tls_trust_certs_file,
+        certificate_file=bookkeeper.tls_certificate_file,
+        private_key_file=bookkeeper.tls_private_key_file,
+        validate_hostname=bookkeeper.tls_validate_hostname,
+    )
+    return BookieOptions(
+        connect_timeout_s=bookkeeper.connect_timeout_seconds,
+        request_timeout_s=bookkeeper.request_timeout_seconds,
+        reads_in_flight=bookkeeper.reads_in_flight,
+        bytes_in_flight=bookkeeper.bytes_in_flight,
+        tls=tls if bookkeeper.tls else None,
+    )
+
+
+class MetadataContext(Resources):
+    """The metadata stores, and what is read through them; close it, or use it in a with statement.
+
+    ``max_reads_per_second`` is for each store of this process; None sets no limit. ``one_of_many`` is as for
+    `open_metadata_store`, and so is ``deletes``. ``migrations`` tells where the stores stand that Pulsar may move.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        max_reads_per_second: float | None = None,
+        one_of_many: bool = False,
+        deletes: bool = False,
+    ) -> None:
+        super().__init__()
+        self._one_of_many = one_of_many
+        self._deletes = deletes
+        self._settings = settings
+        self.migrations = Migrations()
+        urls = settings.metadata_store.urls
+        with self._closed_on_error():
+            self.stores = {url: self._open(settings, url, max_reads_per_second) for url in dict.fromkeys(urls)}
+            place = bookkeeper_place_of(settings)
+            shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
+            self._ledgers_url = shared or place.url
+            bookkeeper = self.stores[shared] if shared else self._open(settings, place.url, max_reads_per_second)
+            self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
+            self.bookkeeper_store = bookkeeper
+            self.undone = UndoneLedgers(bookkeeper)
+            self.ids = ReturningIds(bookkeeper, place.ledgers_root, self._ids_begin_anew)
+            self.admin = self._keep(PulsarAdmin(connection_of(settings)))
+            self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
+            self.references = MetadataReferences(
+                list(self.stores.values()),
+                Brokers(self.admin),
+                self.last_entries,
+                shadow_refresh=settings.deletion.shadow_refresh_seconds,
+                seen_from_ledgers=[path_before(place.url, url) for url in self.stores],
+            )
+            self._addresses = BookieAddresses(bookkeeper, place.ledgers_root)
+            self._bookie_options = bookie_options_of(settings)
+
+    def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
+        store = self._keep(open_metadata_store(settings, url, one_of_many=self._one_of_many, deletes=self._deletes))
+        self.migrations.follow(url, store)
+        return throttled(store, max_reads_per_second)
+
+    @cached_property
+    def bookies(self) -> Bookies:
+        """The bookies behind the catalog, for one thread; connected as they are asked."""
+        return self._keep(Bookies(self._addresses, self._bookie_options))
+
+    @cached_property
+    def offload_stores(self) -> OffloadStores:
+        """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
+        return self._keep(offload_stores_of(self._settings))
+
+    @property
+    def ledgers_moved_to(self) -> str | None:
+        """The URL of the store that BookKeeper's metadata was moved to, as far as this process knows; None before."""
+        return self.migrations.moved_to(self._ledgers_url)
+
+    def _ids_begin_anew(self) -> bool:
+        return scheme_of(self.ledgers_moved_to or self._ledgers_url) == "oxia"
+
+    @property
+    def reference_scan(self) -> ReferenceScan:
+        """Everything that names ledgers, in all metadata roots."""
+        return ReferenceScan(self.stores, self.last_entries)
+
+    @property
+    def store(self) -> MetadataStore:
+        """The first metadata root: the one of the cluster that the settings name."""
+        return next(iter(self.stores.values()))

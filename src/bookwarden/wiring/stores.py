@@ -1,0 +1,100 @@
+"""Wiring of metadata stores: which a URL opens, and where BookKeeper's metadata is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
+from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
+from bookwarden.config import Settings
+from bookwarden.metastore.following.progress import MigrationTimes
+from bookwarden.metastore.following.store import MigratingStore
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store, scheme_of
+from bookwarden.metastore.wrappers import WriteProtectedStore
+from bookwarden.metastore.write_conditions import ConditionalStore
+
+if TYPE_CHECKING:
+    pass
+
+
+def open_metadata_store(
+    settings: Settings, url: str, *, one_of_many: bool = False, deletes: bool = False
+) -> MetadataStore:
+    """Make the metadata store of this URL, also where Pulsar moves it to; it connects at its first call.
+
+    ``one_of_many`` is for tasks that write at the same time: one whose metadata moves to where only one may write
+    (`has_one_writer`) gets StoreMovedError for each write. ``deletes`` is as for `open_single_store`.
+    """
+    source = open_single_store(settings, url, deletes=deletes)
+    if not isinstance(source, ConditionalStore):
+        return source
+
+    def open_target(target: str) -> MetadataStore:
+        protected = one_of_many and _takes_one_writer(settings, target)
+        opened = open_single_store(settings, target, deletes=deletes and not protected)
+        if not protected:
+            return opened
+        reason = f"the metadata of {url} was moved to {target}, which takes one writer, and this task is one of many"
+        return WriteProtectedStore(opened, f"{reason}: the sweep starts it again as the only one")
+
+    store = settings.metadata_store
+    times = MigrationTimes(write_wait_s=store.migration_write_wait_seconds, drain_limit_s=store.migration_drain_seconds)
+    return MigratingStore(source, open_target=open_target, times=times)
+
+
+def open_single_store(settings: Settings, url: str, *, deletes: bool = False) -> MetadataStore:
+    """Make the store that the URL names and no other, also while its metadata is moved and after it: to look at it.
+
+    Nothing is to be written through it. It connects at its first call. ``deletes`` says that ledgers are deleted by
+    what it reads: on Oxia each `sync` then proves that the leaders still lead.
+    """
+    store = settings.metadata_store
+    scheme = scheme_of(url)
+    if scheme not in ("zk", "oxia"):
+        return open_store(url)
+    options: dict[str, Any] = {
+        "session_timeout_s": store.session_timeout_seconds,
+        "operation_timeout_s": store.operation_timeout_seconds,
+        "use_ssl": store.tls,
+        "ca": store.tls_trust_certs_file,
+        "certfile": store.tls_certificate_file,
+        "keyfile": store.tls_private_key_file,
+        "in_flight": store.batches_in_flight,
+        "max_requests_per_second": store.max_requests_per_second,
+    }
+    if store.batch_size is not None:
+        options["batch_size"] = store.batch_size
+    if scheme == "oxia":
+        options["use_ssl"] = store.tls if store.oxia_tls is None else store.oxia_tls
+        options["token"] = store.oxia_token.get_secret_value() if store.oxia_token else None
+        options["proves_leaders"] = deletes
+        return open_store(url, **options)
+    options["max_request_bytes"] = store.jute_maxbuffer
+    options["max_latency_s"] = None if store.max_store_latency_ms is None else store.max_store_latency_ms / 1000
+    if store.digest_user and store.digest_password:
+        options["digest"] = (store.digest_user, store.digest_password.get_secret_value())
+    return open_store(url, **options)
+
+
+def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
+    """Say where BookKeeper's metadata is; ConfigError if the settings name no place that can be."""
+    store = settings.metadata_store
+    if store.bookkeeper_url is None:
+        root = DEFAULT_LEDGERS_ROOT if store.ledgers_root is None else store.ledgers_root.rstrip("/")
+        return BookKeeperPlace(store.urls[0], root)
+    return bookkeeper_place(store.bookkeeper_url, store.ledgers_root)
+
+
+def has_one_writer(settings: Settings, moved_to: str | None = None) -> bool:
+    """Say whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
+
+    Two that write at the same moment can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
+    metadata was moved to, if it was.
+    """
+    written = (moved_to or bookkeeper_place_of(settings).url, *settings.metadata_store.urls)
+    return any(_takes_one_writer(settings, url) for url in written)
+
+
+def _takes_one_writer(settings: Settings, url: str) -> bool:
+    return scheme_of(url) == "oxia" and not settings.metadata_store.oxia_concurrent_writers
