@@ -1,4 +1,4 @@
-"""What outlives a loss of power."""
+"""Writes that outlive a loss of power."""
 
 from __future__ import annotations
 

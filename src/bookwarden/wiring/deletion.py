@@ -40,7 +40,7 @@ from bookwarden.wiring.pulsar import connection_of, decoder_over
 
 
 def policy_of(settings: Settings) -> DeletionPolicy:
-    """Give the limits of phase two."""
+    """Return the limits of phase two."""
     deletion = settings.deletion
     return DeletionPolicy(
         retry_delay=deletion.two_phase_deletion_reconsume_later_in_seconds,

@@ -35,7 +35,7 @@ def sent_records_of(settings: Settings) -> FileSentRecords | ObjectSentRecords:
 
 
 def journal_reader_of(settings: Settings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
-    """Give access to the whole journal; ``damaged`` is told of damaged places in it."""
+    """Return access to the whole journal; ``damaged`` is told of damaged places in it."""
     journal = settings.sweep.journal
     return JournalReader(_journal_objects(journal) if "://" in journal else JournalFolder(Path(journal)), damaged)
 

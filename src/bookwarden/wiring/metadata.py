@@ -32,7 +32,7 @@ from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 
 def bookie_options_of(settings: Settings) -> BookieOptions:
-    """Say how bookies are reached and read."""
+    """Return the options by which bookies are reached and read."""
     bookkeeper = settings.bookkeeper
     tls = BookieTls(
         trust_certs_file=bookkeeper.tls_trust_certs_file,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def connection_of(settings: Settings) -> PulsarConnection:
-    """Say how to reach the Pulsar cluster."""
+    """Return how to reach the Pulsar cluster."""
     pulsar = settings.pulsar
     return PulsarConnection(
         service_url=pulsar.service_url,
@@ -45,7 +45,7 @@ def connection_of(settings: Settings) -> PulsarConnection:
 
 
 def deletion_topics_of(settings: Settings) -> DeletionTopics:
-    """Say which topics two-phase deletion runs on."""
+    """Return the topics that two-phase deletion runs on."""
     deletion = settings.deletion
     return DeletionTopics(
         topic=deletion.topic,
@@ -78,7 +78,7 @@ def in_flight_of(settings: Settings, max_entries: int = DEFAULT_MAX_ENTRIES) -> 
 
 
 def dead_letters_of(settings: Settings) -> DeadLetters:
-    """Give access to the DLQ."""
+    """Return access to the DLQ."""
     deletion, connection = settings.deletion, connection_of(settings)
     box = DeadLetterTopic(
         connection, PulsarAdmin(connection), deletion.dlq_topic, deletion.topic, deletion.subscription

@@ -78,7 +78,7 @@ def open_single_store(settings: Settings, url: str, *, deletes: bool = False) ->
 
 
 def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
-    """Say where BookKeeper's metadata is; ConfigError if the settings name no place that can be."""
+    """Return the place of BookKeeper's metadata; ConfigError if the settings name no place that can be."""
     store = settings.metadata_store
     if store.bookkeeper_url is None:
         root = DEFAULT_LEDGERS_ROOT if store.ledgers_root is None else store.ledgers_root.rstrip("/")
@@ -87,7 +87,7 @@ def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
 
 
 def has_one_writer(settings: Settings, moved_to: str | None = None) -> bool:
-    """Say whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
+    """Return whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
 
     Two that write at the same moment can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
     metadata was moved to, if it was.
