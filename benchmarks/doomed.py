@@ -9,7 +9,7 @@ from itertools import islice
 from benchmarks.population import metadata_of
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 
 ROOT = "/ledgers"
 FIRST_ID = 100_000_000

@@ -17,9 +17,8 @@ import pulsar
 from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
-from bookwarden.ledgers.holders import ManagedLedgerHolder
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import connection_of

@@ -13,8 +13,8 @@ from benchmarks.lone_store import LoneStore, lone_zookeeper
 from benchmarks.options import Options
 from benchmarks.results import Result, publish, say
 from bookwarden.config import load_settings
+from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
-from bookwarden.ledgers.references import PlaceKind
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.scan import ScanContext
 

@@ -37,10 +37,10 @@ from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.devcluster.ports import free_ports
 from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy, StoreLocation
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 

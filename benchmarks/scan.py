@@ -30,7 +30,7 @@ from benchmarks.results import Result, compared, publish, say
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.columns.ledgers import ledger_table
 from bookwarden.pipelines.garbage import collect_seldom

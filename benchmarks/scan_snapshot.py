@@ -31,7 +31,7 @@ from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
 from bookwarden.clusters.pulsar.references.scan import ReferenceScan
 from bookwarden.devcluster.temporary import temporary_files_in
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store

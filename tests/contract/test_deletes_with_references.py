@@ -11,7 +11,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.wiring.metadata import MetadataContext
 from contract.conftest import StoreMaker

@@ -13,7 +13,7 @@ from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import RootSample, sample_root
 from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, shared_ledger
 from bookwarden.errors import StoreError
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore

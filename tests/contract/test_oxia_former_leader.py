@@ -12,7 +12,8 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import StoreError, StoreUnavailableError
-from bookwarden.ledgers.holders import CursorHolder, LiveReferences, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.oxia.shards import ShardMap
 from bookwarden.metastore.oxia.store import OxiaStore

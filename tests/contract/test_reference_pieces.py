@@ -27,9 +27,8 @@ from bookwarden.errors import (
     StoreUnavailableError,
     TruncatedListingError,
 )
-from bookwarden.ledgers.holders import CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
-from bookwarden.ledgers.references import PlaceKind
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2

@@ -6,8 +6,8 @@ import pytest
 
 from bookwarden.clusters.pulsar.references.scan import ReferenceScan
 from bookwarden.errors import BookieError, StoreError
-from bookwarden.ledgers.holders import CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
+from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, ManagedLedgerHolder, PlaceKind, SchemaHolder
+from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 from servers.index_answers import is_referenced

@@ -7,15 +7,8 @@ import pytest
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.errors import ConfigError, FormatError, LostRaceError, StoreError, StoreUnavailableError
-from bookwarden.ledgers.holders import (
-    CursorHolder,
-    Holder,
-    LiveReferences,
-    ManagedLedgerHolder,
-    References,
-    SchemaHolder,
-    UnknownReferences,
-)
+from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 

@@ -18,7 +18,7 @@ from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import RefusedError, StoreMovedError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.following.phases import State

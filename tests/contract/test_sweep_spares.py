@@ -8,7 +8,8 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, SchemaHolder, UnknownReferences
+from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.live_references import UnknownReferences
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore

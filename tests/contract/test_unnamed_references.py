@@ -13,15 +13,8 @@ from bookwarden.clusters.pulsar.references.shadows import ShadowTopics, read_sha
 from bookwarden.clusters.pulsar.references.unnamed_use import CLOCK_SKEW_MS
 from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
 from bookwarden.errors import BookieError, NotFoundError, PulsarAccessError, PulsarError, StoreUnavailableError
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    Holder,
-    LiveReferences,
-    ManagedLedgerHolder,
-    ShadowList,
-    UnknownReferences,
-)
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.live_references import LiveReferences, ShadowList, UnknownReferences
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.envelope import Compression, wrap
 from bookwarden.wire.pb import managed_ledger_pb2

@@ -19,8 +19,9 @@ from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.inflight import count_in_flight
 from bookwarden.errors import NotFoundError, PulsarConflictError, PulsarUnavailableError
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.avro import PendingDeletionCodec, parse_writer_schema

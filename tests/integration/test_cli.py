@@ -21,7 +21,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import NotFoundError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.interface import Versioned
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of

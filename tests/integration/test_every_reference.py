@@ -24,12 +24,12 @@ from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import NotFoundError, PulsarError
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, LiveReferences, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, LedgerComponent, ManagedLedgerHolder, PlaceKind
+from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent
-from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
+from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.wire.cursor import decode_position_info
 from bookwarden.wiring.deletion import PhaseOneContext
 from servers.broker_claims import assert_every_claimed_ledger_is_found

@@ -25,7 +25,8 @@ import signal
 
 import bookwarden.cli.mark
 from bookwarden.cli.main import main
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 
 marks = [
     PendingDeletion(f"t/n/persistent/{n % 9}", LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, n, marked_at=1)

@@ -19,8 +19,8 @@ from bookwarden.devcluster.cluster import DevCluster
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import MalformedMarkError
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.ledgers.received import decode_mark
 from bookwarden.wire.avro import PendingDeletionCodec, parse_writer_schema
 

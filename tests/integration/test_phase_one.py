@@ -25,8 +25,9 @@ from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import BrokerTrim, StoreTrim
 from bookwarden.errors import RefusedError
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.avro import PendingDeletionCodec

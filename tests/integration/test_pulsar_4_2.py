@@ -26,9 +26,8 @@ from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.releases.jars import ensure_jars
 from bookwarden.devcluster.servers.java import find_java
+from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent
-from bookwarden.ledgers.references import PlaceKind
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.deletion import PhaseOneContext
 from servers.broker_claims import (

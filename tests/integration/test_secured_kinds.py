@@ -19,7 +19,7 @@ from bookwarden.config import load_settings
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.credentials import broker_credentials
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import connection_of

@@ -9,7 +9,7 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from servers.operator import Operator

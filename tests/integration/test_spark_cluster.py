@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from bookwarden.cli.main import cli
 from bookwarden.config import Settings
 from bookwarden.devcluster import DevCluster, ServerProcess
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines import archive
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.devcluster import DevCluster
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of

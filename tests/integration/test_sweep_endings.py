@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import DataGoneError, StoppedFailingError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep import supervisor

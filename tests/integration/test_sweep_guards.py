@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.devcluster import DevCluster
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store
 from servers.population import Population

@@ -17,8 +17,8 @@ from pyspark.sql import Row, SparkSession
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import SparkError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of, dead_letters_of

@@ -21,8 +21,9 @@ from bookwarden.config import Settings
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import ClusterOptions
 from bookwarden.errors import RefusedError
+from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import StoredLedger
-from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
+from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan

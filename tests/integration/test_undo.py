@@ -18,10 +18,10 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.wiring.deletion import SweepContext
 from bookwarden.wiring.metadata import MetadataContext

@@ -16,7 +16,8 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
-from bookwarden.ledgers.holders import CursorHolder, LiveReferences, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.references import ReferenceIndex

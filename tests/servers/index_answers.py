@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookwarden.ledgers.holders import Holder
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.references import ReferenceIndex
 
 

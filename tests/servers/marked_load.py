@@ -17,8 +17,8 @@ from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSende
 from bookwarden.deletion.phase_one.named_ledgers import waive_the_list
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import PulsarError, PulsarUnavailableError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.pulsar import connection_of, in_flight_of

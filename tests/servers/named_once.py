@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.errors import StoreError
-from bookwarden.ledgers.holders import CompactedHolder
+from bookwarden.ledgers.kinds import CompactedHolder
 from bookwarden.ledgers.references import Doubt
 from bookwarden.metastore.urls import open_store
 

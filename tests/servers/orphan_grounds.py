@@ -19,7 +19,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.demo.census import list_ledger_ids
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.custom_metadata import identify_holder
-from bookwarden.ledgers.holders import CursorHolder, Holder
+from bookwarden.ledgers.kinds import CursorHolder, Holder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex

@@ -18,7 +18,7 @@ import pytest
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import PulsarError
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,

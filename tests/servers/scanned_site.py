@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import Settings, load_settings
-from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan

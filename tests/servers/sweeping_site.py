@@ -8,11 +8,10 @@ from types import TracebackType
 
 from bookwarden.config import Settings
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
-from bookwarden.ledgers.holders import Holder
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import OutcomeRow
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.ledgers.received import FIRST_READ, ReceivedMark
 from bookwarden.wiring.deletion import SweepContext, policy_of
 from bookwarden.wiring.metadata import MetadataContext

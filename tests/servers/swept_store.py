@@ -9,13 +9,13 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.returning_ids import DoubtsIds
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.ledgers.holders import Holder
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.received import FIRST_READ, ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
 from servers.population import Population

@@ -10,7 +10,7 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.errors import PulsarUnavailableError
-from bookwarden.ledgers.holders import Holder
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID, ReceivedMark, believed_properties, decoded
 from bookwarden.wire.avro import PendingDeletionCodec

@@ -14,7 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
-from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2

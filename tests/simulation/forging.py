@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.errors import MalformedMarkError
-from bookwarden.ledgers.holders import Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import signed_halves
-from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, mark_of_holder
 from bookwarden.ledgers.received import DELAY_TIME, FIRST_PUBLISHED, FIRST_READ, RECONSUME_TIMES, VERIFIED_AT
 
 from .channel import DELETION, RETRY, Topics, send_mark

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,

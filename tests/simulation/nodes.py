@@ -9,7 +9,7 @@ from uuid import UUID
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import Holder
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata

@@ -15,11 +15,10 @@ from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, kno
 from bookwarden.clusters.pulsar.references.pieces import PieceOfNodes, ReferencePieces
 from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import sample_root
-from bookwarden.ledgers.holders import BucketHolder, CursorHolder
 from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
+from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, LedgerComponent, PlaceKind
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
-from bookwarden.ledgers.pending_deletion import LedgerComponent
-from bookwarden.ledgers.references import Doubt, PlaceKind
+from bookwarden.ledgers.references import Doubt
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.classes import PLANNED
 from bookwarden.orphans.classify import (

@@ -17,8 +17,9 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.errors import BookwardenError, RefusedError, StoreAccessError
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType
+from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID, ReceivedMark
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.pipelines.sweep.outcome_table import outcome_batch

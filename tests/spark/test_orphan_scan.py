@@ -15,10 +15,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from bookwarden.errors import NotFoundError, RefusedError, StoreAccessError, StoreError
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder, PlaceKind
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
-from bookwarden.ledgers.pending_deletion import LedgerComponent
-from bookwarden.ledgers.references import Doubt, HoldersBelow, PlaceKind
+from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.classify import Knowledge
 from bookwarden.orphans.plan import Emptied
 from bookwarden.orphans.summary import ForeignOwner, InsideList

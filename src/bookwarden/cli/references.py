@@ -6,24 +6,8 @@ from typing import Any
 
 from bookwarden.cli.shell.output import Column, Part, Table
 from bookwarden.deletion.explaining import Explanation
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    CursorHolder,
-    Holder,
-    LiveReferences,
-    ManagedLedgerHolder,
-    SchemaHolder,
-    UnknownReferences,
-)
+from bookwarden.ledgers.live_references import LiveReferences, UnknownReferences
 
-_HOLDER_KINDS: dict[type[Holder], str] = {
-    ManagedLedgerHolder: "topic",
-    CursorHolder: "cursor",
-    SchemaHolder: "schema",
-    CompactedHolder: "compacted view",
-    BucketHolder: "delayed messages",
-}
 _PLACE_COLUMNS = (Column("named by"), Column("of", whole=False), Column("node", whole=False), Column("metadata root"))
 _DOUBT_COLUMNS = (Column("not read", whole=False), Column("metadata root"), Column("reason", whole=False))
 
@@ -32,7 +16,7 @@ def reference_pairs(found: Explanation) -> tuple[tuple[str, str], ...]:
     """Say whose the ledger is, and whether that still names it."""
     if found.holder is None:
         return (("holder", "none that the sweep knows"),)
-    holder = ("holder", f"{_HOLDER_KINDS[type(found.holder)]} {found.holder}")
+    holder = ("holder", f"{found.holder.label} {found.holder}")
     references = found.references
     if isinstance(references, UnknownReferences):
         return holder, ("names it", f"unknown: {references.reason}")

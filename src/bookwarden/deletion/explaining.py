@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
 from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
@@ -21,9 +20,11 @@ from bookwarden.deletion.ports import (
 )
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
-from bookwarden.ledgers.holders import Holder, LiveReferences, References
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.references import Doubt, Reference, ReferenceIndex
 
 _VERDICTS = {

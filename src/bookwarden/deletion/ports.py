@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from bookwarden.ledgers.holders import Holder, References
 from bookwarden.ledgers.holdings import Holding
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.live_references import References
 from bookwarden.ledgers.managed_ledger import Position, VersionedCursor, VersionedManagedLedger, VersionedSchema
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy

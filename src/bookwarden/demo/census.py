@@ -10,7 +10,7 @@ from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT, BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of
 from bookwarden.ledgers.custom_metadata import identify_holder
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import Holder, SchemaHolder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 
@@ -97,16 +97,10 @@ def take_census(places: Places, tenant: str) -> list[CountedLedger]:
             found.append((reading.ledger_id, holder))
     held, copied = places.on_bookie([ledger_id for ledger_id, _ in found]), places.in_bucket()
     return [
-        CountedLedger(number, _name(holder), _kind(holder), number in held, number in copied)
+        CountedLedger(number, _name(holder), holder.ledgers_label, number in held, number in copied)
         for number, holder in found
     ]
 
 
 def _name(holder: Holder) -> str:
-    return str(holder).removeprefix("schema:")
-
-
-def _kind(holder: Holder) -> str:
-    if isinstance(holder, ManagedLedgerHolder):
-        return "data"
-    return "cursor" if isinstance(holder, CursorHolder) else "schema"
+    return str(holder).removeprefix(SchemaHolder.prefix)

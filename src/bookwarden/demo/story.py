@@ -37,8 +37,9 @@ from bookwarden.demo.finale import Finale
 from bookwarden.demo.stage import BUCKET, Stage
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import ServerError
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wiring.deletion import PhaseOneContext, UndoContext
 from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
 

@@ -6,47 +6,26 @@ topic, which lists its source's ledgers, never matches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import chain
 
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    CursorHolder,
-    Holder,
-    ManagedLedgerHolder,
-    SchemaHolder,
-)
-from bookwarden.ledgers.names import TopicName, decode_local_name, encode_local_name
+from bookwarden.ledgers.kinds import KINDS, Holder
 
 APPLICATION = "application"
 COMPONENT = "component"
-MANAGED_LEDGER = "pulsar/managed-ledger"
-CURSOR = "pulsar/cursor"
-SCHEMA_ID = "pulsar/schemaId"
-COMPACTED_TOPIC = "pulsar/compactedTopic"
-BUCKET_TOPIC = "pulsar/delayedIndexTopic"
-BUCKET_CURSOR = "pulsar/delayedIndexCursor"
-_NAMES = (APPLICATION, COMPONENT, MANAGED_LEDGER, CURSOR, SCHEMA_ID, COMPACTED_TOPIC, BUCKET_TOPIC, BUCKET_CURSOR)
+_NAMES = frozenset([APPLICATION, COMPONENT, *chain.from_iterable(kind.tag_names for kind in KINDS)])
+# By what is said under COMPONENT; those with more names first, of which another's are a part.
+_KINDS: defaultdict[str | None, list[tuple[tuple[str, ...], Callable[[Mapping[str, str]], Holder]]]] = defaultdict(list)
+for _kind in sorted(KINDS, key=lambda kind: -len(kind.tag_names)):
+    _KINDS[_kind.tag].append((_kind.tag_names[::-1], _kind.of_tags))
 
 
 def expected_custom_metadata(holder: Holder) -> dict[str, str]:
     """Give the custom metadata that Pulsar writes for a ledger of this holder."""
-    if isinstance(holder, SchemaHolder):
-        return {APPLICATION: "pulsar", COMPONENT: "schema", SCHEMA_ID: holder.schema_id}
-    if isinstance(holder, CompactedHolder):
-        topic = str(TopicName.of_managed_ledger(holder.managed_ledger))
-        return {APPLICATION: "pulsar", COMPONENT: "compacted-ledger", COMPACTED_TOPIC: topic}
-    if isinstance(holder, BucketHolder):
-        topic, cursor_name = str(TopicName.of_managed_ledger(holder.managed_ledger)), decode_local_name(holder.cursor)
-        tags = {APPLICATION: "pulsar", COMPONENT: "delayed-index-bucket"}
-        return {**tags, BUCKET_TOPIC: topic, BUCKET_CURSOR: cursor_name}
-    if isinstance(holder, CursorHolder):
-        managed_ledger, cursor = holder.managed_ledger, {CURSOR: holder.cursor}
-    else:
-        managed_ledger, cursor = holder.name, {}
-    return {APPLICATION: "pulsar", COMPONENT: "managed-ledger", MANAGED_LEDGER: managed_ledger, **cursor}
+    return {APPLICATION: "pulsar", COMPONENT: holder.tag, **holder.tags()}
 
 
 def custom_metadata_mismatch(holder: Holder, custom: Mapping[str, bytes]) -> str | None:
@@ -78,30 +57,20 @@ def describe_custom_metadata(custom: Mapping[str, bytes]) -> str:
 def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
     """Name the holder that the custom metadata tells of; None when it is not Pulsar's or of no known kind."""
     try:
-        text = {name: custom[name].decode() for name in _NAMES if name in custom}
+        text = {name: value.decode() for name, value in custom.items() if name in _NAMES}
     except UnicodeDecodeError:
         return None
     if text.get(APPLICATION) != "pulsar":
         return None
-    if text.get(COMPONENT) == "schema" and SCHEMA_ID in text:
-        return SchemaHolder(text[SCHEMA_ID])
-    if text.get(COMPONENT) == "managed-ledger" and MANAGED_LEDGER in text:
-        if CURSOR in text:
-            return CursorHolder(text[MANAGED_LEDGER], text[CURSOR])
-        return ManagedLedgerHolder(text[MANAGED_LEDGER])
-    try:
-        return _identify_by_topic(text)
-    except FormatError:
-        return None
-
-
-def _identify_by_topic(text: Mapping[str, str]) -> Holder | None:
-    """Name the holder whose topic is written in full, and its subscription as it is."""
-    if text.get(COMPONENT) == "compacted-ledger" and COMPACTED_TOPIC in text:
-        return CompactedHolder(TopicName.parse(text[COMPACTED_TOPIC]).managed_ledger)
-    if text.get(COMPONENT) == "delayed-index-bucket" and BUCKET_TOPIC in text and BUCKET_CURSOR in text:
-        managed_ledger = TopicName.parse(text[BUCKET_TOPIC]).managed_ledger
-        return BucketHolder(managed_ledger, encode_local_name(text[BUCKET_CURSOR]))
+    for names, of_tags in _KINDS.get(text.get(COMPONENT), ()):
+        for name in names:
+            if name not in text:
+                break
+        else:
+            try:
+                return of_tags(text)
+            except FormatError:
+                return None
     return None
 
 

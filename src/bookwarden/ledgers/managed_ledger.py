@@ -149,8 +149,11 @@ class CursorInfo:
     @property
     def delayed_bucket_ids(self) -> frozenset[int]:
         """The ledgers with snapshots of delayed messages."""
-        named = self.cursor_properties.items()
-        return frozenset(int(value) for name, value in named if name.startswith(DELAYED_BUCKET_PREFIX))
+        named = self.cursor_properties
+        # Most cursors have none.
+        if not named:
+            return frozenset()
+        return frozenset(int(value) for name, value in named.items() if name.startswith(DELAYED_BUCKET_PREFIX))
 
     @property
     def ledger_ids(self) -> frozenset[int]:

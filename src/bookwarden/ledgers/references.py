@@ -6,23 +6,22 @@ a doubt about a place that could name a ledger makes the answer "unknown", never
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    CursorHolder,
+from bookwarden.ledgers.kinds import (
+    KINDS,
+    KINDS_OF_CURSORS,
     Holder,
     ManagedLedgerHolder,
+    PlaceKind,
     SchemaHolder,
+    holders_of_cursor,
 )
 from bookwarden.ledgers.managed_ledger import (
-    COMPACTION_CURSOR,
     SHADOW_SOURCE_PROPERTY,
     CursorInfo,
     LedgerInfo,
@@ -33,21 +32,9 @@ from bookwarden.ledgers.namers import LedgerNamers
 
 # An index packs what so many nodes say at a time.
 _UNFILED = 1000
-_OF_TOPICS = (ManagedLedgerHolder, CursorHolder, CompactedHolder, BucketHolder)
-
-
-class PlaceKind(enum.Enum):
-    """What a place in the metadata is; the values are for people."""
-
-    MANAGED_LEDGER = "managed ledger"
-    SHADOW_TOPIC = "shadow topic"
-    CURSOR = "cursor"
-    COMPACTED = "compacted ledger of a cursor's node"
-    COMPACTED_NOW = "compacted ledger of a cursor's last entry"
-    BUCKET = "bucket of delayed messages"
-    SCHEMA = "schema"
-    LOG_SEGMENT = "log segment"
-    LOG_ALLOCATION = "log allocation"
+# Looked up once, since this is asked of every cursor.
+_IN_CURSORS = tuple((kind.places[0], kind.ledgers_in, kind.of_cursor) for kind in KINDS_OF_CURSORS)
+_OF_TOPICS = tuple(kind for kind in KINDS if kind is not SchemaHolder)
 
 
 class Place(NamedTuple):
@@ -79,7 +66,7 @@ class HoldersBelow:
 
     def has(self, holder: Holder) -> bool:
         """Whether the holder is one of them."""
-        return isinstance(holder, self.kinds) and f"{_topic_of(holder)}/".startswith(f"{self.prefix}/")
+        return isinstance(holder, self.kinds) and f"{holder.topic}/".startswith(f"{self.prefix}/")
 
 
 class Doubt(NamedTuple):
@@ -202,12 +189,6 @@ class ReferenceIndex:
                 self.note(node.doubt)
 
 
-def _topic_of(holder: Holder) -> str:
-    if isinstance(holder, ManagedLedgerHolder):
-        return holder.name
-    return holder.schema_id if isinstance(holder, SchemaHolder) else holder.managed_ledger
-
-
 def named_by_managed_ledger(name: str, info: ManagedLedgerInfo, path: str, root: str) -> tuple[Named, ...]:
     """Say what the node of a managed ledger names; a shadow topic's are its source's ledgers."""
     kind = PlaceKind.SHADOW_TOPIC if SHADOW_SOURCE_PROPERTY in info.properties else PlaceKind.MANAGED_LEDGER
@@ -217,23 +198,16 @@ def named_by_managed_ledger(name: str, info: ManagedLedgerInfo, path: str, root:
 def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: str, root: str) -> tuple[Named, ...]:
     """Say what the node of a cursor names: its ledger, its buckets, and the compacted ledger, perhaps of before."""
     named = []
-    own = info.cursors_ledger_id
-    if own is not None:
-        # As CursorHolder says it: the sweep passes here for each of its cursors.
-        named.append((Place(PlaceKind.CURSOR, f"{managed_ledger}/{cursor}", path, root), frozenset((own,))))
-    compacted = info.compacted_ledger_id
-    if compacted is not None and compacted >= 0:
-        holder = str(CompactedHolder(managed_ledger))
-        named.append((Place(PlaceKind.COMPACTED, holder, path, root), frozenset((compacted,))))
-    buckets = info.delayed_bucket_ids
-    if buckets:
-        named.append((Place(PlaceKind.BUCKET, str(BucketHolder(managed_ledger, cursor)), path, root), buckets))
+    for kind, ledgers_in, holder_of in _IN_CURSORS:
+        ledger_ids = ledgers_in(info)
+        if ledger_ids:
+            named.append((Place(kind, str(holder_of(managed_ledger, cursor)), path, root), ledger_ids))
     return tuple(named)
 
 
 def named_by_schema(schema_id: str, locator: SchemaLocator, path: str, root: str) -> tuple[Named, ...]:
     """Say what the node of a schema names: the ledgers of all its versions."""
-    return ((Place(PlaceKind.SCHEMA, f"schema:{schema_id}", path, root), locator.ledger_ids),)
+    return ((Place(PlaceKind.SCHEMA, str(SchemaHolder(schema_id)), path, root), locator.ledger_ids),)
 
 
 def doubt_about_managed_ledger(path: str, root: str, reason: str) -> Doubt:
@@ -243,10 +217,7 @@ def doubt_about_managed_ledger(path: str, root: str, reason: str) -> Doubt:
 
 def doubt_about_cursor(managed_ledger: str, cursor: str, path: str, root: str, reason: str) -> Doubt:
     """Make the doubt of a cursor's node."""
-    holders: list[Holder] = [CursorHolder(managed_ledger, cursor), BucketHolder(managed_ledger, cursor)]
-    if cursor == COMPACTION_CURSOR:
-        holders.append(CompactedHolder(managed_ledger))
-    return Doubt(path, root, reason, tuple(holders))
+    return Doubt(path, root, reason, tuple(holders_of_cursor(managed_ledger, cursor)))
 
 
 def doubt_about_schema(schema_id: str, path: str, root: str, reason: str) -> Doubt:

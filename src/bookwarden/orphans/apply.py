@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
-from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
 from bookwarden.orphans.applying import Application, ApplyResult, PlanRun
 from bookwarden.orphans.guards import GuardLimits, held_back
 from bookwarden.orphans.owners import owner_of

@@ -13,24 +13,15 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from bookwarden.ledgers.custom_metadata import APPLICATION
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    CursorHolder,
-    Holder,
-    ManagedLedgerHolder,
-    SchemaHolder,
-)
 from bookwarden.ledgers.holes import Standing, standing_of
+from bookwarden.ledgers.kinds import Holder, LedgerComponent, ManagedLedgerHolder, PlaceKind
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerState
-from bookwarden.ledgers.pending_deletion import LedgerComponent
-from bookwarden.ledgers.references import Doubt, PlaceKind
+from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.causes import cause_of
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.owners import Owner, owner_of
 
-_HOLDERS = (ManagedLedgerHolder, CursorHolder, SchemaHolder, CompactedHolder, BucketHolder)
 _PULSARS = f"{APPLICATION}=pulsar"
 _CLOSED: Final = LedgerState.CLOSED.name
 _OF_LOGS = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value})
@@ -96,7 +87,7 @@ class Knowledge:
         exact: dict[Holder, Doubt] = {}
         wide = []
         for doubt in self.doubts:
-            holders = [about for about in doubt.about if isinstance(about, _HOLDERS)]
+            holders = [about for about in doubt.about if isinstance(about, Holder)]
             exact.update((holder, doubt) for holder in holders)
             if not holders or len(holders) < len(doubt.about):
                 wide.append(doubt)

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from bookwarden.ledgers.holders import ManagedLedgerHolder
 from bookwarden.ledgers.holes import Standing, standing_of
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, PresentCopy, UnreadableCopy
-from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.classify import Knowledge, is_alive, is_holey, why_foreign
 from bookwarden.orphans.owners import Owner, owner_of

@@ -9,9 +9,10 @@ from uuid import UUID
 
 from pydantic import ConfigDict
 
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.offloaded_copies import StoreLocation, recorded_metadata
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 
 COPIES = "copies.parquet"
 """The name of the file of a plan that has its copies."""

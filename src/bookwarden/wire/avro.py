@@ -15,7 +15,8 @@ from typing import Any
 import fastavro
 
 from bookwarden.errors import MalformedMarkError
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.pending_deletion_fields import build_pending_deletion, name_fields
 from bookwarden.wire.varint import encode_zigzag
 from bookwarden.wire.writer_schema import ParsedSchema, parse_writer_schema

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from bookwarden.errors import MalformedMarkError
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.ledgers.times import is_time
 
 E = TypeVar("E", bound=enum.Enum)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.wiring.metadata import MetadataContext
 from servers.population import Population
 

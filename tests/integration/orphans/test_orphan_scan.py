@@ -20,7 +20,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import RefusedError, TruncatedListingError
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.received import decoded
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.urls import open_store

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.errors import NotFoundError, RefusedError
-from bookwarden.ledgers.holders import CursorHolder
+from bookwarden.ledgers.kinds import CursorHolder
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.scan import lock as scan_lock
 from bookwarden.pipelines.scan.folder import scan_folder

@@ -24,9 +24,10 @@ from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings, load_settings
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import RefusedError
+from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.managed_ledger import VersionedManagedLedger
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.references import PlaceKind, ReferenceIndex
+from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.urls import open_store
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of

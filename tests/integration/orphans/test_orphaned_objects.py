@@ -24,7 +24,7 @@ from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import LedgerInfo, signed_halves
 from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.copies import CopyCause

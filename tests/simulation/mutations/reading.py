@@ -12,7 +12,8 @@ from bookwarden.clusters.pulsar.references import nodes as reference_nodes
 from bookwarden.clusters.pulsar.references import shadows
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.unnamed_use import UnnamedUses
-from bookwarden.ledgers.holders import BucketHolder, LiveReferences
+from bookwarden.ledgers.kinds import BucketHolder
+from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
 from bookwarden.wire import cursor, managed_ledger
 
@@ -34,7 +35,9 @@ def _shadows(patch: pytest.MonkeyPatch) -> None:
 
 def _listers(patch: pytest.MonkeyPatch) -> None:
     others = references._nodes_of_others
-    patch.setattr(references, "_nodes_of_others", lambda holder, shadows, ledger_ids: others(holder, shadows, ()))
+    patch.setattr(
+        references, "_nodes_of_others", lambda holder, own, shadows, ledger_ids: others(holder, own, shadows, ())
+    )
 
 
 def _compaction(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.errors import MarkingInterrupted
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec
 
 MARKS = [

@@ -12,7 +12,7 @@ from bookwarden.deletion.explaining import Explanation, explain_ledger
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,

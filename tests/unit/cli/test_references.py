@@ -16,8 +16,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.scan import ReferenceScan
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder
-from bookwarden.ledgers.references import PlaceKind
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder, PlaceKind
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import Population

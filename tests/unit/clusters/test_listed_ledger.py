@@ -15,17 +15,17 @@ from bookwarden.clusters.bookkeeper.listed import listed_ledger
 from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,
     Holder,
+    LedgerComponent,
     ManagedLedgerHolder,
     SchemaHolder,
 )
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.metastore.interface import Versioned
 from bookwarden.pipelines.columns import ledgers as scan_ledgers
 from bookwarden.pipelines.columns.ledgers import ledger_table

@@ -14,7 +14,8 @@ from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
 from bookwarden.errors import MalformedMarkError
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec
 
 TOPIC, RETRY = "persistent://t/n/d", "persistent://t/n/d-RETRY"

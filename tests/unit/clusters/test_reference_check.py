@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bookwarden.clusters.pulsar.references.check import still_named
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.listing import ListedReference
-from bookwarden.ledgers.references import PlaceKind
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import Population

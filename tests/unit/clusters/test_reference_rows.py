@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bookwarden.clusters.pulsar.references.nodes import cursor_node, managed_ledger_node
 from bookwarden.clusters.pulsar.references.pieces import TOPICS, ReferencePiece, ReferencePieces
 from bookwarden.clusters.pulsar.references.rows import rows_of
+from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
-from bookwarden.ledgers.references import PlaceKind
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.columns.topics import TopicRows

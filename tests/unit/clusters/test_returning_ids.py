@@ -10,7 +10,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import StoreUnavailableError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore, ThrottledStore

@@ -15,7 +15,7 @@ from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.errors import StoreUnavailableError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import as_uuid
 from bookwarden.ledgers.offloaded_copies import (
     LEGACY_SEGMENT,
@@ -29,7 +29,7 @@ from bookwarden.ledgers.offloaded_copies import (
     UnreadableCopy,
 )
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2

@@ -8,7 +8,8 @@ import pytest
 
 from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import LiveReferences, References, ShadowList, UnknownReferences, UnnamedUse
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.live_references import LiveReferences, References, ShadowList, UnknownReferences, UnnamedUse
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     LedgerMetadata,
@@ -18,7 +19,7 @@ from bookwarden.ledgers.metadata import (
     UnreadableLedger,
 )
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 
 HOUR = 3_600_000
 NOW = 100 * HOUR

@@ -399,10 +399,10 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.errors import StoreUnavailableError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import Population

@@ -15,7 +15,7 @@ from bookwarden.deletion.explaining import Explanation, explain_ledger
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import as_uuid
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
@@ -29,7 +29,7 @@ from bookwarden.ledgers.offloaded_copies import (
     UnreadableCopy,
 )
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2

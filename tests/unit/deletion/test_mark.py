@@ -9,7 +9,8 @@ import pytest
 
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import PulsarUnavailableError
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 
 
 class Sender:

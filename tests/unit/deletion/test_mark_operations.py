@@ -20,8 +20,9 @@ from bookwarden.errors import (
     RefusedError,
     StoreUnavailableError,
 )
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.managed_ledger import LedgerInfo, Position, VersionedManagedLedger, as_uuid
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 from servers.population import Population

@@ -9,7 +9,7 @@ import pytest
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import RefusedError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata

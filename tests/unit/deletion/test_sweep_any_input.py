@@ -20,7 +20,7 @@ from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.received import OF_PHASE_TWO, ReceivedMark

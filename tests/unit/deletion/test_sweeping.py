@@ -15,11 +15,11 @@ from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.ports import LastEntryReader
 from bookwarden.errors import PulsarUnavailableError, StoreError, StoreUnavailableError
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.ledgers.names import decode_local_name
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore

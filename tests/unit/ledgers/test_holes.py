@@ -13,8 +13,8 @@ from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids, refuse_hol
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import BookieUnavailableError, RefusedError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
+from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, Waiver

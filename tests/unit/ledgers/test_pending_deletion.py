@@ -8,15 +8,16 @@ import pytest
 
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, identify_holder
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,
     Holder,
+    LedgerComponent,
     ManagedLedgerHolder,
     SchemaHolder,
 )
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 
 DATA = PendingDeletion("persistent://t/n/a b", LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 7)
 CURSOR = replace(DATA, component=LedgerComponent.MANAGED_CURSOR, cursor_name="sub/one")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.received import OF_PHASE_TWO, ReceivedMark, believed_properties
 
 NOW = 10_000_000

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,
     Holder,
     ManagedLedgerHolder,
+    PlaceKind,
     SchemaHolder,
 )
 from bookwarden.ledgers.managed_ledger import (
@@ -24,7 +25,6 @@ from bookwarden.ledgers.references import (
     Doubt,
     NodeReferences,
     Place,
-    PlaceKind,
     ReferenceIndex,
     doubt_about_cursor,
     doubt_about_managed_ledger,

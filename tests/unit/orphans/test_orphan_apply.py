@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import FormatError, PulsarUnavailableError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holders import CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     LedgerMetadata,
@@ -24,7 +24,7 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.ledgers.pending_deletion import LedgerComponent, PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.orphans import applying
 from bookwarden.orphans.apply import Apply, difference
 from bookwarden.orphans.applying import ApplyResult

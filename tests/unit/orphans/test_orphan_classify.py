@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookwarden.deletion.phase_one.named_ledgers import mark_of_holder
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
-from bookwarden.ledgers.holders import (
+from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
     CursorHolder,
     Holder,
+    LedgerComponent,
     ManagedLedgerHolder,
     SchemaHolder,
 )
 from bookwarden.ledgers.listing import ListedLedger
-from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.classify import (

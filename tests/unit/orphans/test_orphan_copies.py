@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.errors import FormatError, RefusedError
-from bookwarden.ledgers.holders import CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyReading,

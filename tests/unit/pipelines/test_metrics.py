@@ -8,8 +8,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import Standing
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics

@@ -12,7 +12,7 @@ import pytest
 
 from bookwarden.config import load_settings
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError, StoreUnavailableError
-from bookwarden.ledgers.holders import ManagedLedgerHolder
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import split_chroot, with_chroot

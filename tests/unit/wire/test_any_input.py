@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec, parse_writer_schema, registry_schema
 from bookwarden.wire.cursor import decode_cursor, decode_position_info
 from bookwarden.wire.envelope import Compression, unwrap, wrap

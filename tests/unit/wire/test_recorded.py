@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, identify_holder
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.wire.cursor import decode_cursor

@@ -13,7 +13,8 @@ import bookwarden.wiring.deletion
 import bookwarden.wiring.metadata
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.pipelines.metrics import MarkMetrics
 from bookwarden.resources import Resources

@@ -10,21 +10,16 @@ from google.protobuf.message import DecodeError
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.listing import ListedLedger
-from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.wire.ledger_metadata import decode_custom_metadata, decode_ledger_metadata
 from bookwarden.wire.pb.usual_metadata_pb2 import UsualMetadata
 
 _REMEMBERED: Final = 65_536
 
-_KINDS: Final = {
-    ManagedLedgerHolder: LedgerComponent.MANAGED_LEDGER.name,
-    CursorHolder: LedgerComponent.MANAGED_CURSOR.name,
-    SchemaHolder: LedgerComponent.SCHEMA_STORAGE.name,
-    CompactedHolder: LedgerComponent.COMPACTED_LEDGER.name,
-    BucketHolder: LedgerComponent.DELAYED_INDEX_BUCKET.name,
-}
+
+# An enum's names are slow to ask for.
+_KINDS: Final = {kind: kind.component.name for kind in KINDS}
 
 
 class Meaning(NamedTuple):

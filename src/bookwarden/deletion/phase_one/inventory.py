@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bookwarden.ledgers.kinds import CompactedHolder, Holder, ManagedLedgerHolder, SchemaHolder, holders_of_cursor
 from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo, OffloadSegment, VersionedCursor, VersionedSchema
-from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 
 
 def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: str) -> list[PendingDeletion]:
@@ -16,79 +17,44 @@ def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: st
     The bookies' also where the list says that it was deleted (bookkeeperDeleted): that is written before the delete,
     and the broker deletes such a ledger never again.
     """
-    marks = []
+    marks, holder = [], ManagedLedgerHolder(topic.managed_ledger)
     for ledger in ledgers:
-        marks.append(_mark(topic, LedgerType.LEDGER, ledger.ledger_id, reason))
+        marks.append(_mark(topic, holder, ledger.ledger_id, reason))
         for context in _contexts(ledger.offload):
-            marks.append(_mark(topic, LedgerType.OFFLOAD_LEDGER, ledger.ledger_id, reason, context))
+            marks.append(_mark(topic, holder, ledger.ledger_id, reason, context))
     return marks
 
 
 def marks_of_cursors(topic: TopicName, cursors: Mapping[str, VersionedCursor], reason: str) -> list[PendingDeletion]:
-    """Mark the ledger of each cursor that has one, and its buckets of delayed messages; the names are encoded."""
-    marks = []
-    for name in sorted(cursors):
-        info, cursor = cursors[name].info, decode_local_name(name)
-        if info.cursors_ledger_id is not None and info.cursors_ledger_id >= 0:
-            marks.append(_cursor_mark(topic, LedgerComponent.MANAGED_CURSOR, info.cursors_ledger_id, cursor, reason))
-        for ledger_id in sorted(info.delayed_bucket_ids):
-            marks.append(_cursor_mark(topic, LedgerComponent.DELAYED_INDEX_BUCKET, ledger_id, cursor, reason))
-    return marks
+    """Mark all ledgers that the node of each cursor names; the names are encoded."""
+    return [
+        _mark(topic, holder, ledger_id, reason)
+        for name in sorted(cursors)
+        for holder in holders_of_cursor(topic.managed_ledger, name)
+        for ledger_id in sorted(holder.ledgers_in(cursors[name].info))
+        if ledger_id >= 0
+    ]
 
 
 def marks_of_compacted(topic: TopicName, ledger_ids: Iterable[int], reason: str) -> list[PendingDeletion]:
     """Mark compacted ledgers of the topic."""
-    return [
-        PendingDeletion(
-            topic_name=str(topic),
-            component=LedgerComponent.COMPACTED_LEDGER,
-            ledger_type=LedgerType.LEDGER,
-            ledger_id=ledger_id,
-            reason=reason,
-        )
-        for ledger_id in sorted(ledger_ids)
-    ]
+    holder = CompactedHolder(topic.managed_ledger)
+    return [_mark(topic, holder, ledger_id, reason) for ledger_id in sorted(ledger_ids)]
 
 
 def marks_of_schema(topic: TopicName, schema: VersionedSchema | None, reason: str) -> list[PendingDeletion]:
     """Mark the ledgers of all versions of the topic's schema."""
-    return [
-        PendingDeletion(
-            topic_name=str(topic.base),
-            component=LedgerComponent.SCHEMA_STORAGE,
-            ledger_type=LedgerType.LEDGER,
-            ledger_id=ledger_id,
-            schema_id=topic.schema_id,
-            reason=reason,
-        )
-        for ledger_id in sorted(schema.locator.ledger_ids if schema else ())
-    ]
+    holder, ledger_ids = SchemaHolder(topic.schema_id), schema.locator.ledger_ids if schema else ()
+    return [_mark(topic.base, holder, ledger_id, reason) for ledger_id in sorted(ledger_ids)]
 
 
 def _mark(
-    topic: TopicName, kind: LedgerType, ledger_id: int, reason: str, context: OffloadContext | None = None
+    topic: TopicName, holder: Holder, ledger_id: int, reason: str, copy: OffloadContext | None = None
 ) -> PendingDeletion:
-    return PendingDeletion(
-        topic_name=str(topic),
-        component=LedgerComponent.MANAGED_LEDGER,
-        ledger_type=kind,
-        ledger_id=ledger_id,
-        offload_context=context,
-        reason=reason,
-    )
-
-
-def _cursor_mark(
-    topic: TopicName, component: LedgerComponent, ledger_id: int, cursor: str, reason: str
-) -> PendingDeletion:
-    return PendingDeletion(
-        topic_name=str(topic),
-        component=component,
-        ledger_type=LedgerType.LEDGER,
-        ledger_id=ledger_id,
-        cursor_name=cursor,
-        reason=reason,
-    )
+    """Make the mark of a holder's ledger, or of an offloaded copy, which calls the topic by its full name."""
+    _, cursor_name, schema_id = holder.mark_fields()
+    kind = LedgerType.LEDGER if copy is None else LedgerType.OFFLOAD_LEDGER
+    return PendingDeletion(str(topic), holder.component, kind, ledger_id, cursor_name, schema_id, copy, reason=reason)
 
 
 def _contexts(offload: OffloadInfo | None) -> list[OffloadContext]:

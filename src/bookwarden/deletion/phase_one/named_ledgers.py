@@ -8,18 +8,11 @@ from dataclasses import replace
 from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    CursorHolder,
-    Holder,
-    LiveReferences,
-    ManagedLedgerHolder,
-)
 from bookwarden.ledgers.holes import Standing, has_entries, standing_of
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLedger
-from bookwarden.ledgers.names import TopicName, decode_local_name
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
 
 _REASON = "marked by id"
 _LIST = {
@@ -70,33 +63,6 @@ def refuse_holes(marks: Sequence[PendingDeletion], catalog: LedgerCatalog, refer
                 "topic's node lost it, and with it messages that were acknowledged. Nothing was marked: see "
                 "docs/orphans.md, and add --inside-list to delete it for good"
             )
-
-
-def mark_of_holder(ledger_id: int, holder: Holder, reason: str) -> PendingDeletion:
-    """Make the mark of a holder's ledger in BookKeeper."""
-    component, topic, cursor, schema_id = _fields(holder)
-    return PendingDeletion(
-        topic_name=topic,
-        component=component,
-        ledger_type=LedgerType.LEDGER,
-        ledger_id=ledger_id,
-        cursor_name=cursor,
-        schema_id=schema_id,
-        reason=reason,
-    )
-
-
-def _fields(holder: Holder) -> tuple[LedgerComponent, str, str | None, str | None]:
-    # The managed ledger's own name: a topic's is ambiguous where its last part has a slash.
-    if isinstance(holder, ManagedLedgerHolder):
-        return LedgerComponent.MANAGED_LEDGER, holder.name, None, None
-    if isinstance(holder, CursorHolder):
-        return LedgerComponent.MANAGED_CURSOR, holder.managed_ledger, decode_local_name(holder.cursor), None
-    if isinstance(holder, CompactedHolder):
-        return LedgerComponent.COMPACTED_LEDGER, holder.managed_ledger, None, None
-    if isinstance(holder, BucketHolder):
-        return LedgerComponent.DELAYED_INDEX_BUCKET, holder.managed_ledger, decode_local_name(holder.cursor), None
-    return LedgerComponent.SCHEMA_STORAGE, str(TopicName.of_schema(holder.schema_id)), None, holder.schema_id
 
 
 def _mark(reading: StoredLedger | UnreadableLedger) -> PendingDeletion:

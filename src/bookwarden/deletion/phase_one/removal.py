@@ -125,14 +125,12 @@ class Removal:
         self, topic: TopicName, cursors: Mapping[str, VersionedCursor], reason: str
     ) -> list[PendingDeletion]:
         marks = marks_of_cursors(topic, cursors, reason)
-        compaction = cursors.get(COMPACTION_CURSOR)
-        if compaction is None:
+        if COMPACTION_CURSOR not in cursors:
             return marks
-        recorded = compaction.info.compacted_ledger_id
-        compacted = {recorded} if recorded is not None and recorded >= 0 else set()
         try:
             # The node's value is that of the last switch of the cursor's ledger.
-            compacted |= self._topics.compacted_ledgers(str(topic))
+            in_use = self._topics.compacted_ledgers(str(topic))
         except (PulsarError, NotFoundError) as error:
             logger.warning("the compacted ledger of %s is not marked: its owner does not name it: %s", topic, error)
-        return [*marks, *marks_of_compacted(topic, compacted, reason)]
+            return marks
+        return [*marks, *marks_of_compacted(topic, in_use - {mark.ledger_id for mark in marks}, reason)]

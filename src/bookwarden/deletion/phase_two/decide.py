@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
-from bookwarden.ledgers.holders import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.holes import Standing, has_entries, standing_of
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.left_behind import why_not_offloaded
+from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerComponent, LedgerType, PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
 from bookwarden.ledgers.times import LAST_MS
 
 

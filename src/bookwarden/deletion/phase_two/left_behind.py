@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, limit_retries
 from bookwarden.deletion.ports import OffloadedCopies, ReferenceReader
-from bookwarden.ledgers.holders import Holder, LiveReferences, References
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
+from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy

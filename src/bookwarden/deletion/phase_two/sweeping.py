@@ -31,7 +31,8 @@ from bookwarden.deletion.ports import (
     ReferenceReader,
 )
 from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
-from bookwarden.ledgers.holders import Holder, References, UnknownReferences
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.live_references import References, UnknownReferences
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, judge_proven, limit_retries
 from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog
 from bookwarden.errors import BookieError, FormatError, NotFoundError
-from bookwarden.ledgers.holders import Holder, LiveReferences, ManagedLedgerHolder, References
 from bookwarden.ledgers.holes import has_entries
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
+from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver

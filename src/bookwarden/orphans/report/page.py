@@ -10,7 +10,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from bookwarden.ledgers.pending_deletion import LedgerComponent
+from bookwarden.ledgers.kinds import KINDS
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
 from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, Count, GrowthPoint, Summary
@@ -18,13 +18,7 @@ from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, Count, Gr
 _SHOWN_BARS: Final = 15
 _SHOWN_PLACES: Final = 3
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_KINDS: Final = {
-    LedgerComponent.MANAGED_LEDGER.name: "data",
-    LedgerComponent.MANAGED_CURSOR.name: "cursor",
-    LedgerComponent.SCHEMA_STORAGE.name: "schema",
-    LedgerComponent.COMPACTED_LEDGER.name: "compacted",
-    LedgerComponent.DELAYED_INDEX_BUCKET.name: "bucket of delayed messages",
-}
+_KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 _MEANING: Final = {
     LedgerClass.REFERENCED: "something in the metadata names it",
     LedgerClass.ORPHAN: "nothing names it: a candidate of the plan",

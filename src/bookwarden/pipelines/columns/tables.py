@@ -12,14 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    CursorHolder,
-    Holder,
-    ManagedLedgerHolder,
-    SchemaHolder,
-)
+from bookwarden.ledgers.kinds import KINDS, Holder
 from bookwarden.ledgers.listing import ListedCopy, ListedLedger, ListedObject, ListedReference
 from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.summary import Cell
@@ -163,9 +156,7 @@ OWNERS = Columns(UnnamedOwner)
 CLASSIFIED = Columns(ListedLedger, Description)
 CELLS = Columns(Cell)
 
-_HOLDERS: dict[str, type[Holder]] = {
-    kind.__name__: kind for kind in (ManagedLedgerHolder, CursorHolder, SchemaHolder, CompactedHolder, BucketHolder)
-}
+_HOLDERS: dict[str, type[Holder]] = {kind.__name__: kind for kind in KINDS}
 
 
 def stored_doubt(doubt: Doubt) -> StoredDoubt:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from bookwarden.clusters.pulsar.references.nodes import ManagedLedgerNode
-from bookwarden.ledgers.references import PlaceKind
+from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.pipelines.columns.messages import BYTES, NUMBER, Buffer, Flags, Numbers
 from bookwarden.pipelines.columns.tables import REFERENCES
 

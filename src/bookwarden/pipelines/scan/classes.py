@@ -12,8 +12,8 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.listing import ListedLedger
-from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.orphans.classes import PLANNED, LedgerClass
 from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_left, classify_named
 from bookwarden.orphans.owners import owner_of

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bookwarden.ledgers.holders import BucketHolder, CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.holes import Standing, standing_of
+from bookwarden.ledgers.kinds import KINDS, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
-from bookwarden.ledgers.pending_deletion import LedgerComponent
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, sign_of_life
 from bookwarden.orphans.owners import Owner, owner_of, without_partition
@@ -38,13 +37,7 @@ _OF_OWNERS = [("lately", "any"), ("last_written", "max")]
 _COUNTED = ["created_ms", "ctime_ms", "length", "kind", "holder"]
 
 # What is left of a holder's text when the names below its namespace are taken off, by kind.
-_ABOVE = {
-    LedgerComponent.MANAGED_LEDGER: ("", 2),
-    LedgerComponent.MANAGED_CURSOR: ("", 3),
-    LedgerComponent.COMPACTED_LEDGER: ("compacted:", 2),
-    LedgerComponent.DELAYED_INDEX_BUCKET: ("buckets:", 3),
-    LedgerComponent.SCHEMA_STORAGE: ("schema:", 1),
-}
+_ABOVE = {kind.component.name: (kind.prefix, kind.names_below) for kind in KINDS}
 
 
 @dataclass(frozen=True)
@@ -162,8 +155,7 @@ class LedgerJoin:
 def _names_of(owner: Owner) -> Iterator[str]:
     yield str(owner.holder)
     yield owner.topic
-    if isinstance(owner.holder, BucketHolder):
-        yield str(CursorHolder(owner.holder.managed_ledger, owner.holder.cursor))
+    yield from map(str, owner.holder.named_by())
 
 
 def _born_ms(ledgers: pa.Table) -> pa.ChunkedArray:
@@ -212,9 +204,9 @@ def _namespaces(ledgers: pa.Table) -> pa.Array:
     found = pa.repeat(NO_NAMESPACE, len(kinds))
     there = frozenset(pc.unique(kinds).to_pylist())
     for kind, (prefix, names_below) in _ABOVE.items():
-        if kind.name not in there:
+        if kind not in there:
             continue
-        of_kind = pc.equal(kinds, kind.name)
+        of_kind = pc.equal(kinds, kind)
         above = _without(holders.filter(of_kind), prefix, names_below)
         found = pc.replace_with_mask(found, of_kind, above)
     return found

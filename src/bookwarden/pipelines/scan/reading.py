@@ -17,7 +17,7 @@ from bookwarden.clusters.pulsar.references.pieces import digest_of as digest_of_
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, TruncatedListingError
 from bookwarden.ledgers.holes import NAMES_NOTHING
-from bookwarden.ledgers.references import PlaceKind
+from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.pipelines.columns.tables import (
     CHANGES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bookwarden.clusters.pulsar.metadata.paths import SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
 from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,
@@ -15,8 +16,8 @@ from bookwarden.clusters.pulsar.references.nodes import (
 )
 from bookwarden.clusters.pulsar.references.rows import rows_of
 from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
+from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
-from bookwarden.ledgers.references import PlaceKind
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
 _TOPICS = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
@@ -59,8 +60,8 @@ def _is_among(named: frozenset[tuple[int | None, str]] | None, reference: Listed
 def _node_of(reference: ListedReference) -> ReferenceNode:
     if reference.place in _LOGS:
         return LogNode(reference.path)
-    if reference.place == PlaceKind.SCHEMA.value:
-        return schema_node(reference.holder.partition(":")[2])
+    if reference.path.startswith(f"{SCHEMAS_ROOT}/"):
+        return schema_node(reference.path.removeprefix(f"{SCHEMAS_ROOT}/"))
     if reference.place in _TOPICS:
         return managed_ledger_node(reference.holder)
     return cursor_node(reference.managed_ledger or "", reference.path.rpartition("/")[2])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bookwarden.clusters.pulsar.references.nodes import CursorNode
 from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
 from bookwarden.errors import BookieUnavailableError, BookwardenError
-from bookwarden.ledgers.holders import CompactedHolder
+from bookwarden.ledgers.kinds import CompactedHolder, PlaceKind
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
-from bookwarden.ledgers.references import Doubt, NodeReferences, Place, PlaceKind
+from bookwarden.ledgers.references import Doubt, NodeReferences, Place
 from bookwarden.wire.cursor import decode_position_info
 
 # Bookies that are away cost a time limit each time: after so many in a row none is asked any more.

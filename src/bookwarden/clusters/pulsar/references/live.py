@@ -17,26 +17,16 @@ from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.references.nodes import (
     ManagedLedgerNode,
     ReferenceNode,
-    cursor_node,
     managed_ledger_node,
-    schema_node,
+    node_of,
 )
 from bookwarden.clusters.pulsar.references.refused_nodes import NodeValue, read_each
 from bookwarden.clusters.pulsar.references.shadows import ShadowDoubt, Shadows, ShadowTopics
 from bookwarden.clusters.pulsar.references.unnamed_use import AsksBrokers, ReadsLastEntries, UnnamedUses
 from bookwarden.errors import ConfigError, FormatError, StoreAccessError, StoreError
-from bookwarden.ledgers.holders import (
-    BucketHolder,
-    CompactedHolder,
-    CursorHolder,
-    Holder,
-    LiveReferences,
-    ManagedLedgerHolder,
-    References,
-    ShadowList,
-    UnknownReferences,
-)
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.live_references import LiveReferences, References, ShadowList, UnknownReferences
+from bookwarden.ledgers.managed_ledger import CursorInfo, LedgerInfo
 from bookwarden.ledgers.metadata import Condition
 from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
@@ -217,15 +207,7 @@ def _of_two_kinds(nodes: Mapping[Holder, _Needed], distinct: Sequence[ReferenceN
 
 def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
     """Name the nodes that may refer to the holder's ledgers, its own first."""
-    nodes: tuple[ReferenceNode, ...]
-    if isinstance(holder, ManagedLedgerHolder):
-        nodes = (managed_ledger_node(holder.name),)
-    elif isinstance(holder, CursorHolder | BucketHolder):
-        nodes = cursor_node(holder.managed_ledger, holder.cursor), managed_ledger_node(holder.managed_ledger)
-    elif isinstance(holder, CompactedHolder):
-        nodes = cursor_node(holder.managed_ledger, COMPACTION_CURSOR), managed_ledger_node(holder.managed_ledger)
-    else:
-        nodes = (schema_node(holder.schema_id),)
+    nodes = tuple([node_of(other) for other in holder.named_by()])
     for node in nodes:
         validate_path(node.path)
     return nodes

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.errors import FormatError
+from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, SchemaLocator
 from bookwarden.ledgers.references import (
     Doubt,
     NodeReferences,
     Place,
-    PlaceKind,
     doubt_about_cursor,
     doubt_about_managed_ledger,
     doubt_about_schema,
@@ -168,3 +168,14 @@ def cursor_node(managed_ledger: str, cursor: str) -> CursorNode:
 def schema_node(schema_id: str) -> SchemaNode:
     """Name the node of a schema."""
     return SchemaNode(schema_path(schema_id), schema_id)
+
+
+def node_of(holder: Holder) -> ReferenceNode:
+    """Name the node of a holder that has one of its own."""
+    if isinstance(holder, ManagedLedgerHolder):
+        return managed_ledger_node(holder.name)
+    if isinstance(holder, CursorHolder):
+        return cursor_node(holder.managed_ledger, holder.cursor)
+    if isinstance(holder, SchemaHolder):
+        return schema_node(holder.schema_id)
+    raise FormatError(f"{holder} has no node of its own")

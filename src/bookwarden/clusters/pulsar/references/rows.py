@@ -10,11 +10,11 @@ from bookwarden.clusters.pulsar.references.nodes import (
     ManagedLedgerNode,
     ReferenceNode,
 )
-from bookwarden.ledgers.holders import CursorHolder
+from bookwarden.ledgers.kinds import CursorHolder, PlaceKind
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, OffloadInfo, OffloadSegment
 from bookwarden.ledgers.offloaded_copies import store_location
-from bookwarden.ledgers.references import NodeReferences, Place, PlaceKind
+from bookwarden.ledgers.references import NodeReferences, Place
 
 
 def rows_of(node: ReferenceNode, references: NodeReferences, info: Info | None) -> Iterable[ListedReference]:

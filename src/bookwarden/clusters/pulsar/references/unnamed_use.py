@@ -13,7 +13,8 @@ from typing import Protocol
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
 from bookwarden.errors import BookieError, FormatError, NotFoundError, PulsarError
-from bookwarden.ledgers.holders import BucketHolder, CompactedHolder, LiveReferences, UnnamedUse
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder
+from bookwarden.ledgers.live_references import LiveReferences, UnnamedUse
 from bookwarden.ledgers.managed_ledger import CursorInfo
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore

@@ -23,7 +23,7 @@ from bookwarden.clusters.pulsar.references.nodes import (
 )
 from bookwarden.clusters.pulsar.references.shadows import sources_of
 from bookwarden.errors import FormatError, StoreAccessError
-from bookwarden.ledgers.holders import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder, holders_of_cursor
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, SchemaLocator
 from bookwarden.metastore.interface import MetadataStore
 
@@ -144,10 +144,10 @@ def _ledgers_of(node: ReferenceNode, info: object) -> Iterator[NamedLedger]:
         for name in sources_of(node.name, info) or {node.name}:
             yield from _data_ledgers(node, ManagedLedgerHolder(name), info)
     elif isinstance(node, CursorNode) and isinstance(info, CursorInfo):
-        if info.cursors_ledger_id is not None:
-            yield NamedLedger(info.cursors_ledger_id, CursorHolder(node.managed_ledger, node.cursor), node, 0)
-        for ledger_id in info.delayed_bucket_ids:
-            yield NamedLedger(ledger_id, BucketHolder(node.managed_ledger, node.cursor), node, 0)
+        for holder in holders_of_cursor(node.managed_ledger, node.cursor):
+            # That compacted ledger is mostly one of before, and gone.
+            if PlaceKind.COMPACTED not in holder.places:
+                yield from (NamedLedger(ledger_id, holder, node, 0) for ledger_id in holder.ledgers_in(info))
     elif isinstance(node, SchemaNode) and isinstance(info, SchemaLocator):
         for ledger_id in sorted(info.ledger_ids)[-_LEDGERS_OF_TOPIC:]:
             yield NamedLedger(ledger_id, SchemaHolder(node.schema_id), node, 0)

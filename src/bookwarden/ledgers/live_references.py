@@ -1,4 +1,4 @@
-"""Holders: what in Pulsar's metadata a ledger can belong to."""
+"""References of a holder, read just now: what it names, and what it may be using unnamed."""
 
 from __future__ import annotations
 
@@ -10,61 +10,6 @@ from uuid import UUID
 from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import Conditions
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ManagedLedgerHolder:
-    """A topic's managed ledger; ``name`` is ``tenant/namespace/persistent/encoded``."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class CursorHolder:
-    """A cursor of a managed ledger; ``cursor`` is the encoded subscription, as in the metadata path."""
-
-    managed_ledger: str
-    cursor: str
-
-    def __str__(self) -> str:
-        return f"{self.managed_ledger}/{self.cursor}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SchemaHolder:
-    """The schema of a topic; ``schema_id`` is ``tenant/namespace/encoded``, shared by all partitions."""
-
-    schema_id: str
-
-    def __str__(self) -> str:
-        return f"schema:{self.schema_id}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class CompactedHolder:
-    """The compacted view of a topic, by the topic's managed ledger."""
-
-    managed_ledger: str
-
-    def __str__(self) -> str:
-        return f"compacted:{self.managed_ledger}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BucketHolder:
-    """The snapshots of a subscription's delayed messages, one ledger per bucket; ``cursor`` is encoded."""
-
-    managed_ledger: str
-    cursor: str
-
-    def __str__(self) -> str:
-        return f"buckets:{self.managed_ledger}/{self.cursor}"
-
-
-Holder = ManagedLedgerHolder | CursorHolder | SchemaHolder | CompactedHolder | BucketHolder
 
 
 @dataclass(frozen=True, slots=True)
