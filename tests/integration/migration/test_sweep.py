@@ -148,7 +148,7 @@ def begun(load: Load, sweep: ServerProcess) -> None:
 def deleting(load: Load) -> None:
     """Wait until a thousand more of the ledgers are gone."""
     enough = len(load.present()) - A_START
-    eventually(lambda: len(load.present()) < enough, 120)
+    eventually(lambda: len(load.present()) < enough, 300)
 
 
 def waits_for_the_end(sweep: ServerProcess) -> bool:
