@@ -22,7 +22,7 @@ from bookwarden.ledgers.offloaded_copies import (
 )
 
 from .faults import CALM, Faults
-from .model import Topic, World
+from .model import Copy, Topic, World
 
 
 class Brokers:
@@ -109,8 +109,13 @@ class ObjectStore:
         """Look at data and index of each copy."""
         return [self._examine(copy, self._read(copy)) for copy in copies]
 
-    def _examine(self, copy: OffloadedCopy, reading: CopyReading) -> CopyReading:
+    def _found(self, copy: OffloadedCopy) -> Copy | None:
+        """Look a copy up as a broker names its objects: by its UUID and the ledger."""
         found = self._world.copies.get(copy.uuid)
+        return found if found is not None and found.ledger_id == copy.ledger_id else None
+
+    def _examine(self, copy: OffloadedCopy, reading: CopyReading) -> CopyReading:
+        found = self._found(copy)
         if found is None or not isinstance(reading, PresentCopy):
             return reading
         return PresentCopy(reading.owner, found.length, CopyIndex(found.length) if found.index else None)
@@ -119,14 +124,15 @@ class ObjectStore:
         self.faults.step()
         if self.faults.fails():
             return UnreadableCopy("no answer")
-        found = self._world.copies.get(copy.uuid)
+        found = self._found(copy)
         return PresentCopy(found.managed_ledger) if found is not None and found.data else AbsentCopy()
 
     def _delete(self, copy: OffloadedCopy) -> CopyDeletion:
         self.faults.step()
-        if self.faults.fails():
-            if self.faults.happens(0.5):
-                self._world.copies.pop(copy.uuid, None)
+        fails = self.faults.fails()
+        found = self._found(copy)
+        if found is not None and (not fails or self.faults.happens(0.5)):
+            del self._world.copies[copy.uuid]
+        if fails:
             return CopyDeletion(CopyFate.FAILED, "no answer")
-        found = self._world.copies.pop(copy.uuid, None)
         return CopyDeletion(CopyFate.DELETED if found is not None else CopyFate.ABSENT)

@@ -56,7 +56,8 @@ def _mark(world: World, rng: Random) -> PendingDeletion | None:
         uuid = rng.choice(list(world.copies))
         msb, lsb = signed_halves(uuid)
         context = OffloadContext(msb, lsb, "S3", {"bucket": "b"})
-        return replace(mark, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
+        named = world.copies[uuid].ledger_id if rng.random() < 0.8 else ledger_id
+        return replace(mark, ledger_id=named, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
     return mark
 
 
