@@ -1,4 +1,4 @@
-"""How the references to a ledger are told to people and programs."""
+"""Output of the references to a ledger for people and programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DOUBT_COLUMNS = (Column("not read", whole=False), Column("metadata root"), Colu
 
 
 def reference_pairs(found: Explanation) -> tuple[tuple[str, str], ...]:
-    """Say whose the ledger is, and whether that still names it."""
+    """List whose the ledger is, and whether that still names it."""
     if found.holder is None:
         return (("holder", "none that the sweep knows"),)
     holder = ("holder", f"{found.holder.label} {found.holder}")
@@ -62,7 +62,7 @@ def place_tables(found: Explanation) -> list[Part]:
 
 
 def reference_data(found: Explanation) -> dict[str, Any]:
-    """Give the same to programs."""
+    """Return the same for programs."""
     live = found.references if isinstance(found.references, LiveReferences) else None
     return {
         "holder": str(found.holder) if found.holder else None,

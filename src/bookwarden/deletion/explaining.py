@@ -1,4 +1,4 @@
-"""What is known of one ledger: what it is, who refers to it, and what the sweep would do with a mark of it."""
+"""Explanation of one ledger: what it is, who refers to it, and what the sweep would do with a mark of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two-phase deletion needs of the world; context.py hands in the adapters that provide it."""
+"""Ports of two-phase deletion; context.py hands in the adapters that provide it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RestoringCatalog(LedgerCatalog, Protocol):
     """BookKeeper's list of ledgers, in which deleted ones can be put back."""
 
     def paths_of(self, ledger_id: int) -> tuple[str, ...]:
-        """Name the nodes at which the ledger's metadata may be; none for an id that cannot be."""
+        """List the nodes at which the ledger's metadata may be; none for an id that cannot be."""
 
     def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
         """Create the node of each (id, path, raw metadata) that has none; what came of each, read afterwards.
@@ -166,20 +166,20 @@ class TopicOwnership(Protocol):
     """Who has topics loaded."""
 
     def owner(self, topic: str) -> str | None:
-        """Name the broker that has the topic, or could have it, loaded; None if certainly none does."""
+        """Return the broker that has the topic, or could have it, loaded; None if certainly none does."""
 
 
 class TopicAdmin(Protocol):
     """What a broker does with topics when asked; every call may raise PulsarError or NotFoundError."""
 
     def partitions(self, topic: str) -> list[str]:
-        """Name the partitions in order; a topic without partitions is its own only one."""
+        """List the partitions in order; a topic without partitions is its own only one."""
 
     def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
         """Return how far each subscription of one partition has acknowledged; this loads the topic."""
 
     def compacted_ledgers(self, topic: str) -> frozenset[int]:
-        """Name the compacted ledgers of one partition, in use or recorded; this loads the topic."""
+        """List the compacted ledgers of one partition, in use or recorded; this loads the topic."""
 
     def trim(self, topic: str) -> None:
         """Remove the consumed ledgers that retention no longer holds."""

@@ -47,16 +47,16 @@ class Places:
     objects: Callable[[], Iterable[str]]
 
     def on_bookie(self, ledger_ids: Collection[int]) -> frozenset[int]:
-        """Say which of the ledgers the bookie has the first entry of; raise BookieUnavailableError if it is unknown."""
+        """Return the ledgers of which the bookie has the first entry; raise BookieUnavailableError if it is unknown."""
         held = self.bookie.holds(list(ledger_ids))
         return frozenset(number for number, there in held.items() if there)
 
     def in_bucket(self) -> frozenset[int]:
-        """Say of which ledgers there is anything at all in the bucket."""
+        """Return of which ledgers there is anything at all in the bucket."""
         return offloaded_ledger_ids(self.objects())
 
     def whereabouts(self, ledger_ids: Collection[int]) -> Whereabouts:
-        """Say which of the ledgers each place holds now."""
+        """Return which of the ledgers each place holds now."""
         self.store.sync()
         asked = frozenset(ledger_ids)
         listed = frozenset(list_ledger_ids(self.store))
@@ -64,7 +64,7 @@ class Places:
 
 
 def offloaded_ledger_ids(names: Iterable[str]) -> frozenset[int]:
-    """Tell of which ledgers the objects of a bucket are copies, or parts of one."""
+    """Return of which ledgers the objects of a bucket are copies, or parts of one."""
     found = (_OBJECT.fullmatch(name) for name in names)
     return frozenset(int(match[1]) for match in found if match)
 

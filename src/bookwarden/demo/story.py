@@ -111,7 +111,7 @@ class Story:
         self._fates[DAMAGED_LEDGER] = DAMAGED
 
     def _release_bundles(self, phase_one: PhaseOneContext) -> None:
-        """Let the broker go of the topics that are trimmed in the store: nobody else may write a loaded one's node."""
+        """Have the broker let go of topics that are trimmed in the store: nobody else may write a loaded one's node."""
         self._say(f"unloading {', '.join(_TRIMMED_IN_STORE)}, so that no broker owns them")
         ownership = BundleOwnership(phase_one.metadata.store)
 

@@ -1,4 +1,4 @@
-"""What Pulsar writes into a ledger's custom metadata, and whether it fits the holder that wants it gone.
+"""Custom metadata of ledgers as Pulsar writes it, compared with the holder that wants a ledger gone.
 
 Keys and values: LedgerMetadataUtils in Pulsar 4.0. The name written is that of the owner at creation, so a shadow
 topic, which lists its source's ledgers, never matches.
@@ -24,12 +24,12 @@ for _kind in sorted(KINDS, key=lambda kind: -len(kind.tag_names)):
 
 
 def expected_custom_metadata(holder: Holder) -> dict[str, str]:
-    """Give the custom metadata that Pulsar writes for a ledger of this holder."""
+    """Return the custom metadata that Pulsar writes for a ledger of this holder."""
     return {APPLICATION: "pulsar", COMPONENT: holder.tag, **holder.tags()}
 
 
 def custom_metadata_mismatch(holder: Holder, custom: Mapping[str, bytes]) -> str | None:
-    """Say how the ledger differs from what the holder's would be; None when it is the holder's.
+    """Describe how the ledger differs from what the holder's would be; None when it is the holder's.
 
     A data ledger and a cursor's share their component; only the cursor's name tells them apart, so a name that
     should not be there counts as a difference too.
@@ -55,7 +55,7 @@ def describe_custom_metadata(custom: Mapping[str, bytes]) -> str:
 
 
 def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
-    """Name the holder that the custom metadata tells of; None when it is not Pulsar's or of no known kind."""
+    """Return the holder that the custom metadata tells of; None when it is not Pulsar's or of no known kind."""
     try:
         text = {name: value.decode() for name, value in custom.items() if name in _NAMES}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What Pulsar's metadata nodes say: managed ledgers, cursors and schemas, and the ledgers they refer to.
+"""Values of Pulsar's metadata nodes: managed ledgers, cursors and schemas, and the ledgers they refer to.
 
 Formats: MLDataFormats.proto and SchemaStorageFormat.proto of Pulsar 4.0.
 """

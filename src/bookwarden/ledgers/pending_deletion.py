@@ -89,7 +89,7 @@ class PendingDeletion:
         self.holder()
 
     def holder(self) -> Holder:
-        """Name the holder whose metadata decides; raise MalformedMarkError when there is none."""
+        """Return the holder whose metadata decides; raise MalformedMarkError when there is none."""
         try:
             return KIND_BY_COMPONENT[self.component].of_mark(self.topic_name, self.cursor_name, self.schema_id)
         except FormatError as error:

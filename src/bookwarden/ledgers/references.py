@@ -1,4 +1,4 @@
-"""Who names which ledger: an index over everything that the metadata roots hold, built from what was read of them.
+"""Index of who names which ledger, over everything that the metadata roots hold, built from what was read of them.
 
 It is pure: whoever reads the nodes adds what they name, and notes the places that could not be read or parsed. Such
 a doubt about a place that could name a ledger makes the answer "unknown", never "not referenced".
@@ -190,13 +190,13 @@ class ReferenceIndex:
 
 
 def named_by_managed_ledger(name: str, info: ManagedLedgerInfo, path: str, root: str) -> tuple[Named, ...]:
-    """Say what the node of a managed ledger names; a shadow topic's are its source's ledgers."""
+    """List what the node of a managed ledger names; a shadow topic's are its source's ledgers."""
     kind = PlaceKind.SHADOW_TOPIC if SHADOW_SOURCE_PROPERTY in info.properties else PlaceKind.MANAGED_LEDGER
     return ((Place(kind, name, path, root), info.ledger_ids),)
 
 
 def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: str, root: str) -> tuple[Named, ...]:
-    """Say what the node of a cursor names: its ledger, its buckets, and the compacted ledger, perhaps of before."""
+    """List what the node of a cursor names: its ledger, its buckets, and the compacted ledger, perhaps of before."""
     named = []
     for kind, ledgers_in, holder_of in _IN_CURSORS:
         ledger_ids = ledgers_in(info)
@@ -206,7 +206,7 @@ def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: st
 
 
 def named_by_schema(schema_id: str, locator: SchemaLocator, path: str, root: str) -> tuple[Named, ...]:
-    """Say what the node of a schema names: the ledgers of all its versions."""
+    """List what the node of a schema names: the ledgers of all its versions."""
     return ((Place(PlaceKind.SCHEMA, str(SchemaHolder(schema_id)), path, root), locator.ledger_ids),)
 
 

@@ -80,7 +80,7 @@ class Apply(Application[PlanStore, Candidate]):
 
 
 def difference(candidate: Candidate, reading: LedgerReading) -> str | None:
-    """Say how a ledger differs from what the plan says of it; None if it is the same."""
+    """Describe how a ledger differs from what the plan says of it; None if it is the same."""
     if isinstance(reading, AbsentLedger):
         return "BookKeeper has no metadata of it any more"
     if isinstance(reading, UnreadableLedger):

@@ -1,4 +1,4 @@
-"""How an orphan probably came about: from its kind, and from what is left of its holder."""
+"""Probable cause of an orphan: from its kind, and from what is left of its holder."""
 
 from __future__ import annotations
 

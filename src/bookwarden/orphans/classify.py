@@ -75,7 +75,7 @@ class Knowledge:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def doubt_about(self, holder: Holder) -> Doubt | None:
-        """Give a doubt that concerns the holder."""
+        """Return a doubt that concerns the holder."""
         exact, wide = self._doubts_by_reach
         if not exact and not wide:
             return None
@@ -139,7 +139,7 @@ def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowled
 
 
 def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified | None:
-    """Give the class of a ledger that is not old enough, or not certainly ours and of nobody; None for a candidate."""
+    """Return the class of a ledger that is too young, or not certainly ours and of nobody; None for a candidate."""
     foreign = why_foreign(owner, knowledge)
     if foreign is not None:
         return Classified(LedgerClass.FOREIGN, detail=foreign)
@@ -155,7 +155,7 @@ def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified |
 
 
 def _why_hole(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | None:
-    """Say why no trim can have taken the ledger off its topic's list; None if one can, or if it may have no entry."""
+    """Return why no trim can have taken the ledger off its list; None if one can, or if it may have no entry."""
     if not isinstance(owner.holder, ManagedLedgerHolder):
         return None
     first = knowledge.first_listed.get(owner.holder.name)
@@ -167,7 +167,7 @@ def _why_hole(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | No
 
 
 def why_foreign(owner: Owner, knowledge: Knowledge) -> str | None:
-    """Say why what the owner had may be another cluster's; None where nothing tells of that."""
+    """Return why what the owner had may be another cluster's; None where nothing tells of that."""
     if owner.tenant not in knowledge.tenants and owner.namespace not in knowledge.namespaces:
         return f"no configured metadata root has the tenant {owner.tenant}"
     return is_alive("namespace", owner.namespace) if owner.namespace in knowledge.alive else None
@@ -183,7 +183,7 @@ def classify_named(row: ListedLedger, places: Collection[str]) -> Classified:
 
 
 def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
-    """Name the topic, or namespace, that no root knows, of an owner for whom a ledger was made after the cutoff.
+    """Return the topic, or namespace, that no root knows, of an owner for whom a ledger was made after the cutoff.
 
     That is a ledger that no place names. Two clusters over one BookKeeper may have namespaces of the same names; what
     this one does not know and what still gets ledgers may well be the other's. Of a topic with partitions its schema
@@ -203,7 +203,7 @@ def _of_no_holder(row: ListedLedger) -> Classified:
 
 
 def is_holey(topic: str) -> str:
-    """Say of a topic of `Knowledge.holey` why nothing of it is planned."""
+    """Explain why nothing of a topic of `Knowledge.holey` is planned."""
     return (
         f"other ledgers of {topic} with data are missing inside its list: the list was written badly, or another "
         "cluster has a topic of this name"
@@ -211,7 +211,7 @@ def is_holey(topic: str) -> str:
 
 
 def is_alive(what: str, name: str) -> str:
-    """Say of a topic or namespace of `Knowledge.alive` what tells so."""
+    """Explain what shows a topic or namespace of `Knowledge.alive` to be alive."""
     return (
         f"no configured metadata root has the {what} {name}, and yet ledgers were created for it after the cutoff: "
         "it was deleted lately, or is another cluster's"

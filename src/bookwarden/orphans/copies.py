@@ -80,7 +80,7 @@ class ClassifiedCopy(NamedTuple):
 
 
 def doubt_about_copies(doubts: Iterable[Doubt]) -> Doubt | None:
-    """Give a doubt about any managed ledger: it may name any copy, for nothing in a copy's name says whose it is."""
+    """Return a doubt about any managed ledger: it may name any copy, for nothing in a copy's name says whose it is."""
     return next((doubt for doubt in doubts if not doubt.about or any(map(_is_of_topics, doubt.about))), None)
 
 
@@ -129,7 +129,7 @@ def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) 
 
 
 def owner_named(copy: FoundCopy, reading: CopyReading) -> str | None:
-    """Say whose the copy is, by itself or by BookKeeper's metadata of its ledger; None where neither tells."""
+    """Return whose the copy is, by itself or by BookKeeper's metadata of its ledger; None where neither tells."""
     told = reading.owner if isinstance(reading, PresentCopy) else None
     return told or (copy.holder if copy.kind == LedgerComponent.MANAGED_LEDGER.name else None)
 

@@ -79,7 +79,7 @@ class StoreCopies:
 def numbered(
     candidates: Iterable[CopyCandidate], before: Iterable[CopyCandidate], created_ms: int
 ) -> Iterator[CopyCandidate]:
-    """Give the copies in the plan's order, each with the time since when it has been an orphan in every plan.
+    """Yield the copies in the plan's order, each with the time since when it has been an orphan in every plan.
 
     ``before`` are those of the newest earlier plan of the cluster. A copy that was written since begins anew.
     """

@@ -1,4 +1,4 @@
-"""Whose a listed ledger is: the holder that its custom metadata names, read back from the listing's text."""
+"""Owner of a listed ledger: the holder that its custom metadata names, read back from the listing's text."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def owner_of(kind: str, text: str) -> Owner | None:
 
 
 def without_partition(topic: str) -> str:
-    """Give the name, among managed ledgers, of the topic that this one is a partition of; of others their own."""
+    """Return the name, among managed ledgers, of the topic that this one is a partition of; of others their own."""
     return _PARTITION.sub("", topic)

@@ -31,7 +31,7 @@ _UNDECODABLE = (EOFError, ValueError, IndexError, OverflowError, KeyError, TypeE
 
 
 def registry_schema() -> str:
-    """Give the schema to register for the deletion topic, as JSON text, of type AVRO."""
+    """Return the schema to register for the deletion topic, as JSON text, of type AVRO."""
     text = resources.files("bookwarden.schemas").joinpath("pending_ledger_deletion.avsc").read_text("utf-8")
     return json.dumps(json.loads(text), separators=(",", ":"))
 
@@ -47,7 +47,7 @@ class PendingDeletionCodec:
         self._surroundings = lru_cache(maxsize=_SURROUNDINGS)(self._encode_surroundings)
 
     def registry_schema(self) -> str:
-        """Give the schema of what `encode` returns, as the module's function does."""
+        """Return the schema of what `encode` returns, as the module's function does."""
         return self._text
 
     def encode(self, deletion: PendingDeletion) -> bytes:

@@ -19,7 +19,7 @@ _SHOWN = 80
 
 
 def name_fields(deletion: PendingDeletion) -> dict[str, Any]:
-    """Give the fields as our Avro schema, and JSON, name them."""
+    """Return the fields by their names in our Avro schema, and in JSON."""
     context = deletion.offload_context
     return {
         "topicName": deletion.topic_name,

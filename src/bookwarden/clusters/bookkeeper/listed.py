@@ -44,7 +44,7 @@ def listed_ledger(ledger_id: int, path: str, value: bytes, version: int, created
 # A holder's ledgers share theirs.
 @lru_cache(maxsize=_REMEMBERED)
 def meaning_of(fields: bytes) -> Meaning | None:
-    """Say what the custom metadata among the encoded fields of version 3 means.
+    """Return what the custom metadata among the encoded fields of version 3 means.
 
     Returns None for what decode_ledger_metadata would refuse.
     """

@@ -58,7 +58,7 @@ def _mark(
 
 
 def _contexts(offload: OffloadInfo | None) -> list[OffloadContext]:
-    """Say where each offloaded copy lies: that of the whole ledger, and the segments of the former streaming offload.
+    """List the places of the offloaded copies: of the whole ledger, and the segments of the former streaming offload.
 
     An attempt that is not complete has a UUID too, and may have left objects; without a UUID nothing was begun.
     """

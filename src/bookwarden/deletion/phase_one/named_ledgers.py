@@ -35,7 +35,7 @@ def marks_of_ids(catalog: LedgerCatalog, ledger_ids: Sequence[int]) -> list[Pend
 
 
 def absent_ledgers(ledger_ids: Sequence[int]) -> str:
-    """Say that BookKeeper has not these ledgers."""
+    """Report that BookKeeper has not these ledgers."""
     return f"BookKeeper has no ledger {', '.join(str(ledger_id) for ledger_id in ledger_ids)}"
 
 

@@ -1,4 +1,4 @@
-"""What an operation of phase one planned, marked and did; and how a broker is asked once all marks are confirmed."""
+"""An operation of phase one: what it plans, marked and did; and how a broker is asked once all marks are confirmed."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def _perhaps_in_use(reading: StoredLedger, references: LiveReferences) -> Decisi
 def _standing(
     mark: PendingDeletion, reading: StoredLedger, references: LiveReferences, circumstances: Circumstances
 ) -> Standing:
-    """Say where the ledger stands to its topic's list; those of other holders, and what is waived, were let go."""
+    """Return where the ledger stands to its topic's list; those of other holders, and what is waived, were let go."""
     if mark.component is not LedgerComponent.MANAGED_LEDGER or Waiver.INSIDE_LIST in circumstances.waives:
         return Standing.LET_GO
     return standing_of(reading.ledger_id, references.first_listed, has_entries(reading.metadata))
@@ -236,7 +236,7 @@ def judge_proven(mark: PendingDeletion, references: LiveReferences) -> Decision:
 
 
 def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences) -> Decision | None:
-    """Say what keeps an unnamed ledger of a topic, by what the topic's list says; None if nothing does."""
+    """Return what keeps an unnamed ledger of a topic, by what the topic's list says; None if nothing does."""
     if standing is Standing.INSIDE:
         return Decision(
             Action.GIVE_UP,

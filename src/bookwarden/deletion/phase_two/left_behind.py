@@ -105,7 +105,7 @@ def _listed(references: References, ledger_id: int) -> LedgerInfo:
 
 
 def _extent(reading: LedgerReading, listed: LedgerInfo) -> tuple[int, int]:
-    """Give the bytes and the last entry that a whole copy must have at least: of both who tell of the ledger."""
+    """Return the bytes and the last entry that a whole copy must have at least: of both who tell of the ledger."""
     if not isinstance(reading, StoredLedger) or reading.metadata.last_entry_id is None:
         return listed.size, listed.entries - 1
     return max(reading.metadata.length, listed.size), max(reading.metadata.last_entry_id, listed.entries - 1)

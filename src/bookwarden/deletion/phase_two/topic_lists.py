@@ -1,4 +1,4 @@
-"""What is asked of bookies and of BookKeeper's metadata right before a data ledger goes, since its topic exists.
+"""Questions to bookies and to BookKeeper's metadata right before a data ledger goes, since its topic exists.
 
 A ledger that is not closed may have entries, which its metadata does not say: one that lies inside its topic's list
 goes only if the bookies say that it has none. And a topic of whose list BookKeeper has no ledger at all is not made
@@ -86,7 +86,7 @@ class TopicLists:
         return after
 
     def _without_ledgers(self, going: Iterable[_Asked]) -> frozenset[Holder]:
-        """Name the topics of whose lists BookKeeper has no ledger."""
+        """List the topics of whose lists BookKeeper has no ledger."""
         listed: dict[Holder, frozenset[int]] = {one.holder: one.references.ledger_ids for one in going}
         # Mostly the ledger that is written to is there, and that is all there is to know.
         missing = self._absent({holder: [max(ids)] for holder, ids in listed.items() if ids})
@@ -119,7 +119,7 @@ class _Asked:
         references: Mapping[Holder, References],
         waives: frozenset[Waiver] = frozenset(),
     ) -> _Asked | None:
-        """Say what there is to ask of it; None where nothing is."""
+        """Return what there is to ask of it; None where nothing is."""
         if mark is None or decision.action not in (Action.DELETE, Action.PROVE_EMPTY):
             return None
         holder = mark.holder()

@@ -81,7 +81,7 @@ def render_page(summary: Summary) -> str:
 
 
 def size_text(size: int) -> str:
-    """Say a number of bytes in the largest binary unit that leaves something before the point."""
+    """Format a number of bytes in the largest binary unit that leaves something before the point."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -142,7 +142,7 @@ def _figures(counts: Iterable[Count]) -> list[Figure]:
 
 
 def _ages(counts: Iterable[Count]) -> list[Figure]:
-    """Give every age its bar, those without an orphan too."""
+    """List a bar for every age, those without an orphan too."""
     found = {one.key: one for one in _orphans(counts)}
     empty = Count(LedgerClass.ORPHAN.value, "", 0, 0)
     return [

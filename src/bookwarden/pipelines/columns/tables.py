@@ -109,7 +109,7 @@ class Columns:
         self._set([(name, *_plain(hint)) for name, hint in hints])
 
     def only(self, *names: str) -> Columns:
-        """Give some of the columns, in their order."""
+        """Return some of the columns, in their order."""
         part = Columns()
         part._set([field for field in self._fields if field[0] in names])
         return part

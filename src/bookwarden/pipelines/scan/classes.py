@@ -1,4 +1,4 @@
-"""What the join left over, each ledger put into its class; and what there is to say of all of them together."""
+"""Classes of the ledgers that the join left over, and the summary of all of them."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ class Classification:
         return tuple(Cell(*fields) for fields in zip(*(column.to_pylist() for column in cells.columns), strict=True))
 
     def others(self) -> DataFrame:
-        """Give the ledgers that are more than referenced, with the columns of CLASSIFIED."""
+        """Return the ledgers that are more than referenced, with the columns of CLASSIFIED."""
         return read_table(self._spark, self._folder, CLASSES_STAGE, CLASSIFIED)
 
     def orphans(self) -> Iterator[pa.Table]:
-        """Give orphans and what was left behind by growing ledger id, in tables with the columns of ORPHANS."""
+        """Yield orphans and what was left behind by growing ledger id, in tables with the columns of ORPHANS."""
         firsts = sorted((seal.notes[_FIRST], seal.number) for seal in self._seals if _FIRST in seal.notes)
         return merged(self._orphans_of(number) for _, number in firsts)
 
@@ -136,7 +136,7 @@ class Classification:
         return orphans.select(ORPHANS.arrow.names).cast(ORPHANS.arrow)
 
     def foreign(self) -> list[ForeignOwner]:
-        """Say whose the foreign ledgers are; the owners with the most of them, and the first ids of each."""
+        """List the owners of the foreign ledgers; the owners with the most of them, and the first ids of each."""
         if not any(cell.ledger_class == LedgerClass.FOREIGN.value for cell in self.cells):
             return []
         found = self.others().where(F.col("ledger_class") == LedgerClass.FOREIGN.value)
@@ -158,7 +158,7 @@ class Classification:
         ]
 
     def inside_lists(self) -> list[InsideList]:
-        """Give the first ledgers, by id, that their topics' lists lost."""
+        """Return the first ledgers, by id, that their topics' lists lost."""
         if not any(cell.ledger_class == LedgerClass.INSIDE_LIST.value for cell in self.cells):
             return []
         found = self.others().where(F.col("ledger_class") == LedgerClass.INSIDE_LIST.value)
@@ -166,7 +166,7 @@ class Classification:
         return [InsideList(*row) for row in rows.collect()]
 
     def emptied_topics(self) -> list[Emptied]:
-        """Name the topics that exist and would be left without a ledger: one that is missing is none."""
+        """List the topics that exist and would be left without a ledger: one that is missing is none."""
         references = _references(self._spark, self._folder)
         named = references.where(F.col("place").isin(*TOPIC_PLACES)).withColumnRenamed("managed_ledger", "topic")
         absent = read_table(self._spark, self._folder, ABSENT_TABLE, ABSENT)

@@ -96,11 +96,11 @@ class LedgerJoin:
         self._owners = self._read_owners()
 
     def existing(self) -> frozenset[str]:
-        """Name those holders of ledgers that no place names, and their topics and cursors, that exist."""
+        """List the holders of ledgers that no place names, and their topics and cursors, that exist."""
         return frozenset(self._known)
 
     def first_listed(self) -> dict[str, int]:
-        """Give the smallest id, over all roots, that those topics among them list."""
+        """Return the smallest id, over all roots, that those topics among them list."""
         return {name: first for name, first in self._known.items() if first is not None}
 
     @cached_property
@@ -116,7 +116,7 @@ class LedgerJoin:
         return found
 
     def alive(self, knowledge: Knowledge) -> frozenset[str]:
-        """Name the topics and namespaces that no root knows, and that ledgers were made for lately.
+        """List the topics and namespaces that no root knows, and that ledgers were made for lately.
 
         A partition is a sign of its topic, which has the schema of all partitions.
         """
@@ -125,7 +125,7 @@ class LedgerJoin:
         return frozenset(signs | {without_partition(sign) for sign in signs})
 
     def holey(self) -> frozenset[str]:
-        """Name the topics of ledgers that no trim can have taken off their lists, a partition's topic too."""
+        """List the topics of ledgers that no trim can have taken off their lists, a partition's topic too."""
         found = {
             owner.holder.name
             for owner, last_written in self._last_written.items()
@@ -159,12 +159,12 @@ def _names_of(owner: Owner) -> Iterator[str]:
 
 
 def _born_ms(ledgers: pa.Table) -> pa.ChunkedArray:
-    """Give the later of the two times of each ledger's creation, as `orphans.classify.born_ms` does."""
+    """Return the later of the two times of each ledger's creation, as `orphans.classify.born_ms` does."""
     return pc.max_element_wise(ledgers.column("created_ms"), ledgers.column("ctime_ms"))
 
 
 def _owners(others: pa.Table, cutoff_ms: int) -> pa.Table:
-    """Say for whom there are ledgers that no place names."""
+    """List the owners of ledgers that no place names."""
     understood = pc.and_(others.column("problem").is_null(), others.column("kind").is_valid())
     unnamed = others.filter(pc.and_(understood, others.column("only_logs").is_null()))
     written = pc.and_(

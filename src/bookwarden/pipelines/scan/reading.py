@@ -1,4 +1,4 @@
-"""How the pieces of each stage of an orphan scan are read, in the Python workers of Spark."""
+"""Readers of the pieces of each stage of an orphan scan, in the Python workers of Spark."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ScanInput:
         )
 
     def shared(self) -> ScanContext:
-        """Give the one of this worker process."""
+        """Return the one of this worker process."""
         return _contexts.get((self.snapshot, self.tasks, self.settings.model_dump_json()), self.open)
 
 
@@ -168,7 +168,7 @@ def _number_of(flags: pa.ChunkedArray) -> int:
 
 
 def holders_in(references: pa.Table) -> pa.Table:
-    """Name the holders that exist, and their managed ledgers, with the smallest id that each topic lists."""
+    """Return the holders that exist, and their managed ledgers, with the smallest id that each topic lists."""
     topics = references.filter(_of_places(references, TOPIC_PLACES))
     listed = pa.table(
         [topics.column("holder"), pc.fill_null(topics.column("ledger_id"), NAMES_NOTHING)], ["name", "id"]
@@ -189,7 +189,7 @@ def holders_in(references: pa.Table) -> pa.Table:
 
 
 def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:
-    """Name the nodes of a piece that the first pass read; FormatError if they are not those."""
+    """List the nodes of a piece that the first pass read; FormatError if they are not those."""
     paths = set(folder.read(REFERENCES_STAGE, number, ["path"]).column(0).to_pylist())
     seal = folder.seal(REFERENCES_STAGE, number)
     doubts = seal.others.get(DOUBT_TABLES[0], 0) if seal is not None else 0

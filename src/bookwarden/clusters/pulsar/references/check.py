@@ -1,4 +1,4 @@
-"""Whether a place that named a ledger still does, read anew: for ledgers that seem to be lost."""
+"""A second look at places that named a ledger, for ledgers that seem to be lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOGS = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 def still_named(
     references: Sequence[ListedReference], store: MetadataStore, entries: ReadsLastEntries | None = None
 ) -> list[ListedReference]:
-    """Give those whose places name their ledgers now, and not as ones that BookKeeper has no more.
+    """Return those whose places name their ledgers now, and not as ones that BookKeeper has no more.
 
     Each node is read once, however many ledgers it names. A place that cannot be parsed still names them. ``store`` is
     the one of the references' root, ``entries`` as for ReferencePieces. Raises StoreError where it does not answer.
@@ -44,7 +44,7 @@ def still_named(
 def _named_by(
     node: ReferenceNode, value: Versioned, root: str, compacted: CompactedNow
 ) -> frozenset[tuple[int | None, str]] | None:
-    """Say which ledgers the node names in which places; None where it is in doubt."""
+    """Return the ledgers that the node names, by place; None where it is in doubt."""
     references, info = node.read(value, root)
     if isinstance(node, CursorNode):
         references = compacted.complete(node, references)

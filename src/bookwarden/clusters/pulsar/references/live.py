@@ -1,4 +1,4 @@
-"""Which ledgers Pulsar's metadata refers to, read from all metadata roots at once.
+"""Live references: the ledgers that Pulsar's metadata names, read from all metadata roots at once.
 
 A failed, partial or unparsable read never means "not referenced": it is UnknownReferences.
 """
@@ -66,7 +66,7 @@ class MetadataReferences:
         if not stores:
             raise ConfigError("no metadata store is configured: without one no reference can be read")
         self._stores = tuple(stores)
-        # Nobody is told of a root here, and a number tells them apart.
+        # Roots are numbered: their URLs are never shown.
         self._roots = tuple(str(number) for number in range(len(stores)))
         self._shadows = [ShadowTopics(store, shadow_refresh) for store in stores] if shadow_refresh > 0 else []
         self._seen_from_ledgers = tuple(seen_from_ledgers or [None] * len(stores))
@@ -113,7 +113,7 @@ class MetadataReferences:
         return references
 
     def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
-        """Tell of the doubts about which topics are shadows, once as long as they are the same."""
+        """Log the doubts about which topics are shadows, once as long as they are the same."""
         if doubts and doubts != self._doubts_told:
             logger.warning(
                 "%d managed ledgers cannot be read and may be shadow topics: marks of all data ledgers wait for them; "
@@ -206,7 +206,7 @@ def _of_two_kinds(nodes: Mapping[Holder, _Needed], distinct: Sequence[ReferenceN
 
 
 def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
-    """Name the nodes that may refer to the holder's ledgers, its own first."""
+    """List the nodes that may refer to the holder's ledgers, its own first."""
     nodes = tuple([node_of(other) for other in holder.named_by()])
     for node in nodes:
         validate_path(node.path)
@@ -216,7 +216,7 @@ def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
 def _nodes_of_others(
     holder: Holder, own: Sequence[ReferenceNode], shadows: Sequence[Shadows], ledger_ids: Iterable[int]
 ) -> tuple[ManagedLedgerNode, ...]:
-    """Name the nodes of the shadows of a topic, and of whatever other topic lists one of these ledgers."""
+    """List the nodes of the shadows of a topic, and of whatever other topic lists one of these ledgers."""
     names: dict[str, None] = {}
     if isinstance(holder, ManagedLedgerHolder):
         names |= dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))

@@ -138,7 +138,7 @@ def read_managed_ledger(name: str, node: Versioned) -> ManagedLedgerInfo:
 
 
 def _is_cursor_of_odd_topic(name: str, raw: bytes) -> bool:
-    """Say whether this is a cursor of a topic that is called "persistent", whose node has the name of a managed ledger.
+    """Return whether this is a cursor of a topic called "persistent", whose node has the name of a managed ledger.
 
     ``tenant/namespace/persistent/persistent/cursor`` might be ``tenant/cluster/namespace/persistent/topic`` as well.
     """
@@ -156,22 +156,22 @@ ReferenceNode = ManagedLedgerNode | CursorNode | SchemaNode | LogNode
 
 
 def managed_ledger_node(name: str) -> ManagedLedgerNode:
-    """Name the node of a managed ledger."""
+    """Return the path of a managed ledger's node."""
     return ManagedLedgerNode(managed_ledger_path(name), name)
 
 
 def cursor_node(managed_ledger: str, cursor: str) -> CursorNode:
-    """Name the node of a cursor."""
+    """Return the node of a cursor."""
     return CursorNode(cursor_path(managed_ledger, cursor), managed_ledger, cursor)
 
 
 def schema_node(schema_id: str) -> SchemaNode:
-    """Name the node of a schema."""
+    """Return the path of a schema's node."""
     return SchemaNode(schema_path(schema_id), schema_id)
 
 
 def node_of(holder: Holder) -> ReferenceNode:
-    """Name the node of a holder that has one of its own."""
+    """Return the node of a holder that has one of its own."""
     if isinstance(holder, ManagedLedgerHolder):
         return managed_ledger_node(holder.name)
     if isinstance(holder, CursorHolder):

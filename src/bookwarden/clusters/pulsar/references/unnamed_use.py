@@ -1,4 +1,4 @@
-"""Which ledgers may be in use although no metadata names them: compacted ledgers, and buckets of delayed messages.
+"""Ledgers that may be in use although no metadata names them: compacted ledgers, and buckets of delayed messages.
 
 A compaction under way is referenced nowhere, and which compacted ledger is in use stands in the last entry of an open
 cursor's ledger, not in the node. A bucket whose property could not be put is used from memory until the topic is
@@ -32,14 +32,14 @@ class AsksBrokers(Protocol):
         """Return what the topic's owner says of its compaction."""
 
     def subscriptions(self, topic: str) -> frozenset[str]:
-        """Name all subscriptions that the owner knows."""
+        """List all subscriptions that the owner knows."""
 
 
 class ReadsLastEntries(Protocol):
     """Reads ledgers and their metadata without changing them."""
 
     def may_be_written(self, ledger_id: int) -> bool:
-        """Say whether somebody may write to the ledger: it is not closed."""
+        """Return whether somebody may write to the ledger: it is not closed."""
 
     def last_entry(self, ledger_id: int) -> bytes | None:
         """Return the last entry of a ledger, open ones too; None if it has none.
@@ -61,7 +61,7 @@ class UnnamedUses:
     def of_compacted(
         self, holder: CompactedHolder, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]
     ) -> LiveReferences:
-        """Tell the compacted ledger in use from those of before.
+        """Read which compacted ledgers are in use, and which are of before.
 
         ``named`` are the ledgers that the nodes name; ``cursors`` the compaction's cursor by the number of each root
         that has the topic, None where there is no such cursor.
@@ -103,7 +103,7 @@ class UnnamedUses:
         cursors: Mapping[int, CursorInfo | None],
         lists: Mapping[int, frozenset[int]],
     ) -> LiveReferences:
-        """Tell which unnamed buckets a broker may have in memory.
+        """Read which unnamed buckets a broker may have in memory.
 
         ``lists`` are the ledgers of the topic by the number of each root that has it; the rest is as for compacted
         ledgers.
