@@ -14,6 +14,7 @@ from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.devcluster.servers.oxia import OxiaServer
@@ -274,13 +275,15 @@ def test_a_trim_in_the_store_waits_for_the_end_or_fails_at_once(
     patient, hurried = Sender(), Sender()
     migration.prepare()
 
-    def trim(store: MigratingStore, sender: Sender) -> StoreTrim:  # type: ignore[type-arg]  # what it reads is its own
-        return StoreTrim(Marker(sender), ManagedLedgers(store), Nobody(), BookKeeperCatalog(store))
+    def trim(store: MigratingStore, sender: Sender) -> OperationResult:
+        return (
+            StoreTrim(Marker(sender), ManagedLedgers(store), Nobody(), BookKeeperCatalog(store)).plan(TOPIC).carry_out()
+        )
 
-    failed = trim(open_store(migration_write_wait_seconds=0.0), hurried).trim(TOPIC)
+    failed = trim(open_store(migration_write_wait_seconds=0.0), hurried)
     assert [one.ledger_id for one in hurried.sent] == [1, 2]
     assert "marked, but not removed; the ledgers stay readable: the metadata is being moved" in failed.problem
-    work = pool.submit(trim(open_store(), patient).trim, TOPIC)
+    work = pool.submit(trim, open_store(), patient)
     eventually(lambda: patient.sent)
     migration.copy()
     assert not work.done()

@@ -255,9 +255,9 @@ def test_deleting_a_topic_marks_its_compacted_ledger_and_the_sweep_deletes_what_
     compacted = compact(admin, topic)
     leaked = site.stored(compacted)
     with PhaseOneContext(deletion_site.settings) as phase_one:
-        result = phase_one.removal.delete_topic(topic)
+        result = phase_one.removal.plan_topic(topic).carry_out()
     assert result.done, result.problem
-    (mark,) = [mark for mark in result.planned if mark.component is LedgerComponent.COMPACTED_LEDGER]
+    (mark,) = [mark for mark in result.plan.marks if mark.component is LedgerComponent.COMPACTED_LEDGER]
     assert mark.ledger_id == compacted
     site.put_back(leaked)
     (row,) = site.sweep(mark)
@@ -295,10 +295,10 @@ def test_a_bucket_is_kept_while_it_is_named_or_may_be_in_use_from_memory(
     assert "from memory" in row.reason
     consumer.close()
     with PhaseOneContext(deletion_site.settings) as phase_one:
-        result = phase_one.removal.delete_subscription(topic, "my sub")
+        result = phase_one.removal.plan_subscription(topic, "my sub").carry_out()
     assert result.done, result.problem
     assert bucket in {
-        mark.ledger_id for mark in result.planned if mark.component is LedgerComponent.DELAYED_INDEX_BUCKET
+        mark.ledger_id for mark in result.plan.marks if mark.component is LedgerComponent.DELAYED_INDEX_BUCKET
     }
     site.put_back(real)
     rows = site.sweep(*marks_of_ids(site.metadata.catalog, [bucket, lost]))

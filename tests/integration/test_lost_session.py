@@ -81,7 +81,7 @@ def test_a_topic_that_nobody_owns_any_more_may_be_served_still(
         # It serves on: the ledger that it has open is on the bookie.
         producer.send(b"nobody owns it")
         with pytest.raises(RefusedError, match=r"last ledger \d+ is not closed"):
-            phase_one.store_trim.trim(str(topic))
+            phase_one.store_trim.plan(str(topic)).carry_out()
         now = ManagedLedgers(store).read(topic.managed_ledger)
         assert now == listed
         proxy.let_through()

@@ -190,9 +190,9 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     # The store refuses deletes: the broker updates its metadata all the same, and tries again from memory.
     proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
     with PhaseOneContext(place.site.settings) as phase_one:
-        results = [phase_one.removal.delete_topic(topic.name, force=True) for topic in (orders, invoices)]
+        results = [phase_one.removal.plan_topic(topic.name, force=True).carry_out() for topic in (orders, invoices)]
     assert [result.problem for result in results] == ["", ""]
-    planned = [mark for result in results for mark in result.planned]
+    planned = [mark for result in results for mark in result.plan.marks]
     place.cluster.broker.kill()
     copies = [mark for mark in planned if mark.ledger_type is LedgerType.OFFLOAD_LEDGER]
     bookies = {mark.ledger_id for mark in planned if mark.ledger_type is LedgerType.LEDGER}
@@ -244,7 +244,7 @@ def test_copies_that_the_broker_deleted_itself_are_already_gone(
 ) -> None:
     topic = place.topic(make_namespace(place.cluster), "orders")
     with PhaseOneContext(place.site.settings) as phase_one:
-        planned = list(phase_one.removal.delete_topic(topic.name, force=True).planned)
+        planned = list(phase_one.removal.plan_topic(topic.name, force=True).carry_out().plan.marks)
     objects = place.objects([mark for mark in planned if mark.ledger_type is LedgerType.OFFLOAD_LEDGER])
     assert len(objects) == 8
     eventually(lambda: not objects & place.server.keys(BUCKET), 60)

@@ -23,7 +23,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
-from bookwarden.deletion.phase_one.trimming import BrokerTrim, StoreTrim
+from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
@@ -190,9 +190,10 @@ def test_trim_through_the_broker_marks_what_the_broker_removes(site):
     before = site.ledgers(topic)
     assert len(before) >= 3
     site.retain(0)
-    (result,) = BrokerTrim(site.marker, site.managed_ledgers, site.topics).trim(topic)
+    (plan,) = Removal(site.marker, site.managed_ledgers, site.topics).plan_trim(topic)
+    result = plan.carry_out()
     assert result.done
-    marked = {mark.ledger_id for mark in site.marked(len(result.planned))}
+    marked = {mark.ledger_id for mark in site.marked(len(result.plan.marks))}
     assert marked == set(before[:-1])
     eventually(lambda: site.ledgers(topic) == before[-1:])
 
@@ -202,9 +203,10 @@ def test_what_retention_holds_stays_though_it_was_marked(site):
     topic = site.rolled_topic("a", 2)
     site.acknowledge_all(topic)
     before = site.ledgers(topic)
-    (result,) = BrokerTrim(site.marker, site.managed_ledgers, site.topics).trim(topic)
+    (plan,) = Removal(site.marker, site.managed_ledgers, site.topics).plan_trim(topic)
+    result = plan.carry_out()
     assert result.done
-    assert {mark.ledger_id for mark in result.planned} == set(before[:-1])
+    assert {mark.ledger_id for mark in result.plan.marks} == set(before[:-1])
     assert site.ledgers(topic) == before
 
 
@@ -213,7 +215,7 @@ def test_trim_in_the_store_is_refused_while_the_bundle_is_owned(site):
     topic = site.rolled_topic("a", 3, subscription=None)
     before = site.ledgers(topic)
     with pytest.raises(RefusedError, match="loaded by pulsar://"):
-        StoreTrim(site.marker, site.managed_ledgers, BundleOwnership(site.store), site.catalog).trim(topic)
+        StoreTrim(site.marker, site.managed_ledgers, BundleOwnership(site.store), site.catalog).plan(topic).carry_out()
     assert site.ledgers(topic) == before
 
 
@@ -230,7 +232,7 @@ def test_a_topic_trimmed_in_the_store_is_served_as_before_with_what_remains(site
             return None
 
     # The broker owns the bundle, but the topic was unloaded above and nobody uses it.
-    result = StoreTrim(site.marker, site.managed_ledgers, Nobody(), site.catalog).trim(topic)
+    result = StoreTrim(site.marker, site.managed_ledgers, Nobody(), site.catalog).plan(topic).carry_out()
     assert result.done, result.problem
     assert site.ledgers(topic) == before[-1:]
     assert list(result.removed) == before[:-1]
@@ -258,9 +260,11 @@ def test_deleting_a_topic_marks_data_cursor_and_schema_ledgers(site):
     )
     schema = site.managed_ledgers.schema(name.schema_id)
     assert schema is not None
-    result = Removal(site.marker, site.managed_ledgers, site.topics).delete_topic(topic, force=True)
+    result = Removal(site.marker, site.managed_ledgers, site.topics).plan_topic(topic, force=True).carry_out()
     assert result.done, result.problem
-    assert {mark.ledger_id for mark in site.marked(len(result.planned))} == data | cursors | schema.locator.ledger_ids
+    assert {
+        mark.ledger_id for mark in site.marked(len(result.plan.marks))
+    } == data | cursors | schema.locator.ledger_ids
     assert site.managed_ledgers.read(name.managed_ledger) is None
 
 
@@ -272,9 +276,9 @@ def test_deleting_a_partitioned_topic_marks_and_removes_every_partition(site):
         producer.send(b"x", partition_key=str(number))
     producer.close()
     data = {ledger for index in range(3) for ledger in site.ledgers(f"{topic}-partition-{index}")}
-    result = Removal(site.marker, site.managed_ledgers, site.topics).delete_topic(topic, force=True)
+    result = Removal(site.marker, site.managed_ledgers, site.topics).plan_topic(topic, force=True).carry_out()
     assert result.done, result.problem
-    assert data <= {mark.ledger_id for mark in site.marked(len(result.planned))}
+    assert data <= {mark.ledger_id for mark in site.marked(len(result.plan.marks))}
     assert all(site.ledgers(f"{topic}-partition-{index}") == [] for index in range(3))
     assert topic not in site.admin.get_json(f"/persistent/{site.namespace}/partitioned")
 
@@ -283,7 +287,7 @@ def test_a_topic_in_use_is_not_deleted_and_the_result_says_so(site):
     topic = site.rolled_topic("a", 1)
     consumer = site.client.subscribe(topic, "s")
     before = set(site.ledgers(topic))
-    result = Removal(site.marker, site.managed_ledgers, site.topics).delete_topic(topic)
+    result = Removal(site.marker, site.managed_ledgers, site.topics).plan_topic(topic).carry_out()
     assert not result.done
     assert "412" in result.problem
     assert before <= set(site.ledgers(topic))
@@ -296,7 +300,7 @@ def test_deleting_a_subscription_removes_exactly_that_one(site, subscription):
     site.topics.create(topic)
     for name in (subscription, "a b", "other"):
         site.client.subscribe(topic, name).close()
-    result = Removal(site.marker, site.managed_ledgers, site.topics).delete_subscription(topic, subscription)
+    result = Removal(site.marker, site.managed_ledgers, site.topics).plan_subscription(topic, subscription).carry_out()
     assert result.done, result.problem
     assert set(site.topics.subscriptions(topic)) == {"a b", "other"} - {subscription}
 
@@ -307,7 +311,7 @@ def test_deleting_a_schema_removes_all_its_ledgers_from_the_metadata(site):
     SchemaRegistry(site.admin).register(topic, SCHEMA)
     schema = site.managed_ledgers.schema(TopicName.parse(topic).schema_id)
     assert schema is not None
-    result = Removal(site.marker, site.managed_ledgers, site.topics).delete_schema(topic)
+    result = Removal(site.marker, site.managed_ledgers, site.topics).plan_schema(topic).carry_out()
     assert result.done, result.problem
-    assert {mark.ledger_id for mark in site.marked(len(result.planned))} == schema.locator.ledger_ids
+    assert {mark.ledger_id for mark in site.marked(len(result.plan.marks))} == schema.locator.ledger_ids
     assert site.managed_ledgers.schema(TopicName.parse(topic).schema_id) is None

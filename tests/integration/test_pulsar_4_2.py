@@ -177,9 +177,9 @@ def test_ledgers_of_each_kind_are_kept_in_use_and_marked_and_swept_with_their_to
 
     ledgers = {ledger_id: site.stored(ledger_id) for ids in used.values() for ledger_id in ids}
     with PhaseOneContext(deletion_site.settings) as phase_one:
-        result = phase_one.removal.delete_topic(topic)
+        result = phase_one.removal.plan_topic(topic).carry_out()
     assert result.done, result.problem
-    assert {(mark.component, mark.ledger_id) for mark in result.planned} == {
+    assert {(mark.component, mark.ledger_id) for mark in result.plan.marks} == {
         (component, ledger_id) for component, ids in used.items() for ledger_id in ids
     }
     # The broker deletes them too: it failed to, as far as the sweep sees.

@@ -16,7 +16,6 @@ from bookwarden.deletion.journal.reading import JournalReader, SelectedDeletions
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.deletion.phase_one.removal import Removal
-from bookwarden.deletion.phase_one.trimming import BrokerTrim
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.ports import NoMigrations
 from bookwarden.deletion.undo.operation import Undo
@@ -249,9 +248,11 @@ class Life:
         marker = Marker(sender, clock=lambda: self.world.clock.now + skew_ms / 1000)
         store, admin = ManagedLedgers(self._session(faults)), _Admin(self.world, topic, rng)
         if rng.random() < 0.8:
-            self._unless_stopped(lambda: BrokerTrim(marker, store, admin).trim(str(topic.name)))
+            self._unless_stopped(
+                lambda: [plan.carry_out() for plan in Removal(marker, store, admin).plan_trim(str(topic.name))]
+            )
         else:
-            self._unless_stopped(lambda: Removal(marker, store, admin).delete_topic(str(topic.name)))
+            self._unless_stopped(lambda: Removal(marker, store, admin).plan_topic(str(topic.name)).carry_out())
 
     def _unless_stopped(self, call: Callable[[], T]) -> T | None:
         try:

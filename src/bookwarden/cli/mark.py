@@ -15,7 +15,7 @@ from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, cou
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.deletion.phase_one.named_ledgers import absent_ledgers, marks_of_ids, refuse_holes, waive_the_list
-from bookwarden.deletion.phase_one.operation import OperationResult
+from bookwarden.deletion.phase_one.operation import OperationResult, Plan, require_shown
 from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wiring.deletion import PhaseOneContext
@@ -28,7 +28,7 @@ _COLUMNS = (
     Column("holder", whole=False),
     Column("reason", whole=False),
 )
-Act = Callable[[PhaseOneContext, bool], list[OperationResult]]
+MakePlans = Callable[[PhaseOneContext], list[Plan]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ def trim(invocation: Invocation, topic: str, mode: str, force: bool, dry_run: bo
     if force and mode == "broker":
         raise click.UsageError("--force goes with --store; a broker removes only what is consumed")
 
-    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
+    def make(context: PhaseOneContext) -> list[Plan]:
         if mode == "store":
-            return [context.store_trim.trim(topic, force=force, dry_run=dry)]
-        return context.broker_trim.trim(topic, dry_run=dry)
+            return [context.store_trim.plan(topic, force=force)]
+        return context.removal.plan_trim(topic)
 
-    _run(invocation, act, f"Trim {topic}?", dry_run=dry_run, yes=yes)
+    _run(invocation, make, f"Trim {topic}?", dry_run=dry_run, yes=yes)
 
 
 @mark.command("topic")
@@ -115,10 +115,10 @@ def delete_topic(invocation: Invocation, topic: str, force: bool, dry_run: bool,
     That is its partitions, their messages and subscriptions, and the schema.
     """
 
-    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
-        return [context.removal.delete_topic(topic, force=force, dry_run=dry)]
+    def make(context: PhaseOneContext) -> list[Plan]:
+        return [context.removal.plan_topic(topic, force=force)]
 
-    _run(invocation, act, f"Delete {topic} and all its messages?", dry_run=dry_run, yes=yes)
+    _run(invocation, make, f"Delete {topic} and all its messages?", dry_run=dry_run, yes=yes)
 
 
 @mark.command("subscription")
@@ -134,10 +134,10 @@ def delete_subscription(
 ) -> None:
     """Delete SUBSCRIPTION of TOPIC, with its cursor's ledgers."""
 
-    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
-        return [context.removal.delete_subscription(topic, subscription, force=force, dry_run=dry)]
+    def make(context: PhaseOneContext) -> list[Plan]:
+        return [context.removal.plan_subscription(topic, subscription, force=force)]
 
-    _run(invocation, act, f"Delete subscription {subscription} of {topic}?", dry_run=dry_run, yes=yes)
+    _run(invocation, make, f"Delete subscription {subscription} of {topic}?", dry_run=dry_run, yes=yes)
 
 
 @mark.command("schema")
@@ -149,10 +149,10 @@ def delete_subscription(
 def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete all versions of TOPIC's schema."""
 
-    def act(context: PhaseOneContext, dry: bool) -> list[OperationResult]:
-        return [context.removal.delete_schema(topic, dry_run=dry)]
+    def make(context: PhaseOneContext) -> list[Plan]:
+        return [context.removal.plan_schema(topic)]
 
-    _run(invocation, act, f"Delete the schema of {topic}?", dry_run=dry_run, yes=yes)
+    _run(invocation, make, f"Delete the schema of {topic}?", dry_run=dry_run, yes=yes)
 
 
 @mark.command("ledger")
@@ -233,48 +233,52 @@ class _Confirmed:
             ) from error
 
 
-def _run(invocation: Invocation, act: Act, question: str, *, dry_run: bool, yes: bool) -> None:
+def _run(invocation: Invocation, make: MakePlans, question: str, *, dry_run: bool, yes: bool) -> None:
     confirmed = _Confirmed()
     with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:
         if dry_run:
-            invocation.write(_document(act(context, True)))
+            invocation.write(_document([_view(plan) for plan in make(context)]))
             return
         if context.marker.enabled:
             require_marking(invocation.settings)
-        if not yes:
-            planned = sum(len(result.planned) for result in act(context, True))
+        shown = None if yes else make(context)
+        if shown is not None:
+            planned = sum(len(plan.marks) for plan in shown)
             confirm(f"{question} {counted(planned, 'ledger')} would be marked.", yes=False)
         # Without marks the broker does what it was asked, and there is nothing to tell.
         with confirmed.told_at_interruption() if context.marker.enabled else nullcontext():
-            results = act(context, False)
-    invocation.write(_document(results))
+            # An answer may take long.
+            plans = make(context)
+            if shown is not None:
+                require_shown(shown, plans)
+            results = [plan.carry_out() for plan in plans]
+    invocation.write(_document([_view(result.plan, result) for result in results]))
     problems = [result.problem for result in results if result.problem]
     if problems:
-        raise BookwardenError(f"{results[0].operation.value} is not done: {'; '.join(problems)}")
+        raise BookwardenError(f"{plans[0].operation.value} is not done: {'; '.join(problems)}")
 
 
-def _document(results: Sequence[OperationResult]) -> Document:
-    views = tuple(_view(result) for result in results)
+def _document(views: Sequence[MarkReportView]) -> Document:
     rows = [row for view in views for row in view.ledgers]
     table = Table(_COLUMNS, _cells(rows), empty="No ledger is to go.")
     parts: list[Part] = [table, *(Note(_sentence(view)) for view in views)]
-    return Document(views, tuple(parts))
+    return Document(tuple(views), tuple(parts))
 
 
 def _ledgers_document(rows: Sequence[MarkRow], note: str) -> Document:
     return Document({"ledgers": tuple(rows)}, (Table(_COLUMNS, _cells(rows)), Note(note)))
 
 
-def _view(result: OperationResult) -> MarkReportView:
+def _view(plan: Plan, result: OperationResult | None = None) -> MarkReportView:
     return MarkReportView(
-        operation=result.operation.value,
-        mode=result.mode.value,
-        target=result.target,
-        dry_run=result.dry_run,
-        done=result.done,
-        problem=result.problem,
-        removed=result.removed,
-        ledgers=tuple(_rows(result.planned if result.dry_run else (), result.report.ledgers)),
+        operation=plan.operation.value,
+        mode=plan.mode.value,
+        target=plan.target,
+        dry_run=result is None,
+        done=result is not None and result.done,
+        problem=result.problem if result else "",
+        removed=result.removed if result else (),
+        ledgers=tuple(_rows((), result.report.ledgers) if result else _rows(plan.marks, ())),
     )
 
 

@@ -15,7 +15,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings
 from bookwarden.deletion.journal.reading import Selection
-from bookwarden.deletion.phase_one.operation import OperationResult
+from bookwarden.deletion.phase_one.operation import Plan
 from bookwarden.demo import topics
 from bookwarden.demo.census import CountedLedger, Places, take_census
 from bookwarden.demo.evidence import Evidence
@@ -137,12 +137,12 @@ class Story:
         # One of them is put back in the end.
         self._fates |= dict.fromkeys(trimmed, TRIMMED) | {trimmed[0]: UNDONE}
         self._fates |= dict.fromkeys(self._trim(phase_one, ARCHIVE, self._ledgers(store, ARCHIVE)[:1]), ARCHIVE_TRIMMED)
-        deleted = self._note(phase_one.removal.delete_topic(topics.topic_name(CLICKS), force=True))
+        deleted = self._carry_out(phase_one.removal.plan_topic(topics.topic_name(CLICKS), force=True))
         self._fates |= dict.fromkeys(deleted, TOPIC_DELETED)
         self._mark_in_doubt(phase_one)
 
     def _trim(self, phase_one: PhaseOneContext, name: str, ledger_ids: Sequence[int] | None = None) -> list[int]:
-        trimmed = self._note(phase_one.store_trim.trim(topics.topic_name(name), ledger_ids))
+        trimmed = self._carry_out(phase_one.store_trim.plan(topics.topic_name(name), ledger_ids))
         self._remaining[name] -= len(trimmed) * topics.ENTRIES_PER_LEDGER
         return trimmed
 
@@ -159,11 +159,12 @@ class Story:
         if report.failed:
             raise ServerError(f"a mark was not confirmed: {report.failed[0].failure}")
 
-    def _note(self, result: OperationResult) -> list[int]:
+    def _carry_out(self, plan: Plan) -> list[int]:
+        result = plan.carry_out()
         if not result.done:
-            raise ServerError(f"{result.operation.value} {result.target}: {result.problem}")
-        self._say(f"  {len(result.planned)} pending deletions: {result.operation.value} {result.target}")
-        return sorted({mark.ledger_id for mark in result.planned})
+            raise ServerError(f"{plan.operation.value} {plan.target}: {result.problem}")
+        self._say(f"  {len(plan.marks)} pending deletions: {plan.operation.value} {plan.target}")
+        return sorted({mark.ledger_id for mark in plan.marks})
 
     @staticmethod
     def _ledgers(store: ManagedLedgers, name: str) -> list[int]:

@@ -22,7 +22,7 @@ from bookwarden.deletion.journal.reading import (
 )
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one.removal import Removal
-from bookwarden.deletion.phase_one.trimming import BrokerTrim, StoreTrim
+from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.undo.operation import Undo
@@ -68,7 +68,6 @@ class PhaseOneContext(Resources):
             store, topics = ManagedLedgers(self.metadata.store), Topics(self.metadata.admin)
             migrations = self.metadata.migrations
             self.removal = Removal(self.marker, store, topics, migrations=migrations)
-            self.broker_trim = BrokerTrim(self.marker, store, topics, migrations=migrations)
             self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store), self.metadata.catalog)
 
 

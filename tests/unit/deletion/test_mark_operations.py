@@ -10,7 +10,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
-from bookwarden.deletion.phase_one.trimming import BrokerTrim, StoreTrim, consumed_ledgers
+from bookwarden.deletion.phase_one.trimming import StoreTrim, consumed_ledgers
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.errors import (
     LostRaceError,
@@ -160,7 +160,7 @@ def test_store_trim_removes_the_confirmed_in_front_of_the_first_that_is_not():
     place = Place(managed_ledger([1, 2, 3, 4]))
     place.cursor("s", (4, 3))
     place.sender.refused = [2]
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     assert place.listed() == [2, 3, 4]
     assert result.removed == (1,)
     assert not result.done
@@ -170,7 +170,7 @@ def test_store_trim_removes_the_confirmed_in_front_of_the_first_that_is_not():
 def test_store_trim_takes_nothing_when_nothing_is_confirmed():
     place = Place(managed_ledger([1, 2]))
     place.sender.refused = [1]
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     assert place.listed() == [1, 2]
     assert (result.done, result.removed) == (False, ())
 
@@ -179,7 +179,7 @@ def test_store_trim_is_refused_while_a_broker_owns_the_topic():
     place = Place(managed_ledger([1, 2]))
     place.loaded_by = "pulsar://broker-1:6650"
     with pytest.raises(RefusedError, match="broker-1"):
-        place.trim().trim(TOPIC)
+        place.trim().plan(TOPIC)
     assert place.sender.sent == []
 
 
@@ -192,7 +192,7 @@ def test_store_trim_looks_again_for_an_owner_after_the_sends():
             return super().send_all(marks)
 
     place.marker = Marker(BrokerComes())
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     assert place.listed() == [1, 2]
     assert not result.done
     assert "late" in result.problem
@@ -202,15 +202,15 @@ def test_store_trim_looks_again_for_an_owner_after_the_sends():
 def test_the_last_ledger_is_never_removed(force):
     place = Place(managed_ledger([1, 2]))
     with pytest.raises(RefusedError, match="ledger 2 is the last"):
-        place.trim().trim(TOPIC, [1, 2], force=force)
+        place.trim().plan(TOPIC, [1, 2], force=force)
     assert place.listed() == [1, 2]
 
 
 def test_the_last_ledger_is_the_one_with_the_largest_id_wherever_an_offload_has_put_it():
     place = Place(managed_ledger([24, 22, 23]))
     with pytest.raises(RefusedError, match="ledger 24 is the last"):
-        place.trim().trim(TOPIC, [24], force=True)
-    assert place.trim().trim(TOPIC, force=True).removed == (22, 23)
+        place.trim().plan(TOPIC, [24], force=True)
+    assert place.trim().plan(TOPIC, force=True).carry_out().removed == (22, 23)
     assert place.listed() == [24]
 
 
@@ -219,9 +219,9 @@ def test_a_ledger_of_which_the_list_says_something_unknown_stays():
     node = place.store.get(NODE)
     place.store.put(NODE, b"\x0a\x07\x08\x01\x7a\x03new" + node.value, node.version)
     with pytest.raises(RefusedError, match="something of ledger 1 that"):
-        place.trim().trim(TOPIC, [1], force=True)
+        place.trim().plan(TOPIC, [1], force=True)
     # And so do those behind it, which would lie inside the list.
-    assert place.trim().trim(TOPIC).removed == ()
+    assert place.trim().plan(TOPIC).carry_out().removed == ()
     assert place.listed() == [1, 2, 3, 4]
 
 
@@ -229,8 +229,8 @@ def test_a_ledger_that_a_subscription_needs_leaves_only_by_force():
     place = Place(managed_ledger([1, 2, 3]))
     place.cursor("s", (2, 4))
     with pytest.raises(RefusedError, match=r"ledger 2 .* has not acknowledged"):
-        place.trim().trim(TOPIC, [1, 2])
-    assert place.trim().trim(TOPIC, [1, 2], force=True).removed == (1, 2)
+        place.trim().plan(TOPIC, [1, 2])
+    assert place.trim().plan(TOPIC, [1, 2], force=True).carry_out().removed == (1, 2)
     assert place.listed() == [3]
 
 
@@ -238,7 +238,7 @@ def test_a_ledger_that_a_subscription_needs_leaves_only_by_force():
 def test_ledgers_leave_the_list_from_its_front_alone(force):
     place = Place(managed_ledger([1, 2, 3]))
     with pytest.raises(RefusedError, match=r"ledger 1 of .* is older than some of those, and stays"):
-        place.trim().trim(TOPIC, [2], force=force)
+        place.trim().plan(TOPIC, [2], force=force)
     assert (place.sender.sent, place.listed()) == ([], [1, 2, 3])
 
 
@@ -246,20 +246,20 @@ def test_a_cursor_that_was_not_closed_cleanly_tells_nothing():
     place = Place(managed_ledger([1, 2, 3]))
     place.cursor("s%2Fx", (3, 4), ledger_id=77)
     with pytest.raises(RefusedError, match=r"'s/x' .* was not closed cleanly"):
-        place.trim().trim(TOPIC)
+        place.trim().plan(TOPIC)
     assert place.sender.sent == []
 
 
 def test_only_ledgers_closed_before_the_moment_are_trimmed():
     place = Place(managed_ledger([1, 2, 3]))
-    assert place.trim().trim(TOPIC, before_ms=1002).removed == (1,)
+    assert place.trim().plan(TOPIC, before_ms=1002).carry_out().removed == (1,)
 
 
-def test_a_dry_run_sends_and_changes_nothing():
+def test_a_plan_sends_and_changes_nothing():
     place = Place(managed_ledger([1, 2]))
-    result = place.trim().trim(TOPIC, dry_run=True)
-    assert kinds(result.planned) == [(1, LedgerType.LEDGER)]
-    assert (place.listed(), place.sender.sent, result.dry_run, result.done) == ([1, 2], [], True, False)
+    plan = place.trim().plan(TOPIC)
+    assert kinds(plan.marks) == [(1, LedgerType.LEDGER)]
+    assert (place.listed(), place.sender.sent) == ([1, 2], [])
 
 
 def test_both_copies_of_an_offloaded_ledger_are_marked_also_where_the_broker_says_that_one_was_deleted():
@@ -267,10 +267,10 @@ def test_both_copies_of_an_offloaded_ledger_are_marked_also_where_the_broker_say
     offloaded(info, 0, only=False)
     offloaded(info, 1, only=True)
     place = Place(info)
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     offload, ledger = LedgerType.OFFLOAD_LEDGER, LedgerType.LEDGER
-    assert kinds(result.planned) == [(1, ledger), (1, offload), (2, ledger), (2, offload)]
-    context = result.planned[1].offload_context
+    assert kinds(result.plan.marks) == [(1, ledger), (1, offload), (2, ledger), (2, offload)]
+    context = result.plan.marks[1].offload_context
     assert context is not None
     assert (context.msb, context.lsb, context.driver_name, dict(context.metadata)) == (5, -6, "aws-s3", {"bucket": "b"})
 
@@ -281,10 +281,10 @@ def test_an_attempt_that_failed_and_legacy_segments_are_marked_too():
     info.ledgerInfo[0].offloadContext.complete = False
     segment = info.ledgerInfo[1].offloadContext.offloadSegment.add(uidMsb=7, uidLsb=8, complete=True)
     segment.driverMetadata.name = "S3"
-    result = Place(info).trim().trim(TOPIC)
+    result = Place(info).trim().plan(TOPIC).carry_out()
     offload, ledger = LedgerType.OFFLOAD_LEDGER, LedgerType.LEDGER
-    assert kinds(result.planned) == [(1, ledger), (1, offload), (2, ledger), (2, offload)]
-    whole, part = copy_of(result.planned[1]), copy_of(result.planned[3])
+    assert kinds(result.plan.marks) == [(1, ledger), (1, offload), (2, ledger), (2, offload)]
+    whole, part = copy_of(result.plan.marks[1]), copy_of(result.plan.marks[3])
     assert (whole.segment, whole.uuid) == (False, as_uuid(5, -6))
     assert (part.segment, part.uuid, part.location.driver) == (True, as_uuid(7, 8), "S3")
 
@@ -293,26 +293,26 @@ def test_a_shadow_topic_is_refused_in_both_modes():
     place = Place(managed_ledger([1, 2], PULSAR__SHADOW_SOURCE="persistent://t/n/source"))
     broker = Broker(place.sender)
     with pytest.raises(RefusedError, match="shadow of persistent://t/n/source"):
-        place.trim().trim(TOPIC)
+        place.trim().plan(TOPIC)
     with pytest.raises(RefusedError, match="shadow"):
-        BrokerTrim(place.marker, place.managed_ledgers, broker).trim(TOPIC)
+        Removal(place.marker, place.managed_ledgers, broker).plan_trim(TOPIC)
     with pytest.raises(RefusedError, match="shadow"):
-        Removal(place.marker, place.managed_ledgers, broker).delete_topic(TOPIC)
+        Removal(place.marker, place.managed_ledgers, broker).plan_topic(TOPIC)
     assert (broker.asked, place.sender.sent) == ([], [])
 
 
 def test_what_is_not_there_is_not_found():
     with pytest.raises(NotFoundError, match="-partition-N"):
-        Place().trim().trim(TOPIC)
+        Place().trim().plan(TOPIC)
     with pytest.raises(NotFoundError, match="ledger 9"):
-        Place(managed_ledger([1, 2])).trim().trim(TOPIC, [9])
+        Place(managed_ledger([1, 2])).trim().plan(TOPIC, [9])
 
 
 def test_store_trim_without_two_phase_deletion_would_leak_and_is_refused():
     place = Place(managed_ledger([1, 2]))
     place.marker = Marker(place.sender, enabled=False)
     with pytest.raises(RefusedError, match="topic_two_phase_deletion_enabled"):
-        place.trim().trim(TOPIC)
+        place.trim().plan(TOPIC)
 
 
 class FailingUpdate(ManagedLedgers):
@@ -341,7 +341,7 @@ class FailingUpdate(ManagedLedgers):
 def test_an_update_that_fails_after_the_sends_is_told_and_loses_nothing(error, applied, done):
     place = Place(managed_ledger([1, 2]))
     place.managed_ledgers = FailingUpdate(place.store, error, applied=applied)
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     assert [mark.ledger_id for mark in place.sender.sent] == [1]
     assert result.done is done
     assert result.removed == ((1,) if done else ())
@@ -351,7 +351,8 @@ def test_an_update_that_fails_after_the_sends_is_told_and_loses_nothing(error, a
 def test_the_broker_is_asked_only_after_the_marks():
     place = Place(managed_ledger([1, 2, 3]))
     broker = Broker(place.sender, {"s": Position(2, 3)})
-    (result,) = BrokerTrim(place.marker, place.managed_ledgers, broker).trim(TOPIC)
+    (plan,) = Removal(place.marker, place.managed_ledgers, broker).plan_trim(TOPIC)
+    result = plan.carry_out()
     assert result.done
     assert broker.asked == [f"trim {TOPIC}"]
     assert broker.marked_before == [1]
@@ -361,7 +362,8 @@ def test_a_failed_mark_keeps_the_broker_from_being_asked():
     place = Place(managed_ledger([1, 2, 3]))
     place.sender.refused = [2]
     broker = Broker(place.sender)
-    (result,) = BrokerTrim(place.marker, place.managed_ledgers, broker).trim(TOPIC)
+    (plan,) = Removal(place.marker, place.managed_ledgers, broker).plan_trim(TOPIC)
+    result = plan.carry_out()
     assert (result.done, broker.asked) == (False, [])
     assert "1 of 2 marks failed" in result.problem
 
@@ -370,7 +372,7 @@ def test_a_broker_that_refuses_is_told_by_the_result():
     place = Place(managed_ledger([1]))
     broker = Broker(place.sender)
     broker.answer = PulsarConflictError("Topic has active producers")
-    result = Removal(place.marker, place.managed_ledgers, broker).delete_topic(TOPIC)
+    result = Removal(place.marker, place.managed_ledgers, broker).plan_topic(TOPIC).carry_out()
     assert (result.done, result.problem) == (False, "Topic has active producers")
     assert kinds(place.sender.sent) == [(1, LedgerType.LEDGER)]
 
@@ -378,7 +380,7 @@ def test_a_broker_that_refuses_is_told_by_the_result():
 def test_without_two_phase_deletion_the_broker_does_it_alone():
     place = Place(managed_ledger([1]))
     broker = Broker(place.sender)
-    result = Removal(Marker(place.sender, enabled=False), place.managed_ledgers, broker).delete_topic(TOPIC)
+    result = Removal(Marker(place.sender, enabled=False), place.managed_ledgers, broker).plan_topic(TOPIC).carry_out()
     assert (result.done, broker.asked, place.sender.sent) == (True, [f"delete {TOPIC} False"], [])
 
 
@@ -392,8 +394,10 @@ def test_deleting_a_topic_marks_its_cursors_and_schema_too():
         entry.position.ledgerId, entry.position.entryId = ledger_id, 0
         locator.info.CopyFrom(entry)
     place.store.create("/schemas/t/n/a", locator.SerializeToString(), make_parents=True)
-    result = Removal(place.marker, place.managed_ledgers, Broker(place.sender)).delete_topic(TOPIC, force=True)
-    assert {(mark.component, mark.ledger_id, mark.cursor_name, mark.schema_id) for mark in result.planned} == {
+    result = (
+        Removal(place.marker, place.managed_ledgers, Broker(place.sender)).plan_topic(TOPIC, force=True).carry_out()
+    )
+    assert {(mark.component, mark.ledger_id, mark.cursor_name, mark.schema_id) for mark in result.plan.marks} == {
         (LedgerComponent.MANAGED_LEDGER, 1, None, None),
         (LedgerComponent.MANAGED_LEDGER, 2, None, None),
         (LedgerComponent.MANAGED_CURSOR, 30, "s/x", None),
@@ -407,11 +411,11 @@ def test_deleting_a_subscription_marks_its_cursor_only():
     place.cursor("s", (1, 0), ledger_id=30)
     place.cursor("other", (1, 0), ledger_id=31)
     removal = Removal(place.marker, place.managed_ledgers, Broker(place.sender))
-    assert [mark.ledger_id for mark in removal.delete_subscription(TOPIC, "s").planned] == [30]
+    assert [mark.ledger_id for mark in removal.plan_subscription(TOPIC, "s").marks] == [30]
     with pytest.raises(NotFoundError, match="'none'"):
-        removal.delete_subscription(TOPIC, "none")
+        removal.plan_subscription(TOPIC, "none")
     with pytest.raises(NotFoundError, match="no schema"):
-        removal.delete_schema(TOPIC)
+        removal.plan_schema(TOPIC)
 
 
 def test_deleting_a_topic_marks_its_compacted_ledgers_and_its_buckets_too():
@@ -420,15 +424,15 @@ def test_deleting_a_topic_marks_its_compacted_ledgers_and_its_buckets_too():
     place.compacted(60)
     broker = Broker(place.sender)
     broker.compacted = frozenset({61})
-    result = Removal(place.marker, place.managed_ledgers, broker).delete_topic(TOPIC)
-    assert {(mark.component, mark.ledger_id, mark.cursor_name) for mark in result.planned} == {
+    result = Removal(place.marker, place.managed_ledgers, broker).plan_topic(TOPIC).carry_out()
+    assert {(mark.component, mark.ledger_id, mark.cursor_name) for mark in result.plan.marks} == {
         (LedgerComponent.MANAGED_LEDGER, 1, None),
         (LedgerComponent.DELAYED_INDEX_BUCKET, 50, "s/x"),
         (LedgerComponent.DELAYED_INDEX_BUCKET, 51, "s/x"),
         (LedgerComponent.COMPACTED_LEDGER, 60, None),
         (LedgerComponent.COMPACTED_LEDGER, 61, None),
     }
-    assert all(mark.holder() for mark in result.planned)
+    assert all(mark.holder() for mark in result.plan.marks)
 
 
 def test_a_broker_that_does_not_name_the_compacted_ledger_leaves_the_nodes_word():
@@ -436,8 +440,8 @@ def test_a_broker_that_does_not_name_the_compacted_ledger_leaves_the_nodes_word(
     place.compacted(60)
     broker = Broker(place.sender)
     broker.answer = PulsarConflictError("cannot be loaded")
-    result = Removal(place.marker, place.managed_ledgers, broker).delete_topic(TOPIC, dry_run=True)
-    assert [mark.ledger_id for mark in result.planned] == [1, 60]
+    plan = Removal(place.marker, place.managed_ledgers, broker).plan_topic(TOPIC)
+    assert [mark.ledger_id for mark in plan.marks] == [1, 60]
 
 
 def test_deleting_the_compaction_marks_the_compacted_ledger():
@@ -445,4 +449,4 @@ def test_deleting_the_compaction_marks_the_compacted_ledger():
     place.compacted(60)
     place.cursor("s", (1, 0), ledger_id=30)
     removal = Removal(place.marker, place.managed_ledgers, Broker(place.sender))
-    assert [mark.ledger_id for mark in removal.delete_subscription(TOPIC, "__compaction").planned] == [60]
+    assert [mark.ledger_id for mark in removal.plan_subscription(TOPIC, "__compaction").marks] == [60]

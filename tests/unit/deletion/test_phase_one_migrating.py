@@ -9,7 +9,6 @@ import pytest
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.deletion.phase_one.removal import Removal
-from bookwarden.deletion.phase_one.trimming import BrokerTrim
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
@@ -45,7 +44,7 @@ def site() -> Iterator[Site]:
 def test_a_trim_in_the_store_that_waits_for_the_end_updates_the_target(site: Site) -> None:
     place = MigratingPlace(site, TIMES)
     site.server.set_phase("COPYING")
-    work = site.pool.submit(place.trim().trim, TOPIC)
+    work = site.pool.submit(place.trim().plan(TOPIC).carry_out)
     eventually(lambda: [mark.ledger_id for mark in place.sender.sent] == [1, 2])
     copy_all(place.store, site.target)
     assert not work.done()
@@ -61,7 +60,7 @@ def test_a_trim_in_the_store_that_waits_for_the_end_updates_the_target(site: Sit
 def test_a_trim_that_waited_leaves_a_topic_alone_that_changed_or_was_loaded_meanwhile(site: Site) -> None:
     place = MigratingPlace(site, TIMES)
     site.server.set_phase("COPYING")
-    work = site.pool.submit(place.trim().trim, TOPIC)
+    work = site.pool.submit(place.trim().plan(TOPIC).carry_out)
     eventually(lambda: place.sender.sent)
     copy_all(place.store, site.target)
     place.loaded_by = "broker-1"
@@ -75,7 +74,7 @@ def test_a_trim_that_waited_leaves_a_topic_alone_that_changed_or_was_loaded_mean
 def test_a_trim_in_the_store_fails_at_once_if_asked_to_and_its_marks_are_sent(site: Site) -> None:
     place = MigratingPlace(site, AT_ONCE)
     site.server.set_phase("PREPARATION")
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     assert [mark.ledger_id for mark in place.sender.sent] == [1, 2]
     assert (result.done, result.removed) == (False, ())
     assert "marked, but not removed; the ledgers stay readable: the metadata is being moved" in result.problem
@@ -86,12 +85,16 @@ Ask = Callable[[Place, Broker, MigratingStore], OperationResult]
 
 
 def trim(place: Place, broker: Broker, migrations: MigratingStore) -> OperationResult:
-    (result,) = BrokerTrim(place.marker, place.managed_ledgers, broker, migrations=_Stops(migrations)).trim(TOPIC)
-    return result
+    (plan,) = Removal(place.marker, place.managed_ledgers, broker, migrations=_Stops(migrations)).plan_trim(TOPIC)
+    return plan.carry_out()
 
 
 def delete(place: Place, broker: Broker, migrations: MigratingStore) -> OperationResult:
-    return Removal(place.marker, place.managed_ledgers, broker, migrations=_Stops(migrations)).delete_topic(TOPIC)
+    return (
+        Removal(place.marker, place.managed_ledgers, broker, migrations=_Stops(migrations))
+        .plan_topic(TOPIC)
+        .carry_out()
+    )
 
 
 class _Stops:

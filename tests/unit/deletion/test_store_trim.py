@@ -24,10 +24,10 @@ def test_a_topic_whose_last_ledger_is_not_closed_may_be_loaded_though_nobody_own
     place = Place(managed_ledger([1, 2]))
     write_state(place, 2, state)
     with pytest.raises(RefusedError, match="last ledger 2 is not closed"):
-        place.trim().trim(TOPIC, force=force)
+        place.trim().plan(TOPIC, force=force)
     assert place.sender.sent == []
     write_state(place, 2, LedgerState.CLOSED)
-    assert place.trim().trim(TOPIC, force=force).removed == (1,)
+    assert place.trim().plan(TOPIC, force=force).carry_out().removed == (1,)
 
 
 def test_a_topic_that_is_loaded_while_its_marks_are_sent_is_left_alone():
@@ -40,7 +40,7 @@ def test_a_topic_that_is_loaded_while_its_marks_are_sent_is_left_alone():
             return super().send_all(marks)
 
     place.marker = Marker(LoadedMeanwhile())
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     assert "last ledger 2 is not closed" in result.problem
     assert place.listed() == [1, 2]
 
@@ -66,8 +66,8 @@ def test_a_ledger_that_looks_as_if_it_were_written_to_is_not_removed_though_it_i
     info.ledgerInfo[1].ClearField(missing)
     place = Place(info)
     with pytest.raises(RefusedError, match=r"ledger 60 .* no entries or no time"):
-        place.trim().trim(TOPIC, [50, 60], force=True)
-    assert place.trim().trim(TOPIC).removed == (50,)
+        place.trim().plan(TOPIC, [50, 60], force=True)
+    assert place.trim().plan(TOPIC).carry_out().removed == (50,)
     assert place.listed() == [60, 900]
 
 
@@ -88,6 +88,6 @@ def test_a_topic_that_was_made_anew_while_its_marks_were_sent_keeps_its_own_list
             return super().send_all(marks)
 
     place.marker = Marker(MadeAnew())
-    result = place.trim().trim(TOPIC)
+    result = place.trim().plan(TOPIC).carry_out()
     assert "changed meanwhile" in result.problem
     assert place.listed() == [7, 8]

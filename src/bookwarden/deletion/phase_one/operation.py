@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
@@ -31,60 +31,77 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class OperationResult:
-    """What became of one operation; while `done` is False the metadata still refers to the ledgers.
+class Plan:
+    """What an operation is about to mark, as it was read; to make one changes nothing.
 
-    ``problem`` says why it is not done, and is empty for a dry run. ``removed`` are the ledgers that were taken
-    off the metadata in store mode; in broker mode the broker decides, and the sweep finds out.
+    ``act`` marks that, and nothing else, and then has it removed.
     """
 
     operation: Operation
     mode: Mode
     target: str
-    planned: tuple[PendingDeletion, ...]
+    marks: tuple[PendingDeletion, ...]
+    act: Callable[[Plan], OperationResult] = field(repr=False, compare=False)
+
+    def carry_out(self) -> OperationResult:
+        """Mark, then have it removed; raises PulsarError only if nothing was sent and nothing was done."""
+        return self.act(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationResult:
+    """What became of a plan; while `done` is False the metadata still refers to the ledgers.
+
+    ``problem`` says why it is not done. ``removed`` are the ledgers that were taken off the metadata in store mode; in
+    broker mode the broker decides, and the sweep finds out.
+    """
+
+    plan: Plan
     report: MarkReport = field(default_factory=MarkReport)
     done: bool = False
-    dry_run: bool = False
     problem: str = ""
     removed: tuple[int, ...] = ()
 
 
+def require_shown(shown: Iterable[Plan], now: Iterable[Plan]) -> None:
+    """Raise RefusedError if more would be marked now than was shown; less may be, as after the broker trimmed."""
+    agreed: dict[int, list[PendingDeletion]] = {}
+    for plan in shown:
+        for mark in plan.marks:
+            agreed.setdefault(mark.ledger_id, []).append(mark)
+    for plan in now:
+        more = [mark for mark in plan.marks if mark not in agreed.get(mark.ledger_id, ())]
+        if more:
+            raise RefusedError(
+                f"{plan.target} changed since it was shown: {len(more)} more would be marked, the first ledger "
+                f"{more[0].ledger_id}; nothing was done, run the command again"
+            )
+
+
 def ask_broker(
-    marker: Marker,
-    operation: Operation,
-    target: str,
-    planned: Sequence[PendingDeletion],
-    ask: Callable[[], None],
-    *,
-    migrations: MetadataMigrations,
-    dry_run: bool,
+    marker: Marker, plan: Plan, ask: Callable[[], None], *, migrations: MetadataMigrations
 ) -> OperationResult:
     """Mark all that may leave, then let the broker do it; a mark that fails keeps the broker from being asked.
 
     While the metadata is being moved the broker, which could not do it, is not asked; that is waited for.
     Raises PulsarError when the deletion topic cannot be reached: then nothing was sent and nothing was done.
     """
-    plan = tuple(planned)
-    if dry_run:
-        return OperationResult(operation, Mode.BROKER, target, plan, dry_run=True)
-    report = marker.mark(plan)
+    report = marker.mark(plan.marks)
     if report.failed:
         first = report.failed[0]
-        problem = f"{len(report.failed)} of {len(plan)} marks failed, so the broker was not asked; "
+        problem = f"{len(report.failed)} of {len(plan.marks)} marks failed, so the broker was not asked; "
         problem += f"the first, ledger {first.mark.ledger_id}: {first.failure}"
-        return OperationResult(operation, Mode.BROKER, target, plan, report, problem=problem)
+        return OperationResult(plan, report, problem=problem)
     try:
         migrations.await_writes()
     except StoreUnavailableError as error:
-        return OperationResult(
-            operation, Mode.BROKER, target, plan, report, problem=f"marked, but the broker was not asked: {error}"
-        )
+        return OperationResult(plan, report, problem=f"marked, but the broker was not asked: {error}")
     try:
         ask()
     except (PulsarError, NotFoundError) as error:
         # The marks are out; as long as the ledgers are referenced, the sweep leaves them alone.
-        return OperationResult(operation, Mode.BROKER, target, plan, report, problem=str(error))
-    return OperationResult(operation, Mode.BROKER, target, plan, report, done=True)
+        return OperationResult(plan, report, problem=str(error))
+    return OperationResult(plan, report, done=True)
 
 
 def refuse_shadow(topic: TopicName, info: ManagedLedgerInfo) -> None:

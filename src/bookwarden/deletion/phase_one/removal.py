@@ -1,9 +1,13 @@
-"""Delete a topic, a subscription or a schema: mark what it holds, then ask the broker (broker mode)."""
+"""Delete a topic, a subscription or a schema, or trim a topic: mark what it holds, then ask the broker (broker mode).
+
+The broker keeps what its retention still holds; marks of that find their ledger referenced, and the sweep leaves it
+alone.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from bookwarden.deletion.phase_one.inventory import (
     marks_of_compacted,
@@ -12,7 +16,8 @@ from bookwarden.deletion.phase_one.inventory import (
     marks_of_schema,
 )
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.deletion.phase_one.operation import Operation, OperationResult, ask_broker, refuse_shadow
+from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, ask_broker, refuse_shadow
+from bookwarden.deletion.phase_one.trimming import TRIMMED, consumed_ledgers, understood
 from bookwarden.deletion.ports import (
     ManagedLedgerStore,
     MetadataMigrations,
@@ -20,7 +25,7 @@ from bookwarden.deletion.ports import (
     TopicAdmin,
 )
 from bookwarden.errors import NotFoundError, PulsarError
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, VersionedCursor
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, LedgerInfo, VersionedCursor
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 
@@ -28,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 
 class Removal:
-    """Deletes through the broker; whatever it then fails to delete is swept.
+    """Plans what to delete through the broker; whatever it then fails to delete is swept.
 
-    A ledger that the broker makes between the marks and the deletion is not marked, nor is the ledger of a
+    A ledger that the broker makes between the plan and the deletion is not marked, nor is the ledger of a
     compaction that is under way.
     """
 
@@ -47,8 +52,8 @@ class Removal:
         self._topics = topics
         self._migrations = migrations or NoMigrations()
 
-    def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> OperationResult:
-        """Delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.
+    def plan_topic(self, topic: str, *, force: bool = False) -> Plan:
+        """Plan to delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.
 
         ``force`` disconnects clients and drops subscriptions. RefusedError for a shadow topic. A partition alone
         leaves the schema to its siblings.
@@ -59,20 +64,15 @@ class Removal:
             marks += self._marks_of_topic(TopicName.parse(partition))
         if name.partition is None:
             marks += marks_of_schema(name, self._store.schema(name.schema_id), "topic deleted")
-        return ask_broker(
-            self._marker,
-            Operation.DELETE_TOPIC,
-            str(name),
-            marks,
-            lambda: self._topics.delete_topic(str(name), force=force),
-            migrations=self._migrations,
-            dry_run=dry_run,
+        return self._plan(
+            Operation.DELETE_TOPIC, str(name), marks, lambda: self._topics.delete_topic(str(name), force=force)
         )
 
-    def delete_subscription(
-        self, topic: str, subscription: str, *, force: bool = False, dry_run: bool = False
-    ) -> OperationResult:
-        """Delete a subscription on all partitions; NotFoundError if none has it. ``force`` disconnects consumers."""
+    def plan_subscription(self, topic: str, subscription: str, *, force: bool = False) -> Plan:
+        """Plan to delete a subscription on all partitions; NotFoundError if none has it.
+
+        ``force`` disconnects consumers.
+        """
         name, encoded = TopicName.parse(topic), encode_local_name(subscription)
         marks: list[PendingDeletion] = []
         found = False
@@ -83,31 +83,47 @@ class Removal:
                 marks += self._marks_of_cursors(partition, {encoded: cursors[encoded]}, "subscription deleted")
         if not found:
             raise NotFoundError(f"topic {name} has no subscription {subscription!r}")
-        return ask_broker(
-            self._marker,
+        return self._plan(
             Operation.DELETE_SUBSCRIPTION,
             f"{name} {subscription}",
             marks,
             lambda: self._topics.delete_subscription(str(name), subscription, force=force),
-            migrations=self._migrations,
-            dry_run=dry_run,
         )
 
-    def delete_schema(self, topic: str, *, dry_run: bool = False) -> OperationResult:
-        """Delete all versions of a topic's schema; NotFoundError if it has none."""
+    def plan_schema(self, topic: str) -> Plan:
+        """Plan to delete all versions of a topic's schema; NotFoundError if it has none."""
         name = TopicName.parse(topic)
         schema = self._store.schema(name.schema_id)
         if schema is None:
             raise NotFoundError(f"topic {name} has no schema")
-        return ask_broker(
-            self._marker,
-            Operation.DELETE_SCHEMA,
-            str(name.base),
-            marks_of_schema(name, schema, "schema deleted"),
-            lambda: self._topics.delete_schema(str(name)),
-            migrations=self._migrations,
-            dry_run=dry_run,
-        )
+        marks = marks_of_schema(name, schema, "schema deleted")
+        return self._plan(Operation.DELETE_SCHEMA, str(name.base), marks, lambda: self._topics.delete_schema(str(name)))
+
+    def plan_trim(self, topic: str) -> list[Plan]:
+        """Plan to trim each partition, of which the broker decides what goes.
+
+        NotFoundError if the topic does not exist, RefusedError for a shadow topic.
+        """
+        return [self._plan_trim(TopicName.parse(name)) for name in self._topics.partitions(topic)]
+
+    def _plan_trim(self, topic: TopicName) -> Plan:
+        # The cursors in the store are those of their last switch; the broker knows where they are.
+        positions = self._topics.mark_delete_positions(str(topic))
+        read = self._store.read(topic.managed_ledger)
+        consumed: list[LedgerInfo] = []
+        if read is not None:
+            refuse_shadow(topic, read.info)
+            consumed = understood(read.info, consumed_ledgers(read.info.ledgers, positions.values()))
+        marks = marks_of_ledgers(topic, consumed, TRIMMED)
+        return self._plan(Operation.TRIM, str(topic), marks, lambda: self._topics.trim(str(topic)))
+
+    def _plan(
+        self, operation: Operation, target: str, marks: Sequence[PendingDeletion], ask: Callable[[], None]
+    ) -> Plan:
+        def act(plan: Plan) -> OperationResult:
+            return ask_broker(self._marker, plan, ask, migrations=self._migrations)
+
+        return Plan(operation, Mode.BROKER, target, tuple(marks), act)
 
     def _marks_of_topic(self, topic: TopicName) -> list[PendingDeletion]:
         read = self._store.read(topic.managed_ledger)

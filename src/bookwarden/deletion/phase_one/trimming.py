@@ -1,7 +1,6 @@
-"""Trim consumed ledgers of a topic: mark them, then let the broker remove them, or do it in the metadata store.
+"""Trim consumed ledgers of a topic in the metadata store: mark them, then take them off its list (store mode).
 
-In broker mode the broker keeps what its retention still holds; such marks find their ledger referenced, and the
-sweep leaves it alone. Store mode is for topics that no broker owns, and asks neither retention nor brokers.
+That is for topics that no broker owns, and asks neither retention nor brokers.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 
 from bookwarden.deletion.phase_one.inventory import marks_of_ledgers
-from bookwarden.deletion.phase_one.mark import Marker, MarkReport
-from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, ask_broker, refuse_shadow
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, refuse_shadow
 from bookwarden.deletion.ports import (
     LedgerCatalog,
     ManagedLedgerStore,
-    MetadataMigrations,
-    NoMigrations,
-    TopicAdmin,
     TopicOwnership,
 )
 from bookwarden.errors import (
@@ -38,51 +34,12 @@ from bookwarden.ledgers.managed_ledger import (
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
-_REASON = "trimmed"
-
-
-class BrokerTrim:
-    """Trims through the broker: the consumed ledgers are marked, and the broker decides which of them go."""
-
-    def __init__(
-        self,
-        marker: Marker,
-        store: ManagedLedgerStore,
-        topics: TopicAdmin,
-        *,
-        migrations: MetadataMigrations | None = None,
-    ) -> None:
-        self._marker = marker
-        self._store = store
-        self._topics = topics
-        self._migrations = migrations or NoMigrations()
-
-    def trim(self, topic: str, *, dry_run: bool = False) -> list[OperationResult]:
-        """Trim each partition; NotFoundError if the topic does not exist, RefusedError for a shadow topic."""
-        return [self._trim(TopicName.parse(name), dry_run) for name in self._topics.partitions(topic)]
-
-    def _trim(self, topic: TopicName, dry_run: bool) -> OperationResult:
-        # The cursors in the store are those of their last switch; the broker knows where they are.
-        positions = self._topics.mark_delete_positions(str(topic))
-        read = self._store.read(topic.managed_ledger)
-        consumed: list[LedgerInfo] = []
-        if read is not None:
-            refuse_shadow(topic, read.info)
-            consumed = _understood(read.info, consumed_ledgers(read.info.ledgers, positions.values()))
-        marks = marks_of_ledgers(topic, consumed, _REASON)
-        return ask_broker(
-            self._marker,
-            Operation.TRIM,
-            str(topic),
-            marks,
-            lambda: self._topics.trim(str(topic)),
-            migrations=self._migrations,
-            dry_run=dry_run,
-        )
+# The reason that marks of trimmed ledgers have.
+TRIMMED = "trimmed"
 
 
 class StoreTrim:
-    """Trims in the metadata store, in one versioned update per topic, while no broker owns it.
+    """Plans trims in the metadata store, each one versioned update of a topic, while no broker owns it.
 
     An owner's node ends with its session, and its broker may serve on without one. So the last ledger has to be closed
     too: whoever has a topic loaded has it open, and whoever unloads it closes it.
@@ -96,23 +53,22 @@ class StoreTrim:
         self._ownership = ownership
         self._catalog = catalog
 
-    def trim(
+    def plan(
         self,
         topic: str,
         ledger_ids: Collection[int] | None = None,
         *,
         before_ms: int | None = None,
         force: bool = False,
-        dry_run: bool = False,
-    ) -> OperationResult:
-        """Trim the given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
+    ) -> Plan:
+        """Plan to trim given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
 
         As by a broker, they are taken off the front of the list: the sweep keeps what lies inside of it. Raises
         RefusedError while a broker owns the topic or may have it loaded, for the last ledger, for one without entries
         or a time of closing, for given ones that older ones stay in front of, and, unless ``force``, for one that a
         subscription still needs or may need; left to choose, it stops at these. NotFoundError for a topic or ledger
-        that is not there. A partitioned topic is trimmed partition by partition. After the sends a failure is told by
-        the result.
+        that is not there. A partitioned topic is trimmed partition by partition. Of a plan that is carried out, a
+        failure after the sends is told by the result.
         """
         name = TopicName.parse(topic)
         if not self._marker.enabled:
@@ -128,30 +84,21 @@ class StoreTrim:
         cursors = self._store.cursors(name.managed_ledger)
         chosen = _choose(name, read.info, cursors, ledger_ids, before_ms, force=force)
         chosen = _front(read.info, {ledger.ledger_id for ledger in chosen})
-        marks = tuple(marks_of_ledgers(name, chosen, _REASON))
-        if dry_run or not marks:
-            done = not dry_run
-            return OperationResult(Operation.TRIM, Mode.STORE, str(name), marks, done=done, dry_run=dry_run)
-        report = self._marker.mark(marks)
+        marks = tuple(marks_of_ledgers(name, chosen, TRIMMED))
+        return Plan(Operation.TRIM, Mode.STORE, str(name), marks, lambda plan: self._carry_out(plan, name, read))
+
+    def _carry_out(self, plan: Plan, name: TopicName, read: VersionedManagedLedger) -> OperationResult:
+        if not plan.marks:
+            return OperationResult(plan, done=True)
+        report = self._marker.mark(plan.marks)
         removed = [ledger.ledger_id for ledger in _front(read.info, report.confirmed_ids())]
         problem = self._remove(name, read, removed) if removed else "no mark was confirmed"
-        return self._result(name, report, () if problem else tuple(removed), problem)
-
-    def _result(self, name: TopicName, report: MarkReport, removed: tuple[int, ...], problem: str) -> OperationResult:
+        taken = () if problem else tuple(removed)
         if not problem and report.failed:
             first = report.failed[0]
             problem = f"{len(report.failed)} marks failed and their ledgers stay; "
             problem += f"the first, ledger {first.mark.ledger_id}: {first.failure}"
-        return OperationResult(
-            Operation.TRIM,
-            Mode.STORE,
-            str(name),
-            tuple(ledger.mark for ledger in report.ledgers),
-            report,
-            done=not problem,
-            problem=problem,
-            removed=removed,
-        )
+        return OperationResult(plan, report, done=not problem, problem=problem, removed=taken)
 
     def _refuse_owned(self, name: TopicName) -> None:
         owner = self._ownership.owner(str(name))
@@ -259,7 +206,7 @@ def _choose(
 
 def _asked(name: TopicName, info: ManagedLedgerInfo, ledger_ids: Collection[int] | None) -> list[LedgerInfo]:
     if ledger_ids is None:
-        return _understood(info, info.ledgers[:-1])
+        return understood(info, info.ledgers[:-1])
     absent = set(ledger_ids) - info.ledger_ids
     if absent:
         raise NotFoundError(f"ledger {min(absent)} is not on the list of {name}")
@@ -286,7 +233,7 @@ def _front(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> list[LedgerI
     return list(takewhile(lambda ledger: ledger.ledger_id in ledger_ids, info.ledgers))
 
 
-def _understood(info: ManagedLedgerInfo, ledgers: Iterable[LedgerInfo]) -> list[LedgerInfo]:
+def understood(info: ManagedLedgerInfo, ledgers: Iterable[LedgerInfo]) -> list[LedgerInfo]:
     """Leave those out of which the list says what is unknown to us: others may need them, or they have more copies."""
     return [ledger for ledger in ledgers if ledger.ledger_id not in info.puzzling]
 
