@@ -12,12 +12,14 @@ from uuid import UUID
 
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.names import TopicName
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
 from . import nodes
 from .model import (
     LISTED_WITHIN_S,
     Cluster,
     Copy,
+    Ledger,
     Topic,
     World,
     holder_of_bucket,
@@ -337,10 +339,18 @@ def shadow(world: World, rng: Random) -> None:
         world.write_topic(topic)
 
 
+def _as_closed(ledger: Ledger, world: World) -> DataLedger:
+    last_entry_id = decode_ledger_metadata(ledger.raw).last_entry_id
+    # Who lists one that is open counts its entries.
+    return DataLedger(ledger.ledger_id, 9 if last_entry_id is None else last_entry_id + 1, world.clock.ms)
+
+
 def rescue(world: World, rng: Random) -> None:
     """List what is left of a topic's ledgers under another name, as after an undo of a topic deleted by mistake."""
     # One that another rescue lists is that topic's, whose broker deletes it; one that an undo put back may be listed.
     needed = {ledger_id for ledger_id, _ in world.needed_by_clusters()}
+    # What a topic says is gone is read from its offloaded copy.
+    needed |= {one.ledger_id for topic in world.topics() for one in topic.ledgers if one.offload is not None}
     left = [
         ledger
         for ledger in world.ledgers.values()
@@ -353,7 +363,7 @@ def rescue(world: World, rng: Random) -> None:
     if left and str(name) not in cluster.topics:
         of = rng.choice(left).holder
         chosen = [one for one in left if one.holder == of]
-        ledgers = [DataLedger(one.ledger_id, 9, world.clock.ms) for one in sorted(chosen, key=lambda x: x.ledger_id)]
+        ledgers = [_as_closed(one, world) for one in sorted(chosen, key=lambda one: one.ledger_id)]
         topic = cluster.topics[str(name)] = Topic(name, cluster.root, ledgers)
         world.write_topic(topic)
 
