@@ -14,6 +14,7 @@ from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
 from bookwarden.clusters.pulsar.references.pieces import PieceOfNodes, ReferencePieces
 from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.roots.proof import judged
 from bookwarden.clusters.pulsar.roots.sample import sample_root
 from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, LedgerComponent, PlaceKind
@@ -34,7 +35,6 @@ from bookwarden.orphans.guards import GuardLimits, cutoff_of
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, FileDigest, PlanCounts, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.wiring.roots import judged
 
 from .nodes import LEDGERS_ROOT
 

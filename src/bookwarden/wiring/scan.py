@@ -33,7 +33,7 @@ from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
-from bookwarden.wiring.roots import require_all_roots
+from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
 
@@ -123,7 +123,7 @@ class ScanContext(Resources):
 
         Returns what is to be told of other roots all the same; StoreError where an ensemble does not answer.
         """
-        return require_all_roots(self._source, self.metadata)
+        return roots_proof_of(self._source, self.metadata).require_all_roots()
 
     def clocks(self) -> dict[str, int]:
         """Ask others for the time, in milliseconds since the epoch; a scan of a snapshot asks nobody.
@@ -218,7 +218,7 @@ class OrphanApplyContext(Resources):
 
     def require_all_roots(self) -> list[str]:
         """Do as ScanContext does: another cluster may have come since the scan."""
-        return require_all_roots(self._settings, self._metadata)
+        return roots_proof_of(self._settings, self._metadata).require_all_roots()
 
     def identity(self) -> ClusterIdentity:
         """Read which cluster it is now."""

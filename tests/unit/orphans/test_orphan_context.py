@@ -11,6 +11,7 @@ import pytest
 
 import bookwarden.wiring.deletion
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.pulsar.roots.proof import RootsProof
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
@@ -32,7 +33,7 @@ HOLDER = ManagedLedgerHolder("t/n/persistent/a")
 @pytest.fixture(autouse=True)
 def _no_other_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the look at other roots, which ends with closing the one store that this process has of its name."""
-    monkeypatch.setattr("bookwarden.wiring.scan.require_all_roots", lambda *_: [])
+    monkeypatch.setattr(RootsProof, "require_all_roots", lambda _: [])
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.sweep.supervisor import Patience
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.roots import require_all_roots, require_roots_of_bookkeeper
+from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.scan import ScanContext
 from servers.population import Population
 
@@ -80,7 +80,7 @@ def ensembles(monkeypatch: pytest.MonkeyPatch) -> Ensembles:
 def look(*urls: str, **others: str) -> list[str]:
     settings = load_settings(overrides={"metadata_store.urls": str(list(urls)), **others})
     with MetadataContext(settings) as metadata:
-        return require_all_roots(settings, metadata)
+        return roots_proof_of(settings, metadata).require_all_roots()
 
 
 def shared(ensembles: Ensembles, ours: str = "zk:a:1/blue", theirs: str = "zk:a:1/green", books: str = "") -> None:
@@ -201,7 +201,8 @@ def test_a_sweep_proves_that_its_roots_belong_to_its_bookkeeper(ensembles: Ensem
     books.ledger(50, TOPIC)
     ensembles.population("zk:a:1/blue").names(TOPIC, [5, 50])
     with MetadataContext(load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']", **elsewhere})) as metadata:
-        require_roots_of_bookkeeper(load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"}), metadata)
+        settings = load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"})
+        roots_proof_of(settings, metadata).require_roots_of_bookkeeper()
 
 
 def test_a_new_cluster_without_ledgers_may_be_swept(ensembles: Ensembles) -> None:
@@ -257,7 +258,7 @@ def test_another_pulsar_that_comes_later_stops_the_sweep(ensembles: Ensembles) -
                 raise StoreUnavailableError("away")
             if looks == 3:
                 shared(ensembles)
-            require_all_roots(settings, metadata)
+            roots_proof_of(settings, metadata).require_all_roots()
 
         with pytest.raises(RefusedError, match="zk:a:1/green"), looked_at_again(look, stopped.set, 0.001):
             assert stopped.wait(60)

@@ -26,7 +26,7 @@ from bookwarden.pipelines.sweep.task_beats import figures_of
 from bookwarden.signals import at_signals
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import backlog_of, in_flight_of
-from bookwarden.wiring.roots import require_all_roots
+from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
 _INFLIGHT_SECONDS = 15.0
@@ -90,7 +90,7 @@ def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContex
                 supervisor.run()
             else:
                 prove_roots(settings, metadata, patience, supervisor.wait)
-                with looked_at_again(lambda: require_all_roots(settings, metadata), supervisor.stop):
+                with looked_at_again(roots_proof_of(settings, metadata).require_all_roots, supervisor.stop):
                     supervisor.run()
     finally:
         unless_gone(lambda: spark.streams.removeListener(pulse))

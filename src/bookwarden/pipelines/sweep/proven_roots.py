@@ -15,7 +15,7 @@ from bookwarden.config import Settings
 from bookwarden.errors import RefusedError, StoreError, StoreUnavailableError
 from bookwarden.pipelines.sweep.supervisor import Patience
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.roots import require_all_roots, require_roots_of_bookkeeper
+from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_SECONDS: Final = 300.0
@@ -31,11 +31,11 @@ def prove_roots(
     A store that does not answer is asked again, as often and with the same pauses as a query that fails is started
     again; then its StoreUnavailableError is raised. All other errors are raised at once.
     """
-    delay = patience.backoff
+    proof, delay = roots_proof_of(settings, metadata), patience.backoff
     for failures in range(1, patience.max_failures + 1):
         try:
-            require_roots_of_bookkeeper(settings, metadata)
-            for note in require_all_roots(settings, metadata):
+            proof.require_roots_of_bookkeeper()
+            for note in proof.require_all_roots():
                 logger.warning("%s", note)
         except StoreUnavailableError as error:
             if failures == patience.max_failures:
@@ -54,8 +54,8 @@ def looked_at_again(
 ) -> Iterator[None]:
     """Look again for other Pulsars, every so many seconds while the block runs.
 
-    Once `look` refuses, as `require_all_roots` does, `stop` is called, which should end the block; behind it the
-    RefusedError is raised. A store that does not answer is asked again the next time.
+    Once `look` refuses, as `RootsProof.require_all_roots` does, `stop` is called, which should end the block; behind
+    it the RefusedError is raised. A store that does not answer is asked again the next time.
     """
     ended = threading.Event()
     refused: list[RefusedError] = []

@@ -1,0 +1,174 @@
+"""Proof that the configured metadata roots are all that share their BookKeeper, and that they do share it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace
+from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
+from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, ReadsLedgers, look_up, shared_ledger
+from bookwarden.errors import ConfigError, RefusedError, StoreAccessError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import split_chroot, with_chroot
+
+_LOG = logging.getLogger(__name__)
+
+_UNSEEN = (
+    "a Pulsar cluster that shares this BookKeeper may be there, and what only it names would look like an orphan. Let "
+    "bookwarden read it, name the root in metadata_store.separate_roots if its BookKeeper is another one, or set "
+    "metadata_store.allow_unseen_roots if you know that none is there that shares this BookKeeper"
+)
+
+
+# By fewer nothing is told of a root of which a part is hidden or damaged: that part may be most of it.
+_FEW: Final = 10
+
+
+class _Ensemble(NamedTuple):
+    """An ensemble, and the chroots on it that the settings name."""
+
+    url: str
+    configured: frozenset[str]
+    separate: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RootsProof:
+    """The roots that the settings name, opened, and what else may be on their ensembles.
+
+    ``open_store`` opens the store of a URL that is none of ``stores``. ``separate`` are the URLs of roots whose
+    BookKeeper is another one. With ``allow_unseen`` what may not be looked at is no refusal.
+    """
+
+    stores: Mapping[str, MetadataStore]
+    catalog: ReadsLedgers
+    place: BookKeeperPlace
+    open_store: Callable[[str], MetadataStore]
+    separate: Sequence[str] = ()
+    allow_unseen: bool = False
+
+    def require_all_roots(self) -> list[str]:
+        """Raise RefusedError where a root that the settings do not name shares their BookKeeper, or may.
+
+        Only ensembles of the settings can be looked at. Returns what is to be told all the same: roots that do not
+        share it, and what an operator should look at. StoreError where one does not answer.
+        """
+        notes: list[str] = []
+        for ensemble in self._ensembles():
+            with closing(self.open_store(ensemble.url)) as store:
+                roots = _roots_seen(ensemble, store, notes, allowed=self.allow_unseen)
+            for chroot in roots:
+                if chroot in ensemble.configured:
+                    continue
+                url = with_chroot(ensemble.url, chroot)
+                if chroot in ensemble.separate:
+                    notes.append(f"{url} has a BookKeeper of its own, as metadata_store.separate_roots says")
+                    continue
+                with closing(self.open_store(url)) as root:
+                    notes.append(self._told_of(url, root))
+        return [*notes, *self._clusters_told_of()]
+
+    def require_roots_of_bookkeeper(self) -> None:
+        """Raise ConfigError where a root names ledgers, and none of those looked up is in the BookKeeper.
+
+        StoreError where a root, or BookKeeper's store, does not answer.
+        """
+        for url, store in self.stores.items():
+            sample = sample_root(store).ledgers
+            looked_up = look_up(sample, self.catalog)
+            closed = [named for named in sample if named.entries]
+            if closed and not looked_up.found and not looked_up.unreadable:
+                raise ConfigError(
+                    f"none of {looked_up.ledgers:,} ledgers that {url} names is in the BookKeeper at {self.place.url}, "
+                    f"{self.place.ledgers_root}, such as {_told(closed[0])}: they do not belong together. Check "
+                    "metadata_store.urls, bookkeeper_url and ledgers_root; take a root that is no longer in use out of "
+                    "urls"
+                )
+            _LOG.info("%d of %d ledgers that %s names were found", len(looked_up.found), looked_up.ledgers, url)
+
+    def _ensembles(self) -> Iterator[_Ensemble]:
+        urls = [split_chroot(url) for url in self.stores]
+        separate = [split_chroot(url) for url in self.separate]
+        for ensemble in dict.fromkeys([*(url for url, _ in urls), split_chroot(self.place.url)[0]]):
+            yield _Ensemble(ensemble, _chroots(urls, ensemble), _chroots(separate, ensemble))
+
+    def _told_of(self, url: str, root: MetadataStore) -> str:
+        """Describe a root that the settings do not name; RefusedError where it shares the BookKeeper, or may."""
+        try:
+            sample = sample_root(root)
+        except StoreAccessError as error:
+            if self.allow_unseen:
+                return f"{url} may not be read ({error})"
+            raise RefusedError(f"{url} has managed ledgers, and may not be read ({error}): {_UNSEEN}") from error
+        return judged(url, sample, self.catalog, self.stores, allowed=self.allow_unseen)
+
+    def _clusters_told_of(self) -> Iterator[str]:
+        """Yield a warning where the roots know more clusters than there are roots: some are for geo-replication."""
+        stores = self.stores.values()
+        names = sorted({name for store in stores for name in store.children_of("/admin/clusters")} - {"global"})
+        if len(names) > len({split_chroot(url) for url in self.stores}):
+            yield (
+                f"metadata_store.urls has {len(self.stores)} roots, and these know the clusters {', '.join(names)}: "
+                "check that none of the others uses this BookKeeper"
+            )
+
+
+def _chroots(urls: list[tuple[str, str]], ensemble: str) -> frozenset[str]:
+    return frozenset(chroot for url, chroot in urls if url == ensemble)
+
+
+def _roots_seen(ensemble: _Ensemble, store: MetadataStore, notes: list[str], *, allowed: bool) -> list[str]:
+    hidden: list[str] = []
+
+    def refused(path: str, error: StoreAccessError) -> None:
+        if path not in ensemble.configured | ensemble.separate:
+            hidden.append(f"{path} on {ensemble.url} may not be looked at ({error})")
+
+    roots = roots_on(store, refused)
+    if hidden and not allowed:
+        raise RefusedError(f"{hidden[0]}: {_UNSEEN}")
+    notes += hidden
+    return roots
+
+
+def judged(
+    url: str, sample: RootSample, catalog: ReadsLedgers, ours: Mapping[str, MetadataStore], *, allowed: bool
+) -> str:
+    """Describe the root of which this is a sample; RefusedError where it shares the BookKeeper, or may."""
+    looked_up, evidence = shared_ledger(sample.ledgers, catalog, ours)
+    if evidence is not None:
+        raise RefusedError(
+            f"{url} is the metadata root of a Pulsar cluster that shares this BookKeeper, and metadata_store.urls does "
+            f"not name it: {_told(evidence)}, which it names, is in this BookKeeper and is that holder's. Add the root "
+            "there, since what only it names would look like an orphan; or, if its BookKeeper is another one, "
+            "to metadata_store.separate_roots"
+        )
+    unknown = _unknown(looked_up, sample)
+    if unknown and not allowed:
+        raise RefusedError(f"{url} has managed ledgers, and {unknown}: {_UNSEEN}")
+    if not looked_up.ledgers:
+        return f"{url} has managed ledgers, and {unknown or 'names no ledger'}; metadata_store.urls does not name it"
+    return (
+        f"{url} is another metadata root: {looked_up.ledgers:,} ledgers that it names were looked up, and none is in "
+        "this BookKeeper that the roots in metadata_store.urls do not name"
+    )
+
+
+def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
+    """Explain why nothing can be concluded of a root; "" where something can."""
+    if not looked_up.ledgers and not sample.whole:
+        return "it could not be seen whether it names ledgers"
+    if looked_up.ledgers < _FEW and not sample.whole:
+        return f"not all of it could be read; {looked_up.ledgers} ledgers, which were looked up, are too few to tell"
+    if looked_up.ledgers and len(looked_up.unreadable) == looked_up.ledgers:
+        return f"the metadata of all ledgers that were looked up is unreadable, such as of {_told(sample.ledgers[0])}"
+    return ""
+
+
+def _told(named: NamedLedger) -> str:
+    return f"ledger {named.ledger_id} of {named.holder}"
