@@ -11,7 +11,7 @@ import click
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted, moment
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.deletion.journal.reading import JournalDamage, Selection, summarize_runs
+from bookwarden.deletion.journal.reading import JournalDamage, SelectedDeletions, Selection, summarize_runs
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import BookwardenError, NotFoundError
 from bookwarden.wiring.deletion import UndoContext
@@ -75,7 +75,7 @@ def undo(
         return
     damage: dict[JournalDamage, None] = {}
     with UndoContext(invocation.settings, discard_partial=discard_partial, damaged=damage.setdefault) as context:
-        deletions = context.select(selection)
+        deletions = SelectedDeletions(context.journal, selection)
         if not len(deletions):
             raise NotFoundError(_not_found(invocation, damage))
         if not dry_run:

@@ -14,7 +14,7 @@ from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings
-from bookwarden.deletion.journal.reading import Selection
+from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
 from bookwarden.deletion.phase_one.operation import Plan
 from bookwarden.demo import topics
 from bookwarden.demo.census import CountedLedger, Places, take_census
@@ -208,7 +208,7 @@ class Story:
         chosen = frozenset(number for number, fate in self._fates.items() if fate.undone)
         self._say(f"undo: ledger {', '.join(map(str, chosen))} is put back by the journal")
         with UndoContext(self._settings) as context:
-            for rows in context.undo.run(context.select(Selection(ledger_ids=chosen))):
+            for rows in context.undo.run(SelectedDeletions(context.journal, Selection(ledger_ids=chosen))):
                 self._undone |= {row.ledger_id: row.outcome.value for row in rows}
 
     def _collect_garbage(self, places: Places, census: Sequence[CountedLedger]) -> None:

@@ -17,8 +17,6 @@ from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.deletion.journal.reading import (
     JournalDamage,
-    SelectedDeletions,
-    Selection,
 )
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one.removal import Removal
@@ -87,7 +85,7 @@ class UndoContext(Resources):
         super().__init__()
         self.name = time.strftime("undo-%Y%m%dT%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8]
         with self._closed_on_error():
-            self._reader = self._keep(journal_reader_of(settings, damaged))
+            self.journal = self._keep(journal_reader_of(settings, damaged))
             metadata = self._keep(MetadataContext(settings))
             self.undo = Undo(
                 metadata.catalog,
@@ -99,10 +97,6 @@ class UndoContext(Resources):
                 undone=metadata.undone,
                 discard_partial=discard_partial,
             )
-
-    def select(self, selection: Selection) -> SelectedDeletions:
-        """Find deletions in the journal; StoreError if it cannot be read."""
-        return SelectedDeletions(self._reader, selection)
 
 
 class SweepContext(Resources):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from bookwarden.config import Settings
@@ -14,7 +14,6 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
-from bookwarden.migration.comparison.findings import DifferenceSink, VersionRule
 from bookwarden.migration.comparison.stores import ZOOKEEPERS_OWN, Comparison
 from bookwarden.resources import Resources
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
@@ -69,38 +68,18 @@ class VerificationContext(Resources):
         super().__init__()
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
-            self._source = self._open(settings, self.source_url, max_reads_per_second)
-            self.flag = read_flag(self._source)
+            read = self._open(settings, self.source_url, max_reads_per_second)
+            #: That of the source.
+            flag = self.flag = read_flag(read)
+            #: When the target was put in the source's place, in ms by the source's clock; None if it was not.
+            self.switched_ms = flag.changed_ms if flag is not None and flag.is_completed else None
             self.target_url = target or _target_of(self.flag, self.source_url)
             if split_chroot(self.source_url) == split_chroot(self.target_url):
                 raise ConfigError(f"{self.target_url} would be compared with itself: name two stores")
-            self._target = self._open(settings, self.target_url, max_reads_per_second)
-
-    @property
-    def switched_ms(self) -> int | None:
-        """When the target was put in the source's place, by the source's clock; None if it was not."""
-        return self.flag.changed_ms if self.flag is not None and self.flag.is_completed else None
-
-    def comparison(
-        self,
-        *,
-        versions: VersionRule,
-        switched_ms: int | None,
-        keep: int = 0,
-        sink: DifferenceSink = lambda _: None,
-        progress: Callable[[int], object] = lambda _: None,
-    ) -> Comparison:
-        """Return what compares both stores, of what a copy has; reads only."""
-        return Comparison(
-            self._source,
-            self._target,
-            passed_over=(ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH)),
-            switched_ms=switched_ms,
-            versions=versions,
-            keep=keep,
-            sink=sink,
-            progress=progress,
-        )
+            copied = self._open(settings, self.target_url, max_reads_per_second)
+            passed_over = (ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH))
+            #: Makes what compares both stores, of what a copy has.
+            self.comparison = partial(Comparison, read, copied, passed_over=passed_over)
 
     def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
         return throttled(self._keep(open_single_store(settings, url)), max_reads_per_second)

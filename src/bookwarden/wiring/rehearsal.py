@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 
 from bookwarden.config import Settings
 from bookwarden.errors import ConfigError, RefusedError
@@ -11,9 +10,8 @@ from bookwarden.metastore.following.flag import MigrationState, read_flag
 from bookwarden.metastore.interface import ScratchStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import TimedStore, throttled
-from bookwarden.migration.rehearsal.marker import Hold, LeaseTimes
-from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport
-from bookwarden.migration.rehearsal.scratch import claim, clean, clean_own
+from bookwarden.migration.rehearsal.marker import LeaseTimes
+from bookwarden.migration.rehearsal.operation import Rehearsal
 from bookwarden.resources import Resources
 from bookwarden.wiring.migration import former_store
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
@@ -39,47 +37,26 @@ class RehearsalContext(Resources):
         times: LeaseTimes | None = None,
     ) -> None:
         super().__init__()
-        self._times = times or LeaseTimes()
-        self._limited = max_reads_per_second is not None
+        self.times = times or LeaseTimes()
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
             self.target_url = target
             _require_other(settings, self.source_url, target)
-            self._timed = TimedStore(self._keep(open_single_store(settings, self.source_url)))
-            _require_idle(read_flag(self._timed), self.source_url, target)
-            self._source = throttled(self._timed, max_reads_per_second)
+            timed = TimedStore(self._keep(open_single_store(settings, self.source_url)))
+            _require_idle(read_flag(timed), self.source_url, target)
             scratch = self._keep(open_single_store(settings, target))
             if not isinstance(scratch, ScratchStore):
                 raise ConfigError(f"{type(scratch).__name__} takes no copy")
-            self._scratch = scratch
-            self._compared = throttled(scratch, max_reads_per_second)
-
-    def clean(self, say: Callable[[str], object]) -> int:
-        """Remove what an earlier rehearsal left in the target; return how many nodes."""
-        return clean(self._scratch, self._times, say)
-
-    @contextmanager
-    def claimed(self) -> Iterator[Hold]:
-        """Hold the target for the block; RefusedError if it is not empty."""
-        with claim(self._scratch, self._times) as hold:
-            yield hold
-
-    def rehearse(self, hold: Hold, *, keep: int, progress: Callable[[int], object]) -> RehearsalReport:
-        """Copy the source into the target that is held, and compare; the source is only read."""
-        return Rehearsal(
-            self._source,
-            self._scratch,
-            self._compared,
-            hold,
-            reading_s=lambda: self._timed.reading_s,
-            limited=self._limited,
-            keep=keep,
-            progress=progress,
-        ).run()
-
-    def clean_own(self, hold: Hold) -> int:
-        """Remove what was copied while the target was held, and its marker; return how many nodes."""
-        return clean_own(self._scratch, hold, self._times)
+            self.scratch = scratch
+            #: Makes the one copy and comparison, from a hold of the scratch namespace on.
+            self.rehearsal = partial(
+                Rehearsal,
+                throttled(timed, max_reads_per_second),
+                scratch,
+                throttled(scratch, max_reads_per_second),
+                reading_s=lambda: timed.reading_s,
+                limited=max_reads_per_second is not None,
+            )
 
 
 def _require_other(settings: Settings, source: str, target: str) -> None:

@@ -18,6 +18,8 @@ from bookwarden.migration.rehearsal.operation import (
     PROPOSED_SECONDS,
     RehearsalReport,
 )
+from bookwarden.migration.rehearsal.scratch import claim, clean_own
+from bookwarden.migration.rehearsal.scratch import clean as clean_up
 from bookwarden.wiring.rehearsal import RehearsalContext
 
 _MEGABYTE: Final = 1_000_000
@@ -56,15 +58,15 @@ def rehearse(
     use is only read. Ends with 0 where a migration would end well, and with 22 where it would not.
     """
     with RehearsalContext(invocation.settings, target=target, source=source, max_reads_per_second=limit) as context:
-        left = context.clean(invocation.say) if clean or only_clean else 0
+        left = clean_up(context.scratch, context.times, invocation.say) if clean or only_clean else 0
         if only_clean:
             data = {"target": context.target_url, "removed": left}
             invocation.write(Document(data, (Note(f"{counted(left, 'node')} removed from {context.target_url}."),)))
             return
-        with context.claimed() as hold:
+        with claim(context.scratch, context.times) as hold:
             with node_progress(invocation, f"copying {context.source_url} to {context.target_url}", "read") as tell:
-                report = context.rehearse(hold, keep=show, progress=tell)
-            removed = context.clean_own(hold) if clean else None
+                report = context.rehearsal(hold, keep=show, progress=tell).run()
+            removed = clean_own(context.scratch, hold, context.times) if clean else None
     invocation.write(_describe(context, report, removed, show))
     click.get_current_context().exit(0 if report.is_good else DIFFERENCES_FOUND)
 
