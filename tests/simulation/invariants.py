@@ -55,13 +55,16 @@ def every_leak_is_told(world: World, topics: Topics, scan: Scan | None, applied:
     if scan is None:
         return
     marked = {_id(message.received()) for message in (*topics.letters, *topics.waiting)}
+    listed = {one.ledger_id for topic in world.topics() for one in topic.ledgers}
     for ledger in leaks(world):
         if world.nodes.has(ledger_path(UNDONE_ROOT, ledger.ledger_id)):
             # An undo that was killed leaves the record that keeps a ledger; each mark is told so.
             continue
         found = scan.classes.get(ledger.ledger_id)
-        if ledger.ledger_id in world.again and found is not None and found.ledger_class is LedgerClass.REFERENCED:
-            # A node names the former ledger of this id, such as one of which only the offloaded copy is left.
+        is_named = found is not None and found.ledger_class is LedgerClass.REFERENCED
+        if ledger.ledger_id in world.again and (is_named or ledger.ledger_id in listed):
+            # A node names the former ledger of this id, such as one of which only the offloaded copy is left; where it
+            # is another topic's, the sweep tells so.
             continue
         if found is None or found.ledger_class is LedgerClass.REFERENCED:
             kind = "not listed" if found is None else found.ledger_class.value
