@@ -54,7 +54,8 @@ UNUSED = 1_900_000_000
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """A cluster of this module's own: its delayed messages are kept in buckets, and its bookie is paused."""
-    options = ClusterOptions(max_entries_per_ledger=10, broker_settings=BUCKETS)
+    # A bookie that is paused for longer than its session lives registers and leaves ever after, and takes no ledger.
+    options = ClusterOptions(max_entries_per_ledger=10, session_seconds=60, broker_settings=BUCKETS)
     with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as made:
         yield made
 

@@ -2,7 +2,8 @@
 
 A list that lost its first ledgers is what a trim leaves, a cursor that names another ledger is one that was switched,
 and a cursor's ledger whose metadata says another cursor's is that one's to whoever marks it by its id: no reader can
-see that these are wrong, so no such damage is done.
+see that these are wrong, so no such damage is done. Nor does a list lose a ledger that was another topic's before:
+nothing tells then that it was ever listed here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def damage_topic(world: World, rng: Random, kinds: tuple[str, ...]) -> None:
     value = nodes.managed_ledger(topic.ledgers, topic.properties)
     others = [nodes.cursor_node(cursor) for cursor in topic.cursors.values()] or [b"\x08\x05"]
     bad = nodes.damaged(rng.choice(kinds), value, rng.choice(others), rng)
-    if bad != value and _shows(topic, bad):
+    if bad != value and _shows(world, topic, bad):
         topic.damaged = True
         world.nodes.write(topic.path, bad)
 
@@ -96,7 +97,7 @@ def _has_damaged_ledger(world: World, topic: Topic) -> bool:
     return any(ledger is not None and ledger.damaged for ledger in ledgers)
 
 
-def _shows(topic: Topic, value: bytes) -> bool:
+def _shows(world: World, topic: Topic, value: bytes) -> bool:
     """Whether a reader can see that the list is not the broker's, or loses nothing by it."""
     try:
         node = managed_ledger_pb2.ManagedLedgerInfo.FromString(value)
@@ -111,6 +112,8 @@ def _shows(topic: Topic, value: bytes) -> bool:
         # A shadow's ledgers are held against its source's list, not its own.
         return False
     lost = [ledger for ledger in topic.ledgers if ledger.ledger_id not in ids]
+    if any(one.ledger_id in world.ledgers and world.ledgers[one.ledger_id].holder != topic.holder for one in lost):
+        return False
     return all(ledger.ledger_id > min(ids) and ledger.entries and ledger.closed_ms for ledger in lost)
 
 
