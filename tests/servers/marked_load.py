@@ -68,14 +68,9 @@ class Load:
         thread.start()
         return thread
 
-    def mark(self, ledgers: Sequence[int], *, of_loaded_topics: bool = False) -> None:
-        """Mark some ledgers at once.
-
-        A broker that loaded the topics since gave them ledgers with smaller ids, so that those of the load lie inside
-        their lists: ``of_loaded_topics`` waives that.
-        """
-        marks = self._marks_of(ledgers)
-        self.site.mark(*(waive_the_list(marks) if of_loaded_topics else marks))
+    def mark(self, ledgers: Sequence[int]) -> None:
+        """Mark some ledgers at once."""
+        self.site.mark(*self._marks_of(ledgers))
         self.confirmed |= set(ledgers)
         if self.confirmed == set(self.ids):
             self.ended.set()
@@ -92,12 +87,13 @@ class Load:
         self.ended.set()
 
     def _marks_of(self, ledgers: Sequence[int]) -> list[PendingDeletion]:
-        return [
+        """Make the marks; they waive what the lists say, since a broker that loads the topics adds smaller ids."""
+        return waive_the_list(
             PendingDeletion(
                 self.holders[ledger].name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger, marked_at=1
             )
             for ledger in ledgers
-        ]
+        )
 
     def _send_some(self, ledgers: Sequence[int]) -> list[int]:
         marks, settings = self._marks_of(ledgers), self.site.settings

@@ -291,7 +291,7 @@ def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     migration.empty_target()
     cluster.oxia.start()
     migration.remove_flag()
-    load.mark(load.ids[FEWER_LEDGERS // 2 :], of_loaded_topics=True)
+    load.mark(load.ids[FEWER_LEDGERS // 2 :])
     deleting(load)
     # The broker loads it now. Behind the move that takes a ledger, whose id may be taken until the counter is ahead.
     assert load.site.backlog_of_dlq() == 0
