@@ -102,3 +102,10 @@ def test_it_is_loaded_at_the_earliest_since_its_owner_started(nodes, since):
     for path, value in nodes.items():
         store.create(path, value, make_parents=True)
     assert BundleOwnership(store).loaded_since(TOPIC) == since
+
+
+def test_a_start_that_lies_after_its_node_was_made_was_told_by_a_clock_that_is_ahead():
+    store = MemoryStore(clock=lambda: 400.0)
+    for path, value in {**ALL, **started("b", 1_000_000)}.items():
+        store.create(path, value, make_parents=True)
+    assert BundleOwnership(store).loaded_since(TOPIC) == 400_000

@@ -39,12 +39,13 @@ class BundleOwnership:
     def loaded_since(self, topic: str) -> int | None:
         """Return since when at the earliest a broker has the topic loaded; None if certainly none has.
 
-        That is when the owner started (ms since 1970, its own clock), 0 where that is not known. The age of an
-        ownership says nothing: a bundle that is split, and a lost session, make it anew while the topic stays loaded.
+        That is when the owner started (ms since 1970), by its own clock or, where that was ahead, when the store made
+        its node; 0 where it is not known. The age of an ownership says nothing: a bundle that is split, and a lost
+        session, make it anew while the topic stays loaded.
         """
         self._store.sync()
         bundles = self._covering_bundles(TopicName.parse(topic))
-        started = [_started(node.value) for node in self._brokers()]
+        started = [_started(node) for node in self._brokers()]
         if not bundles:
             return None if self._broker_that_hides_its_bundles() is None else min((s for _, s in started), default=0)
         owners = {_url(node.value) for _, node in bundles}
@@ -99,16 +100,19 @@ def _url(value: bytes) -> str | None:
     return str(owner["nativeUrl"]) if isinstance(owner, dict) and owner.get("nativeUrl") else None
 
 
-def _started(value: bytes) -> tuple[str | None, int]:
-    """Read a broker's service URL and when it started (LocalBrokerData, BrokerLookupData); 0 if it does not say."""
+def _started(node: Versioned) -> tuple[str | None, int]:
+    """Read a broker's service URL and when it started (LocalBrokerData, BrokerLookupData); 0 if it does not say.
+
+    A node is made when its broker starts, or later: a start after it was told by a clock that was ahead.
+    """
     try:
-        broker = json.loads(value)
+        broker = json.loads(node.value)
     except ValueError:
         return None, 0
     if not isinstance(broker, dict) or not isinstance(broker.get("startTimestamp"), int):
         return None, 0
     url = broker.get("pulsarServiceUrl")
-    return url if isinstance(url, str) else None, broker["startTimestamp"]
+    return url if isinstance(url, str) else None, min(broker["startTimestamp"], node.created_ms)
 
 
 def _announces_bundles(value: bytes) -> bool:
