@@ -7,6 +7,7 @@ from bookwarden.clusters.bookkeeper.undone import UNDONE_ROOT
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.classes import PLANNED, Cause, LedgerClass
+from bookwarden.orphans.plan import Candidate
 
 from .channel import Topics
 from .model import Ledger, World
@@ -41,10 +42,18 @@ def nothing_needed_is_planned(world: World, scan: Scan) -> None:
         unseen |= topic.in_memory | {topic.compacting}
     # A compaction that ended since it was listed; only a longer one than any is planned.
     unseen |= {one.ledger_id for one in scan.candidates if one.state == "OPEN" and one.holder.startswith("compacted:")}
-    planned = {one.ledger_id for one in scan.candidates if one.cause != Cause.OFFLOADED.value} - unseen
+    planned = {
+        one.ledger_id for one in scan.candidates if one.cause != Cause.OFFLOADED.value and _is_as_listed(world, one)
+    } - unseen
     for ledger_id, reason in world.needed():
         if ledger_id in planned:
             raise Violation("planned", f"ledger {ledger_id} is a candidate of {scan.plan.plan_id}, and {reason}")
+
+
+def _is_as_listed(world: World, one: Candidate) -> bool:
+    """Say whether it is still the ledger that was listed, and no other that got its id during the scan."""
+    node = world.nodes.get(one.path)
+    return node is None or node.created_ms == one.created_ms
 
 
 def every_leak_is_told(world: World, topics: Topics, scan: Scan | None, applied: ApplyResult | None) -> None:
