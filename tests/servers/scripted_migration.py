@@ -98,6 +98,9 @@ class Session(ConditionalStore):
     def list_children(self, path: str) -> list[str]:
         return self._nodes().list_children(path)
 
+    def next_number(self, path: str) -> int:
+        return self._nodes().next_number(path)
+
     def sync(self) -> None:
         self._nodes()
 

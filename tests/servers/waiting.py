@@ -9,8 +9,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], timeout: float = 30.0) -> T:
-    """Call until the result is true and return it; fail after ``timeout`` seconds."""
+def eventually(condition: Callable[[], T], timeout: float = 30.0, pause: float = 0.02) -> T:
+    """Call until the result is true and return it; fail after ``timeout`` seconds. ``pause`` is that between calls."""
     end = time.monotonic() + timeout
     while True:
         value = condition()
@@ -18,4 +18,4 @@ def eventually(condition: Callable[[], T], timeout: float = 30.0) -> T:
             return value
         if time.monotonic() > end:
             raise AssertionError(f"not within {timeout:g} s: {getattr(condition, '__name__', condition)} is {value!r}")
-        time.sleep(0.02)
+        time.sleep(pause)

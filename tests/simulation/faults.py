@@ -57,7 +57,7 @@ class Nodes(MemoryStore):
 
     def items(self) -> list[tuple[str, Versioned]]:
         """Return all nodes, by path."""
-        return sorted(self._nodes.items())
+        return list(self._nodes.items())
 
     def number(self, path: str, following: int) -> None:
         """Set which number the next sequential node directly below gets."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from random import Random
 
@@ -12,6 +11,7 @@ from bookwarden.metastore.following.readings import COORDINATOR_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from servers import scripted_migration
+from servers.waiting import eventually
 
 from .faults import Nodes
 from .model import World
@@ -92,27 +92,13 @@ class Move:
             raise Violation("unsaved", f"{min(changed)} was written to a source that was copied already")
 
     def _open(self) -> MigratingStore:
-        made = MigratingStore(_Source(self._source), open_target=self._open_target, times=_TIMES)
+        made = MigratingStore(scripted_migration.Session(self._source), open_target=self._open_target, times=_TIMES)
         self._world.nodes.served_by = made
         made.look()
         return made
 
     def _open_target(self, _url: str) -> MetadataStore:
-        return _Target(self._world.nodes)
-
-
-class _Source(scripted_migration.Session):
-    """A session of the source, which tells how it numbers nodes."""
-
-    def next_number(self, path: str) -> int:
-        return self._nodes().next_number(path)
-
-
-class _Target(scripted_migration.OpenedTarget):
-    """A session of the target, which tells how it numbers nodes."""
-
-    def next_number(self, path: str) -> int:
-        return self._nodes().next_number(path)
+        return scripted_migration.OpenedTarget(self._world.nodes)
 
 
 def _contents(nodes: MetadataStore | None) -> dict[str, tuple[bytes, int]]:
@@ -121,9 +107,7 @@ def _contents(nodes: MetadataStore | None) -> dict[str, tuple[bytes, int]]:
 
 
 def _await(reached: Callable[[], bool], phase: str) -> None:
-    waited, end = 0.0, threading.Event()
-    while not reached():
-        if waited > _PATIENCE_S:
-            raise Violation("stuck", f"the process does not come to rest in phase {phase}")
-        end.wait(0.001)
-        waited += 0.001
+    try:
+        eventually(reached, _PATIENCE_S, pause=0.001)
+    except AssertionError as error:
+        raise Violation("stuck", f"the process does not come to rest in phase {phase}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
@@ -28,9 +27,6 @@ from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
-
-if TYPE_CHECKING:
-    pass
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.offload import offload_stores_of

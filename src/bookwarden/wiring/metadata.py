@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
@@ -23,9 +22,6 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
-
-if TYPE_CHECKING:
-    pass
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.config import OffloadStoreSettings, Settings
-
-if TYPE_CHECKING:
-    pass
 
 
 def offload_stores_of(settings: Settings) -> OffloadStores:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
@@ -20,9 +19,6 @@ from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
 from bookwarden.ledgers.received import ReceivedMark, believed_properties
 from bookwarden.wire.avro import registry_schema
-
-if TYPE_CHECKING:
-    pass
 
 
 def connection_of(settings: Settings) -> PulsarConnection:

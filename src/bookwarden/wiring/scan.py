@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Protocol
 
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
@@ -13,7 +12,6 @@ from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSende
 from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
 from bookwarden.clusters.pulsar.references.check import still_named
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.config import Settings
 from bookwarden.deletion.phase_one.mark import Marker
@@ -132,8 +130,7 @@ class ScanContext(Resources):
         """
         if self._snapshot is not None:
             return {}
-        with closing(PulsarAdmin(connection_of(self._settings))) as admin:
-            return {"the broker": broker_clock(admin)}
+        return {"the broker": broker_clock(self.metadata.admin)}
 
     def tenants(self) -> frozenset[str]:
         """List the tenants that have policies in any metadata root."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
@@ -13,9 +13,6 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store, scheme_of
 from bookwarden.metastore.wrappers import WriteProtectedStore
 from bookwarden.metastore.write_conditions import ConditionalStore
-
-if TYPE_CHECKING:
-    pass
 
 
 def open_metadata_store(
