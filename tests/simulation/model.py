@@ -333,8 +333,9 @@ class World:
         for topic in self.topics():
             if topic.damaged:
                 topic.damaged = False
-                if topic.ledgers:
-                    # One that was just made is as the broker left it: only a cursor of it is damaged.
+                if topic.ledgers or not topic.is_own:
+                    # One that was just made is as the broker left it: only a cursor of it is damaged. A shadow's list
+                    # may have become empty meanwhile.
                     self.write_topic(topic)
                 for cursor in topic.cursors.values():
                     self.write_cursor(topic, cursor)
