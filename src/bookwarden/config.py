@@ -48,7 +48,7 @@ class OAuth2Settings(_Section):
 
 
 class PulsarSettings(_Section):
-    """Where the Pulsar cluster is and how we authenticate to it."""
+    """Addresses of the Pulsar cluster, and how we authenticate to it."""
 
     service_url: str = "pulsar://127.0.0.1:6650"
     admin_url: str = "http://127.0.0.1:8080"
@@ -123,7 +123,7 @@ _BEFORE_A_MIGRATION_GOES_ON = {"session_timeout_seconds": 40.0, "migration_drain
 
 
 class BookKeeperSettings(_Section):
-    """How bookies are reached when entries are read; their addresses come from the metadata store."""
+    """Connections to bookies for reading entries; their addresses come from the metadata store."""
 
     tls: bool = False
     tls_trust_certs_file: str | None = None
@@ -302,7 +302,7 @@ class MetricsSettings(_Section):
 
 
 class SparkSettings(_Section):
-    """How the sweep starts Spark when it is not started by spark-submit."""
+    """Spark as the sweep starts it when not started by spark-submit."""
 
     master: str = "local[*]"
     conf: dict[str, str] = Field(default_factory=dict)

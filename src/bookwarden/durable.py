@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync(path: Path | str) -> None:
-    """Wait until what was written to a file, or which names a folder has, is on disk."""
+    """Wait until a file's content, or a folder's list of names, is on disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

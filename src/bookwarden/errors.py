@@ -23,13 +23,13 @@
     │   └── DataGoneError            messages that should still be there were trimmed or skipped
     ├── BookieError              bookies did not give what was asked of them
     │   ├── BookieUnavailableError   too few of them answered to know: try again
-    │   ├── BookieAccessError        they ask for credentials or encryption that we did not bring
-    │   ├── EntryAbsentError         every bookie that should have the entry says that it has not
+    │   ├── BookieAccessError        they ask for credentials or encryption that we do not have
+    │   ├── EntryAbsentError         every bookie that should have the entry says that it does not
     │   └── DigestMismatchError      an entry is not, byte for byte, what was written
     ├── SparkError               a query failed more often than allowed, or cannot start
     │   └── StoppedFailingError      a stop was asked for while its batches failed: messages are left
     ├── ServerError              a server of the development cluster did not start, or did not stop
-    └── MissingExtraError        a library is not installed that an extra of the package brings
+    └── MissingExtraError        a library of one of the package's extras is not installed
 
 Foreign errors are translated at the seam where they arise and chained. Each class carries the process exit
 code that the command line ends with; the table is in docs/cli.md.
@@ -73,11 +73,11 @@ class MalformedMarkError(FormatError):
 
 
 class PoisonedBatchError(FormatError):
-    """More messages of a batch fail, each alone, than can be at fault: the sweep itself is, and nothing is settled."""
+    """So many messages of a batch fail, each alone, that the sweep itself must be at fault; nothing is settled."""
 
 
 class MarkingInterrupted(KeyboardInterrupt):
-    """Ctrl-C while marks were being sent; not below the root, for nobody should take it for a failure and go on.
+    """Ctrl-C while marks were being sent; not a BookwardenError, so that no handler takes it for a failure and goes on.
 
     ``confirmed`` of ``total`` marks were confirmed by then; later ones may be confirmed all the same.
     """
@@ -121,11 +121,11 @@ class StoreAccessError(StoreError):
 
 
 class StoreWedgedError(StoreError):
-    """A server of the metadata store takes no more writes, from nobody, until it is restarted."""
+    """A server of the metadata store accepts no writes from anybody until it is restarted."""
 
 
 class TruncatedListingError(StoreError):
-    """A store gave a part of a listing for the whole: what is not in it may be there all the same."""
+    """A store gave part of a listing for the whole: nodes missing from it may exist all the same."""
 
 
 class PulsarError(BookwardenError):
@@ -145,7 +145,7 @@ class PulsarAccessError(PulsarError):
 
 
 class PulsarConflictError(PulsarError):
-    """What was to be created exists already, or what was to be removed is in use or in another state."""
+    """A conflict: the thing to create exists already, or the one to remove is in use or in another state."""
 
 
 class DataGoneError(PulsarError):
@@ -165,17 +165,17 @@ class BookieUnavailableError(BookieError):
 
 
 class BookieAccessError(BookieError):
-    """The bookies ask for credentials or encryption that we did not bring."""
+    """The bookies ask for credentials or encryption that we do not have."""
 
     exit_code = 9
 
 
 class EntryAbsentError(BookieError):
-    """Every bookie that should have the entry answered that it has not."""
+    """Every bookie that should have the entry answered that it does not."""
 
 
 class DigestMismatchError(BookieError):
-    """An entry, or what a bookie knows of the last one, is not byte for byte what was written."""
+    """An entry, or what a bookie knows of the last one, is not byte for byte as it was written."""
 
 
 class SparkError(BookwardenError):
@@ -197,6 +197,6 @@ class ServerError(BookwardenError):
 
 
 class MissingExtraError(BookwardenError):
-    """A library is not installed that an extra of the package brings; the text says which extra to install."""
+    """A library of one of the package's extras is not installed; the text says which extra to install."""
 
     exit_code = 14

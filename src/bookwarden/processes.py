@@ -26,7 +26,7 @@ class ProcessIdentity:
         return start_of(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal if exactly this process still runs; say whether it was sent."""
+        """Send a signal if exactly this process still runs; return whether it was sent."""
         if not self.is_alive():
             return False
         try:
@@ -43,7 +43,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """List the process and all that descend from it now; the process alone where there is no /proc."""
+    """List the process and its present descendants; only the process where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -56,7 +56,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def process_ids_of() -> str:
-    """Return the space that this process's ids are from, as an opaque text: no other machine or container has it."""
+    """Return the pid namespace of this process as an opaque text that no other machine or container shares."""
     try:
         return f"{socket.gethostname()}:{_boot()}:{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -64,13 +64,13 @@ def process_ids_of() -> str:
 
 
 def described_here() -> dict[str, Any]:
-    """Describe this process as values that JSON knows, for `has_certainly_ended`; others find host and pid in it."""
+    """Describe this process in JSON values, for `has_certainly_ended`; people find its host and pid there."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "pid": pid, "ids": process_ids_of(), "started": start_of(pid)}
 
 
 def has_certainly_ended(described: Mapping[str, Any]) -> bool:
-    """Return whether a described process ended: it ran on this machine, among the processes that are seen from here."""
+    """Return whether a described process ended for certain: only if it ran in this machine's pid namespace."""
     try:
         process = ProcessIdentity(described["pid"], described["started"])
         return bool(described["ids"] == process_ids_of()) and not process.is_alive()

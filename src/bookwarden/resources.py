@@ -1,4 +1,4 @@
-"""Things that are closed together, also when not all of them could be opened."""
+"""Resources closed together, also when some of them could not be opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class Closeable(Protocol):
-    """What holds a connection, a session or a file."""
+    """Holder of a connection, a session or a file."""
 
     def close(self) -> None:
         """Release it."""
@@ -20,7 +20,7 @@ ResourcesT = TypeVar("ResourcesT", bound="Resources")
 
 
 class Resources:
-    """Base of what opens several things: the last one opened is closed first, each whatever the others raise."""
+    """Base of classes that open several things; closes them last opened first, each whatever the others raise."""
 
     def __init__(self) -> None:
         self._opened = ExitStack()

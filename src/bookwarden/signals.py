@@ -1,4 +1,4 @@
-"""Signals that ask this process to end, answered otherwise for the length of a block."""
+"""Handlers of the signals that ask this process to end, for the length of a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def at_signals(
 ) -> Iterator[None]:
     """Call ``act`` at each of these signals in the block; what it raises is raised there.
 
-    Python has signals handled in the main thread only: a block of another leaves them alone.
+    Python handles signals in the main thread only: in any other thread nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

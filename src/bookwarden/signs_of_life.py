@@ -1,4 +1,4 @@
-"""Signs of life of this process: it may go on asking, or was answered; so what is slow is told from what hangs."""
+"""Signs of life of this process, which tell slow from hung: a store may be asked, or a broker answered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 
 class SignsOfLife:
-    """Counts what this process got on with; safe for threads."""
+    """Counter of the steps this process has got on with; safe for threads."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -14,7 +14,7 @@ class SignsOfLife:
 
     @property
     def count(self) -> int:
-        """How many there were; whoever sees another number than before has seen one more, or several."""
+        """The signs given so far: a number that changed means at least one more."""
         return self._last
 
     def give(self) -> None:
@@ -22,5 +22,5 @@ class SignsOfLife:
         self._last = next(self._numbers)
 
 
-# Of this process. Who may go on asking a store, or got an answer of a broker, gives one.
+# Of this process: given whenever a store may be asked on, or a broker answered.
 SIGNS_OF_LIFE = SignsOfLife()

@@ -1,4 +1,4 @@
-"""The language of docstrings: functions begin with a verb of the field, modules with what they hold."""
+"""The language of docstrings: functions begin with a verb, modules and classes with a noun; fields are explained."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ GENERATED = SOURCES / "wire" / "pb"
 # Return, List, Read, Check, Report, Allow say which of these is meant.
 VERBS = re.compile(r"(Say|Name|Give|Tell|Let)\b")
 QUESTIONS = re.compile(r"(What|Which|How|Where|Whether|Who|Whose|When|Why)\b")
+# The rooms whose classes follow the rules for classes; "" is the modules above all rooms.
+ROOMS = {"", "wire"}
 
 
 def docstrings(*kinds: type[ast.Module | ast.FunctionDef]) -> Iterator[tuple[str, str]]:
@@ -33,3 +35,39 @@ def test_modules_begin_with_what_they_hold() -> None:
     found = list(docstrings(ast.Module))
     assert found
     assert [where for where, text in found if QUESTIONS.match(text)] == []
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef, list[str]]]:
+    """Yield each class of the rooms, with where it stands and the lines of its file."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        relative = path.relative_to(SOURCES)
+        if GENERATED not in path.parents and (relative.parts[0] if relative.parts[1:] else "") in ROOMS:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            for node in ast.walk(ast.parse("\n".join(lines))):
+                if isinstance(node, ast.ClassDef):
+                    yield f"{relative}: {node.name}", node, lines
+
+
+def explained(field: ast.AnnAssign, lines: list[str]) -> bool:
+    """Return whether ``#:`` stands on the field's own lines, or in the comment right above them."""
+    above = field.lineno - 2
+    while lines[above].lstrip().startswith("#"):
+        above -= 1
+    return any("#: " in line for line in lines[above + 1 : field.end_lineno])
+
+
+def test_classes_begin_with_what_they_are() -> None:
+    found = list(classes())
+    assert found
+    assert [where for where, node, _ in found if QUESTIONS.match(ast.get_docstring(node) or "")] == []
+
+
+def test_fields_of_larger_classes_are_explained() -> None:
+    found = list(classes())
+    assert found
+    unexplained = []
+    for where, node, lines in found:
+        fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+        if len(fields) >= 6 and not where.startswith("config.py"):
+            unexplained += [f"{where}.{ast.unparse(field.target)}" for field in fields if not explained(field, lines)]
+    assert unexplained == []
