@@ -1,1 +1,1 @@
-"""The orphan scan: which ledgers nobody refers to, a plan of what to delete, and its guards. Pure, or over ports."""
+"""The orphan scan: ledgers without a reference, a plan to delete them, and its guards. Pure, or over ports."""

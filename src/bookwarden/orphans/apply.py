@@ -71,7 +71,7 @@ class Apply(Application[PlanStore, Candidate]):
                 f"ledger {candidate.ledger_id} has no holder that a mark could name: it was not compared"
             )
         mark = mark_of_holder(candidate.ledger_id, owner.holder, run.reason)
-        # What the plan empties was allowed, or it would have been refused; the sweep has the same guard.
+        # Emptying the topic was allowed, or the plan would have been refused; the sweep has the same guard.
         allowed = owner.topic in run.emptied_topics
         return replace(mark, waives=frozenset({Waiver.EMPTIED})) if allowed else mark
 

@@ -1,7 +1,7 @@
 """Apply the offloaded copies of a plan: pending deletions for them, which phase two verifies again.
 
-The guards are those of the ledgers', with the shares counted for each store. Nothing is read of the copies before: the
-sweep asks whether their managed ledger names them, and the copies themselves whose they are.
+The guards are the same as for ledgers, with shares counted per store. The copies are not read before: the sweep checks
+whether their managed ledger names them, and reads from the copies themselves who owns them.
 """
 
 from __future__ import annotations

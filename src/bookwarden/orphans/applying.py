@@ -1,8 +1,7 @@
 """The common part of applying a plan's ledgers and its offloaded copies.
 
-The plan's guards are checked first, and again before each batch. How far a run went is kept after each batch whose
-marks were answered, so a run that was killed goes on where it was; the marks of the batch in between are then sent
-again, which does no harm.
+The plan's guards are checked first, and again before each batch. Progress is saved once the marks of a batch are
+answered, so a killed run continues there; the marks of the batch under way are then sent again, which does no harm.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bookwarden.orphans.ports import ClusterProbe, Plans
 from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
-# After so many batches in a row of which nothing was confirmed, the rest is left for the next run.
+# After so many batches in a row without one confirmed mark, the rest is left for the next run.
 _FRUITLESS_BATCHES = 3
 
 
@@ -36,26 +35,20 @@ class NamedCandidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """What became of a plan's candidates; in a dry run ``marked`` are those that would be.
+    """The outcome of one run over a plan's candidates; the counts and ``left`` add up to ``candidates``."""
 
-    ``earlier`` were done with by earlier runs. ``failed`` were not confirmed, and the next run tries them again;
-    ``dropped`` are not as the plan has them any more, and ``held_back`` have to wait for a later plan: of these the
-    first SHOWN are named, and ``held_back_by`` counts them by reason. ``stopped`` says why the rest was left. The
-    counts and ``left`` add up to ``candidates``.
-    """
-
-    plan_id: str
-    executed: bool
-    candidates: int
-    earlier: int = 0
-    marked: int = 0
-    marked_bytes: int = 0
-    failed: tuple[NamedCandidate, ...] = ()
-    dropped: tuple[NamedCandidate, ...] = ()
-    dropped_total: int = 0
-    held_back: tuple[NamedCandidate, ...] = ()
-    held_back_by: Mapping[str, int] = field(default_factory=dict)
-    stopped: str = ""
+    plan_id: str  #: As in the manifest.
+    executed: bool  #: False for a dry run, in which ``marked`` are those that would be.
+    candidates: int  #: All of the plan: its ledgers, or its offloaded copies.
+    earlier: int = 0  #: Settled by earlier runs.
+    marked: int = 0  #: Candidates whose marks the broker confirmed.
+    marked_bytes: int = 0  #: Logical bytes of the marked.
+    failed: tuple[NamedCandidate, ...] = ()  #: Not confirmed: the next run tries them again.
+    dropped: tuple[NamedCandidate, ...] = ()  #: No longer as the plan has them: the first SHOWN of these.
+    dropped_total: int = 0  #: All of these.
+    held_back: tuple[NamedCandidate, ...] = ()  #: Waiting for a later plan: the first SHOWN of these.
+    held_back_by: Mapping[str, int] = field(default_factory=dict)  #: How many wait, by reason.
+    stopped: str = ""  #: Why the run ended before the last candidate; "" if it did not.
 
     @property
     def held_back_total(self) -> int:
@@ -64,7 +57,7 @@ class ApplyResult:
 
     @property
     def left(self) -> int:
-        """How many candidates were not come to."""
+        """How many candidates this run did not reach."""
         done = self.earlier + self.marked + len(self.failed) + self.dropped_total + self.held_back_total
         return self.candidates - done
 
@@ -76,7 +69,7 @@ class ApplyResult:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """A plan and what keeps it from being applied."""
+    """A plan and the reasons not to apply it."""
 
     plan: PlanManifest
     refusals: tuple[Refusal, ...]
@@ -90,11 +83,11 @@ class Examination:
 
 
 class Planned(Protocol):
-    """What a plan wants deleted: a ledger or a copy. ``order`` grows through the plan."""
+    """A deletion that a plan asks for: of a ledger or of an offloaded copy."""
 
     @property
     def order(self) -> int:
-        """Its place in the plan."""
+        """Its place in the plan; grows from one to the next."""
 
     @property
     def ledger_id(self) -> int:
@@ -110,7 +103,7 @@ PlansT = TypeVar("PlansT", bound=Plans)
 
 
 class PlanRun(Generic[PlannedT]):
-    """What one run has done, and what all runs have; ``hold`` says why a candidate of the ``total`` has to wait."""
+    """Tally of one run, and of all runs with it; ``hold`` returns why one of the ``total`` candidates has to wait."""
 
     def __init__(
         self,
@@ -131,7 +124,7 @@ class PlanRun(Generic[PlannedT]):
         self.failed: list[NamedCandidate] = []
         self.fruitless = 0
         if before.seen_apart_ms != limits.seen_apart_ms:
-            # What was held back, and passed over, may be due by the other limit.
+            # Candidates that were held back may be due under the new limit.
             before = ApplyProgress(plan.plan_id, seen_apart_ms=limits.seen_apart_ms)
         self._before = before
         self._open = set(before.failed)
@@ -142,7 +135,7 @@ class PlanRun(Generic[PlannedT]):
         self._held_back_by: Counter[str] = Counter()
 
     def due(self, candidates: Sequence[PlannedT]) -> list[PlannedT]:
-        """Choose those that are to be marked in this run."""
+        """Choose the candidates to mark in this run."""
         found = []
         for candidate in candidates:
             reason = self._hold(candidate)
@@ -156,13 +149,13 @@ class PlanRun(Generic[PlannedT]):
         return found
 
     def drop(self, candidate: PlannedT, reason: str) -> None:
-        """Note one that is not as the plan has it."""
+        """Record a candidate that is no longer as the plan has it."""
         self._open.discard(candidate.order)
         self._dropped_total += 1
         _name(self._dropped, candidate, reason)
 
     def mark(self, candidates: Sequence[PlannedT], failures: Sequence[str | None]) -> None:
-        """Note what became of the marks; a failure for each, None where it was confirmed."""
+        """Record the result of each mark: a failure, or None where it was confirmed."""
         confirmed = 0
         for candidate, failure in zip(candidates, failures, strict=True):
             if failure is None:
@@ -179,7 +172,7 @@ class PlanRun(Generic[PlannedT]):
             self.fruitless += 1
 
     def progress(self, through: int, now_ms: int) -> ApplyProgress:
-        """Return how far all runs have come, with the candidates up to this place in the plan."""
+        """Return the progress of all runs, with the candidates up to this place in the plan."""
         self._done_through = max(self._done_through, through)
         return replace(
             self._before,
@@ -192,14 +185,14 @@ class PlanRun(Generic[PlannedT]):
         )
 
     def why_fruitless(self) -> str:
-        """Return why the rest is left after batches of which nothing was confirmed."""
+        """Explain why the rest is left after batches without one confirmed mark."""
         return (
             f"nothing was confirmed of {self.fruitless} batches in a row, the last time because: "
             f"{self.failed[-1].reason}; run it again when the broker takes marks"
         )
 
     def result(self, stopped: str = "") -> ApplyResult:
-        """Return what this run has done."""
+        """Return the outcome of this run so far."""
         return ApplyResult(
             plan_id=self.plan.plan_id,
             executed=self.execute,
@@ -217,7 +210,7 @@ class PlanRun(Generic[PlannedT]):
 
 
 class Application(ABC, Generic[PlansT, PlannedT]):
-    """Applies plans; ``batch`` candidates at a time. ``on_batch`` is told of the result so far."""
+    """Applies plans, ``batch`` candidates at a time; ``on_batch`` is called with the result so far."""
 
     def __init__(
         self,
@@ -243,7 +236,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
 
         Raises RefusedError when a guard forbids it, NotFoundError for a plan that is not there, FormatError for one
         that is altered or damaged, StoreError when the metadata store does not answer, and PulsarError when the
-        deletion topic cannot be reached. Batches before are done then, and another run goes on behind them.
+        deletion topic cannot be reached. Earlier batches are done by then, and another run continues after them.
         """
         if execute and not self._marker.enabled:
             raise RefusedError(
@@ -251,7 +244,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
                 "them on"
             )
         plan = self.examine(plan_id, allow_emptied).refused_or_plan()
-        # Another cluster may have come since the scan, or the roots in the settings may be fewer.
+        # Since the scan a cluster may have been added, or a root removed from the settings.
         self._cluster.require_all_roots()
         run = self._begin(plan, execute)
         for candidates in self._batches(plan):

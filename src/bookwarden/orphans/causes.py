@@ -11,12 +11,12 @@ from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.orphans.classes import Cause
 from bookwarden.orphans.owners import Owner
 
-# Python takes its time to look it up, and this is asked of every orphan.
+# Looking up an enum's name is slow in Python, and this is asked of every orphan.
 _CLOSED: Final = LedgerState.CLOSED.name
 
 
 def cause_of(row: ListedLedger, owner: Owner, namespaces: Container[str], existing: Container[str]) -> Cause:
-    """Put an orphan down to a cause; `existing` are the texts of holders that exist, `namespaces` those that do."""
+    """Return the probable cause of an orphan; `existing` has the texts of holders, `namespaces` names, that exist."""
     holder = owner.holder
     if isinstance(holder, SchemaHolder):
         if str(holder) in existing:

@@ -1,4 +1,4 @@
-"""The classes that a scan puts every ledger in, and the causes that orphans are put down to."""
+"""The classes of ledgers, and the causes of orphans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class LedgerClass(enum.Enum):
-    """What a scan found a ledger to be; each has exactly one. The values travel in tables and stay as they are."""
+    """The one class that a scan puts a ledger in; the values are stored in tables and must not change."""
 
     REFERENCED = "referenced"
     ORPHAN = "orphan"
@@ -21,7 +21,7 @@ class LedgerClass(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """How a candidate probably came about, as far as its kind and what is left of its holder tell."""
+    """The probable cause of a candidate, judged by its kind and by what is left of its holder."""
 
     TRIM = "trimmed, never deleted"
     NEVER_LISTED = "created, never listed"

@@ -1,8 +1,8 @@
-"""Put a ledger that no place names into its class: a pure function of its row and of what the scan knows.
+"""Classify a ledger that no place names: a pure function of its row and of the scan's knowledge.
 
 Doubt never makes an orphan: an orphan is Pulsar's, of a known kind and tenant, was created before the cutoff by both
-of its times, and every place that could name it was read. So it is with a ledger that was left behind: of that all
-places that name it say that its broker deleted it.
+of its times, and every place that could name it was read. The same holds for a ledger that was left behind: every
+place that names it says that its broker deleted it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_LOGS = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.valu
 
 
 class Classified(NamedTuple):
-    """The class of a ledger; ``cause`` is that of a candidate, ``detail`` says more to people."""
+    """The class of a ledger, for a candidate its cause, and details for people."""
 
     ledger_class: LedgerClass
     cause: Cause | None = None
@@ -36,7 +36,7 @@ class Classified(NamedTuple):
 
 
 _ORPHANS = {cause: Classified(LedgerClass.ORPHAN, cause) for cause in Cause}
-# Other kinds of ledgers are in no place that says so.
+# No place of another kind can say that its ledger was deleted.
 _LEFT = {
     LedgerComponent.MANAGED_LEDGER.name: Cause.OFFLOADED,
     LedgerComponent.COMPACTED_LEDGER.name: Cause.REPLACED,
@@ -47,27 +47,18 @@ _OF_NO_AGE = Classified(LedgerClass.TOO_YOUNG, detail="neither its metadata nor 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a scan knows beside the ledgers and their references, over all metadata roots; picklable.
+    """The facts of all metadata roots by which a scan classifies ledgers, besides rows and references; picklable."""
 
-    ``cutoff_ms``: what is younger is too young. ``doubts`` are the places that could not be read. ``tenants`` and
-    ``namespaces`` are those that have policies, and those that any reference belongs to. ``existing`` are the texts of
-    the holders that exist: managed ledgers, cursors and schemas.
-
-    ``alive`` are the topics (names of managed ledgers) and namespaces that no root knows, and in which ledgers were
-    created after the cutoff all the same, as `sign_of_life` tells: another cluster may be writing to them.
-
-    ``first_listed`` has the smallest id that each topic lists, in any root, as `ledgers.holes.standing_of` takes it.
-    ``holey`` are the topics that have ledgers inside their lists: their nodes were written badly, or another cluster
-    over this BookKeeper has topics of the same names, and may name what these do not.
-    """
-
-    cutoff_ms: int
-    tenants: Container[str]
-    namespaces: Container[str]
-    existing: Container[str]
-    doubts: tuple[Doubt, ...] = ()
+    cutoff_ms: int  #: A ledger created later is too young, in ms since the epoch.
+    tenants: Container[str]  #: Those that have policies or that a reference belongs to.
+    namespaces: Container[str]  #: Those that have policies or that a reference belongs to.
+    existing: Container[str]  #: Texts of the holders that exist: managed ledgers, cursors and schemas.
+    doubts: tuple[Doubt, ...] = ()  #: The places that could not be read.
+    #: Topics and namespaces by `sign_of_life`: no root has them, yet a cluster may be writing to them.
     alive: Container[str] = frozenset()
+    #: By topic, the smallest id that it lists in any root, for `ledgers.holes.standing_of`.
     first_listed: Mapping[str, int] = field(default_factory=dict)
+    #: Topics with ledgers inside their lists: badly written, or of another cluster with topics of these names.
     holey: Container[str] = frozenset()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +74,7 @@ class Knowledge:
 
     @cached_property
     def _doubts_by_reach(self) -> tuple[dict[Holder, Doubt], list[Doubt]]:
-        """Split the doubts into those about holders by name, and those that have to be asked each time."""
+        """Split the doubts: by holder where they name one, and in a list those that reach further."""
         exact: dict[Holder, Doubt] = {}
         wide = []
         for doubt in self.doubts:
@@ -101,12 +92,12 @@ def born_ms(row: ListedLedger) -> int:
 
 
 def age_ms(row: ListedLedger, now_ms: int) -> int:
-    """Return how long ago the ledger was created, by the younger of its two times; negative if that lies ahead."""
+    """Return how long ago the ledger was created, by the later of its two times; negative for a time in the future."""
     return now_ms - born_ms(row)
 
 
 def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
-    """Put a ledger that no place names into its one class."""
+    """Classify a ledger that no place names."""
     if row.problem is not None:
         return Classified(LedgerClass.UNPARSABLE, detail=row.problem)
     if row.kind is None or row.holder is None:
@@ -127,7 +118,7 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
 
 
 def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowledge) -> Classified:
-    """Put a ledger into its one class of which every place that names it says that its broker deleted it."""
+    """Classify a ledger whose broker deleted it, as every place that names it says."""
     named = classify_named(row, places)
     if named.ledger_class is not LedgerClass.REFERENCED or row.kind is None or row.holder is None:
         return named
@@ -139,7 +130,7 @@ def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowled
 
 
 def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified | None:
-    """Return the class of a ledger that is too young, or not certainly ours and of nobody; None for a candidate."""
+    """Return the class of a ledger that is too young, or that may be another's or referenced; None for a candidate."""
     foreign = why_foreign(owner, knowledge)
     if foreign is not None:
         return Classified(LedgerClass.FOREIGN, detail=foreign)
@@ -155,11 +146,11 @@ def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified |
 
 
 def _why_hole(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | None:
-    """Return why no trim can have taken the ledger off its list; None if one can, or if it may have no entry."""
+    """Return why no trim can have removed the ledger from its list; None if one can, or if it may have no entry."""
     if not isinstance(owner.holder, ManagedLedgerHolder):
         return None
     first = knowledge.first_listed.get(owner.holder.name)
-    # An entry is never of no length. What is not closed has none yet, and the sweep asks the bookies.
+    # An entry always has a length. An open ledger's is not known yet, and the sweep asks the bookies.
     standing = standing_of(row.ledger_id, first, row.length > 0 if row.state == _CLOSED else None)
     if standing is Standing.INSIDE:
         return f"its topic lists older ledgers, from {first} on"
@@ -167,14 +158,14 @@ def _why_hole(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | No
 
 
 def why_foreign(owner: Owner, knowledge: Knowledge) -> str | None:
-    """Return why what the owner had may be another cluster's; None where nothing tells of that."""
+    """Return why the owner's ledgers may be another cluster's; None without a sign of that."""
     if owner.tenant not in knowledge.tenants and owner.namespace not in knowledge.namespaces:
         return f"no configured metadata root has the tenant {owner.tenant}"
     return is_alive("namespace", owner.namespace) if owner.namespace in knowledge.alive else None
 
 
 def classify_named(row: ListedLedger, places: Collection[str]) -> Classified:
-    """Put a ledger that places name into its one class; `places` are the values of their PlaceKinds."""
+    """Classify a ledger that places name; `places` are the values of their PlaceKinds."""
     if row.problem is not None:
         return Classified(LedgerClass.UNPARSABLE, detail=row.problem)
     if row.kind is None and _OF_LOGS.issuperset(places):
@@ -183,11 +174,10 @@ def classify_named(row: ListedLedger, places: Collection[str]) -> Classified:
 
 
 def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
-    """Return the topic, or namespace, that no root knows, of an owner for whom a ledger was made after the cutoff.
+    """Return the topic or namespace, unknown to every root, of the owner of a ledger that was created after the cutoff.
 
-    That is a ledger that no place names. Two clusters over one BookKeeper may have namespaces of the same names; what
-    this one does not know and what still gets ledgers may well be the other's. Of a topic with partitions its schema
-    tells that it exists.
+    No place names that ledger. Two clusters over one BookKeeper may have namespaces of the same names, so an unknown
+    topic that still gets ledgers may well be the other's. A partitioned topic exists if its schema does.
     """
     if owner is None or owner.topic in knowledge.existing or str(owner.holder) in knowledge.existing:
         return None
@@ -195,7 +185,7 @@ def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
 
 
 def _of_no_holder(row: ListedLedger) -> Classified:
-    # Either class keeps the ledger, so that reading the text for people is enough.
+    # Either class keeps the ledger, so reading the text for people is enough.
     custom = row.custom or ""
     if _PULSARS in custom.split(", "):
         return Classified(LedgerClass.UNKNOWN_OWNER, detail=custom)

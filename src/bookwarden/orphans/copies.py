@@ -1,8 +1,8 @@
-"""Put the offloaded copies that a scan finds in the stores into classes: pure functions of what the scan knows.
+"""Classify the offloaded copies that a scan finds in the stores: pure functions of the scan's knowledge.
 
-A copy is named by its UUID alone, in the node of a managed ledger, and the UUID is there before the first byte is
-written. So a copy that was listed before the nodes were read, and that none of them names, is nobody's; as long as
-every node was read. Whose it was only the copy itself tells, or BookKeeper as long as it has the ledger.
+Only the UUID names a copy, in the node of a managed ledger, where it stands before the first byte is written. So a copy
+that was listed before the nodes were read, and that none of them names, is referenced nowhere, provided that every node
+was read. Its former owner is named by the copy itself, or by BookKeeper while that has the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bookwarden.orphans.owners import Owner, owner_of
 
 
 class CopyClass(enum.Enum):
-    """What a scan found a copy, or another object, to be. The values travel in tables and stay as they are."""
+    """The one class that a scan puts a copy, or another object, in; the values are stored and must not change."""
 
     REFERENCED = "referenced"
     ORPHAN = "orphan"
@@ -35,7 +35,7 @@ class CopyClass(enum.Enum):
 
 
 class CopyCause(enum.Enum):
-    """How an orphaned copy probably came about."""
+    """The probable cause of an orphaned copy."""
 
     FAILED = "offload failed or replaced"
     TRIM = "trimmed, never deleted"
@@ -44,26 +44,20 @@ class CopyCause(enum.Enum):
 
 
 class FoundCopy(NamedTuple):
-    """All that a store has of one copy: data, index and unfinished uploads.
+    """All that a store has of one copy: data, index and unfinished uploads."""
 
-    ``store`` names the store as the settings do, ``key`` is the first of the names. ``uuid`` and ``ledger_id`` are read
-    off them; without a UUID it is an object that is no copy's. ``length`` is in bytes, ``modified_ms`` the latest time.
-    ``referenced`` says that a managed ledger names the UUID. ``kind`` and ``holder`` are as in ListedLedger, where
-    BookKeeper has the ledger; ``ledger_named`` says that a place names the ledger.
-    """
-
-    store: str
-    uuid: UUID | None
-    ledger_id: int | None
-    key: str
-    objects: int
-    uploads: int
-    length: int
-    modified_ms: int
-    referenced: bool
-    kind: str | None = None
-    holder: str | None = None
-    ledger_named: bool = False
+    store: str  #: As the settings name it.
+    uuid: UUID | None  #: Read off the names; None for an object that is not part of a copy.
+    ledger_id: int | None  #: Read off the names; None where they have none.
+    key: str  #: The first of the names.
+    objects: int  #: How many.
+    uploads: int  #: How many are unfinished.
+    length: int  #: In bytes, over all of them.
+    modified_ms: int  #: The latest time of any of them, in ms since the epoch.
+    referenced: bool  #: Whether a managed ledger names the UUID.
+    kind: str | None = None  #: As in ListedLedger; None where BookKeeper has no such ledger.
+    holder: str | None = None  #: As in ListedLedger; None where BookKeeper has no such ledger.
+    ledger_named: bool = False  #: Whether a place names the ledger.
 
 
 class ClassifiedCopy(NamedTuple):
@@ -80,12 +74,12 @@ class ClassifiedCopy(NamedTuple):
 
 
 def doubt_about_copies(doubts: Iterable[Doubt]) -> Doubt | None:
-    """Return a doubt about any managed ledger: it may name any copy, for nothing in a copy's name says whose it is."""
+    """Return a doubt about any managed ledger: it may name any copy, since a copy's name does not tell its owner."""
     return next((doubt for doubt in doubts if not doubt.about or any(map(_is_of_topics, doubt.about))), None)
 
 
 def class_by_name(copy: FoundCopy, knowledge: Knowledge, doubt: Doubt | None) -> ClassifiedCopy | None:
-    """Put a copy into its class without knowing whose it is; None if that has to be known.
+    """Classify a copy without knowing its owner; None if that has to be known.
 
     ``doubt`` is that of `doubt_about_copies`, over all that the scan could not read.
     """
@@ -105,7 +99,7 @@ def class_by_name(copy: FoundCopy, knowledge: Knowledge, doubt: Doubt | None) ->
 
 
 def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) -> ClassifiedCopy:
-    """Put a copy into its class that nothing names; ``reading`` is what a look at its data found."""
+    """Classify a copy that nothing names, by what was read of its data."""
     if isinstance(reading, UnreadableCopy):
         return _of_nobody(f"it could not be looked at: {reading.reason}")
     if isinstance(reading, AbsentCopy) and not copy.uploads and not copy.key.endswith("-index"):
@@ -129,7 +123,7 @@ def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) 
 
 
 def owner_named(copy: FoundCopy, reading: CopyReading) -> str | None:
-    """Return whose the copy is, by itself or by BookKeeper's metadata of its ledger; None where neither tells."""
+    """Return the copy's owner, as it says itself or BookKeeper's metadata of its ledger; None where neither does."""
     told = reading.owner if isinstance(reading, PresentCopy) else None
     return told or (copy.holder if copy.kind == LedgerComponent.MANAGED_LEDGER.name else None)
 
@@ -161,7 +155,7 @@ def _kept(owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
 
 
 def _of_hole(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> ClassifiedCopy | None:
-    """Keep the copy of a ledger that its topic's list lost, maybe all that is left of it, and the topic's others."""
+    """Keep the copy of a ledger that its topic's list lost, maybe its last data, and the topic's other copies."""
     if copy.ledger_named or copy.ledger_id is None or owner.topic is None:
         return None
     if standing_of(copy.ledger_id, knowledge.first_listed.get(owner.topic), True) is not Standing.LET_GO:

@@ -1,4 +1,4 @@
-"""The offloaded copies of a plan: which copies a scan found to be orphans, and how many there are in each store."""
+"""The offloaded copies of a plan: the orphans among them, and the number of copies in each store."""
 
 from __future__ import annotations
 
@@ -19,27 +19,22 @@ COPIES = "copies.parquet"
 
 
 class CopyCandidate(NamedTuple):
-    """An orphaned copy of a plan; ``number`` is its place in it, from 0.
+    """An orphaned copy of a plan."""
 
-    ``driver``, ``bucket``, ``region`` and ``endpoint`` name the store as the settings do. ``managed_ledger`` is whose
-    it is. ``cause`` is the value of a CopyCause, ``objects`` and ``uploads`` count what it is made of, ``length`` is
-    its bytes. ``modified_ms`` is the latest time of any of it; ``first_seen_ms`` is as in Candidate.
-    """
-
-    number: int
-    driver: str
-    bucket: str
-    region: str
-    endpoint: str
-    uuid: UUID
-    ledger_id: int
-    managed_ledger: str
-    cause: str
-    objects: int
-    uploads: int
-    length: int
-    modified_ms: int
-    first_seen_ms: int
+    number: int  #: Its place in the plan, from 0.
+    driver: str  #: The store's driver, as the settings name it.
+    bucket: str  #: As the settings name it.
+    region: str  #: As the settings name it; "" if they do not.
+    endpoint: str  #: As the settings name it; "" if they do not.
+    uuid: UUID  #: The copy's own, in its objects' names.
+    ledger_id: int  #: The ledger that was offloaded.
+    managed_ledger: str  #: The name of its owner.
+    cause: str  #: The value of a CopyCause.
+    objects: int  #: How many it consists of.
+    uploads: int  #: How many are unfinished.
+    length: int  #: In bytes.
+    modified_ms: int  #: The latest time of any object or upload, in ms since the epoch.
+    first_seen_ms: int  #: As in Candidate.
 
     @property
     def order(self) -> int:
@@ -66,7 +61,7 @@ class CopyCandidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreCopies:
-    """How many copies a store has, and how many of them the plan has, with their bytes."""
+    """Counts of one store: its copies, and the plan's candidates among them with their bytes."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -79,9 +74,9 @@ class StoreCopies:
 def numbered(
     candidates: Iterable[CopyCandidate], before: Iterable[CopyCandidate], created_ms: int
 ) -> Iterator[CopyCandidate]:
-    """Yield the copies in the plan's order, each with the time since when it has been an orphan in every plan.
+    """Yield the copies in the plan's order, each with the time since which it has been an orphan in every plan.
 
-    ``before`` are those of the newest earlier plan of the cluster. A copy that was written since begins anew.
+    ``before`` are those of the newest earlier plan of the cluster. For a copy written since, the time starts over.
     """
     earlier = {_same(one): one.first_seen_ms for one in before}
     ordered = sorted(candidates, key=lambda one: (one.uuid, one.ledger_id, one.location))

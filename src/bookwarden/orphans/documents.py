@@ -1,8 +1,8 @@
 """Values as JSON documents that carry a checksum: read back byte for byte as they were written, or not at all.
 
 A document is one object: the fields of the value, and ``document`` (what it is), ``format`` (its version) and
-``checksum`` (SHA-256, in hexadecimal, over the document without it). It is written in one way only, with sorted names
-and without spaces, so that every byte counts.
+``checksum`` (SHA-256, in hexadecimal, over the document without it). Names are sorted and spaces left out, so that
+every value has one text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ValueT = TypeVar("ValueT")
 
 
 def encode_document(value: Any, document: str, version: int) -> bytes:
-    """Render a value, a dataclass whose fields JSON knows; ValueError for a number that JSON has not."""
+    """Render a value, a dataclass whose fields JSON can express; ValueError for a number that it cannot."""
     fields = _adapter(type(value)).dump_python(value, mode="json")
     fields = {**fields, _DOCUMENT: document, _FORMAT: version}
     return _render({**fields, _CHECKSUM: _checksum(fields)})
@@ -79,7 +79,7 @@ def _render(fields: dict[str, Any]) -> bytes:
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    # It takes longer to make one than to use it.
+    # Making an adapter takes longer than using it.
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]

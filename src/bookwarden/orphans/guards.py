@@ -1,4 +1,4 @@
-"""Guards that keep a plan from being made or applied: pure checks, each of which says what it found and what to do.
+"""Guards that keep a plan from being made or applied: pure checks that return what they found and what to do.
 
 A refusal is about the whole plan. Candidates that are held back do not keep the others from being applied.
 """
@@ -21,18 +21,18 @@ _SCAN_AGAIN = "make a new plan with `bookwarden orphans scan`"
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """The limits of plans, from the section ``orphans`` of the settings; times in milliseconds."""
+    """The limits of plans, from the section ``orphans`` of the settings."""
 
-    min_age_ms: int = 72 * _HOUR_MS
-    longest_compaction_ms: int = 12 * _HOUR_MS
-    max_share: float = 0.2
-    max_plan_age_ms: int = 24 * _HOUR_MS
-    seen_apart_ms: int = 24 * _HOUR_MS
-    max_clock_skew_ms: int = 300_000
+    min_age_ms: int = 72 * _HOUR_MS  #: Younger ledgers are never candidates.
+    longest_compaction_ms: int = 12 * _HOUR_MS  #: No reference names the ledger of a compaction under way.
+    max_share: float = 0.2  #: Of all ledgers, or of a store's copies, as candidates; 0 to 1.
+    max_plan_age_ms: int = 24 * _HOUR_MS  #: A plan is refused this long after its scan began.
+    seen_apart_ms: int = 24 * _HOUR_MS  #: An orphan in two scans this far apart is marked; 0 asks for one scan.
+    max_clock_skew_ms: int = 300_000  #: Between any two of the clocks that a scan asks.
 
 
 class Refusal(NamedTuple):
-    """Why a plan is refused: what was found, the limit, the setting that it comes from ("" for none), what to do."""
+    """A reason to refuse a plan: the finding, the limit, the setting of that limit ("" for none), and what to do."""
 
     found: str
     limit: str
@@ -52,9 +52,9 @@ def cutoff_of(
     snapshot_ms: int | None = None,
     newest_ms: int | None = None,
 ) -> int:
-    """Return the time after which what was created is too young, in milliseconds since the epoch.
+    """Return the time after which a created ledger is too young, in milliseconds since the epoch.
 
-    ``begun_ms`` is our clock when the scan began, ``clocks`` what others said at that time, by name. ``snapshot_ms`` is
+    ``begun_ms`` is our clock when the scan began, ``clocks`` other clocks at that time, by name. ``snapshot_ms`` is
     the latest time in the snapshot that is read, ``newest_ms`` the latest creation of any ledger listed at that time.
     The earliest of all clocks counts. Raises RefusedError where they differ by more than max_clock_skew_seconds.
     """
@@ -62,7 +62,7 @@ def cutoff_of(
     first = min(told, key=lambda name: told[name])
     last = max(told, key=lambda name: told[name])
     _check_skew(first, last, told[first], told[last], limits)
-    # These may lie back as far as they like, but not ahead.
+    # These may be any time in the past, but not ahead.
     for name, stamp in (("the snapshot's latest change", snapshot_ms), ("the newest ledger", newest_ms)):
         if stamp is not None:
             _check_skew(first, name, told[first], stamp, limits)
@@ -71,7 +71,7 @@ def cutoff_of(
 
 
 def check_counts(counts: PlanCounts) -> list[Refusal]:
-    """List what keeps a plan from being made of such a scan."""
+    """List the reasons not to make a plan of such a scan."""
     refusals = []
     if counts.references <= 0:
         found = f"no reference was found to any of {counts.ledgers:,} ledgers"
@@ -90,7 +90,7 @@ def check(
     now_ms: int,
     allow_emptied: Collection[str] = (),
 ) -> list[Refusal]:
-    """List everything that keeps the plan from being applied now to this cluster.
+    """List the reasons not to apply the plan now to this cluster.
 
     ``allow_emptied`` are topics and namespaces that may be left without ledgers; a namespace stands for its topics too.
     """
@@ -104,7 +104,7 @@ def check(
 
 
 def check_copies(plan: PlanManifest, limits: GuardLimits) -> list[Refusal]:
-    """List what keeps the plan's offloaded copies from being applied, beside what keeps its ledgers."""
+    """List the further reasons not to apply the plan's offloaded copies."""
     refusals = []
     for store in plan.copies:
         if store.candidates > limits.max_share * store.copies:
@@ -123,12 +123,12 @@ def check_copies(plan: PlanManifest, limits: GuardLimits) -> list[Refusal]:
 
 
 def held_back_copy(candidate: CopyCandidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
-    """Return why this offloaded copy has to wait for a later plan; None if it has not."""
+    """Return why this offloaded copy has to wait for a later plan; None if it does not."""
     return _held_back(candidate.modified_ms, candidate.first_seen_ms, plan, limits)
 
 
 def held_back(candidate: Candidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
-    """Return why this candidate has to wait for a later plan; None if it has not."""
+    """Return why this candidate has to wait for a later plan; None if it does not."""
     born_ms = max(candidate.created_ms, candidate.ctime_ms or 0)
     return _held_back(born_ms, candidate.first_seen_ms, plan, limits)
 
@@ -253,7 +253,7 @@ def _is_allowed(emptied: Emptied, names: Collection[str]) -> bool:
 
 
 def _managed_ledger(name: str) -> str:
-    """Accept a topic's full name as well."""
+    """Turn a topic's full name into that of its managed ledger; other names stay as they are."""
     if "://" not in name:
         return name
     try:
@@ -263,7 +263,7 @@ def _managed_ledger(name: str) -> str:
 
 
 def _span(milliseconds: int) -> str:
-    """Render a time for people."""
+    """Render a duration for people."""
     seconds = milliseconds / 1000
     if abs(seconds) < 600:
         return f"{seconds:,.0f} s"

@@ -15,7 +15,7 @@ _KINDS: Final = {kind.component.name: kind for kind in KINDS}
 class Owner(NamedTuple):
     """A holder, and where it belongs; ``topic`` is the name of the managed ledger.
 
-    That of a schema is the topic without partitions that has it; its partitions, which share it, are others.
+    For a schema it is the partitioned topic itself, whose partitions share the schema.
     ``namespace`` is ``tenant/namespace``, or ``tenant/cluster/namespace`` in names of the first version.
     """
 
@@ -25,12 +25,12 @@ class Owner(NamedTuple):
     topic: str
 
 
-# The ledgers of a topic come together.
+# The ledgers of a topic come one after another.
 @lru_cache(maxsize=65_536)
 def owner_of(kind: str, text: str) -> Owner | None:
-    """Read a holder's text back, where `kind` is the name of its LedgerComponent.
+    """Parse a holder's text, where `kind` is the name of its LedgerComponent.
 
-    None where it is not the text of any holder of this kind, or of one that phase two would not take a mark of.
+    None where it is not the text of a holder of this kind, or of one whose marks phase two refuses.
     """
     known = _KINDS.get(kind)
     holder = known.of_text(text) if known is not None else None
@@ -43,5 +43,5 @@ def owner_of(kind: str, text: str) -> Owner | None:
 
 
 def without_partition(topic: str) -> str:
-    """Return the name, among managed ledgers, of the topic that this one is a partition of; of others their own."""
+    """Return the managed ledger's name without ``-partition-N``: that of the partitioned topic."""
     return _PARTITION.sub("", topic)

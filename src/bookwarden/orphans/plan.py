@@ -1,7 +1,7 @@
-"""The plan: which ledgers a scan found to be orphans, and the manifest that makes it one that can be applied.
+"""The plan: the orphans that a scan found, and the manifest without which it cannot be applied.
 
-A plan is a folder with its candidates and its summary; the manifest is written last, and names the digest of each
-file. Without a manifest, or with one that does not fit, there is no plan.
+A plan is a folder with its candidates and its summary; the manifest is written last, and has the digest of each file.
+Without a manifest that fits its files, there is no plan.
 """
 
 from __future__ import annotations
@@ -24,29 +24,25 @@ FORMAT = 2
 _DOCUMENT = "plan of an orphan scan"
 _INSTEAD = "nothing of this plan can be applied, make another one with `bookwarden orphans scan`"
 _STRICT = ConfigDict(extra="forbid")
-# They are names of folders.
+# Ids are names of folders.
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 
 
 class Candidate(NamedTuple):
-    """An orphan of a plan, as ListedLedger tells of it.
+    """An orphan of a plan; what is not explained here is as in ListedLedger."""
 
-    ``cause`` is the value of a Cause. ``first_seen_ms`` is when the first plan was made of the unbroken series of
-    plans, up to this one, in which the ledger was an orphan. All times are in milliseconds since the epoch.
-    """
-
-    ledger_id: int
-    kind: str
-    holder: str
-    cause: str
-    path: str
-    version: int
-    created_ms: int
-    ctime_ms: int | None
-    length: int
-    state: str | None
-    first_seen_ms: int
+    ledger_id: int  #: Candidates are in this order.
+    kind: str  #: The name of a LedgerComponent.
+    holder: str  #: As text.
+    cause: str  #: The value of a Cause.
+    path: str  #: The node of its metadata.
+    version: int  #: The version of that node.
+    created_ms: int  #: By the store's clock, in ms since the epoch.
+    ctime_ms: int | None  #: By its creator's clock, in ms since the epoch; None where the metadata has none.
+    length: int  #: In bytes.
+    state: str | None  #: The name of a LedgerState.
+    first_seen_ms: int  #: Creation of the first plan in the unbroken series with this orphan, in ms since the epoch.
 
     @property
     def order(self) -> int:
@@ -56,7 +52,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """Which cluster was scanned: BookKeeper's INSTANCEID, and the URLs of all metadata roots as the settings name them.
+    """The identity of the scanned cluster: BookKeeper's INSTANCEID, and the URLs of all metadata roots in the settings.
 
     A scan of a snapshot has the URLs of the live roots, in which its plan is to be applied.
     """
@@ -70,28 +66,28 @@ class ClusterIdentity:
 
     @classmethod
     def of(cls, instance_id: str, bookkeeper_url: str, ledgers_root: str, roots: Iterable[str]) -> ClusterIdentity:
-        """Make the identity; the order of the roots does not matter, nor does a root that is named twice."""
+        """Make the identity; the order of the roots does not matter, and a root named twice counts once."""
         return cls(instance_id.strip(), bookkeeper_url, ledgers_root, tuple(sorted(set(roots))))
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
-    """What was read and found: numbers of ledgers, references (places that name a ledger), and logical bytes."""
+    """The totals of a scan."""
 
     __pydantic_config__ = _STRICT
 
-    ledgers: int
-    logical_bytes: int
-    references: int
-    candidates: int
-    candidate_bytes: int
-    missing: int = 0
-    doubts: int = 0
+    ledgers: int  #: All in BookKeeper.
+    logical_bytes: int  #: Of all ledgers.
+    references: int  #: Places that name a ledger.
+    candidates: int  #: Ledgers of the plan.
+    candidate_bytes: int  #: Logical bytes of the candidates.
+    missing: int = 0  #: Ledgers that are named and that BookKeeper does not have.
+    doubts: int = 0  #: Places that could not be read.
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A topic or namespace that exists, and of whose ledgers none would be left; ``candidates`` counts those planned.
+    """A topic or namespace that exists and would be left without a ledger; ``candidates`` counts those planned.
 
     ``name`` is that of a managed ledger or of a namespace, ``scope`` says which.
     """
@@ -116,30 +112,25 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True)
 class PlanManifest:
-    """What a plan is about; times in milliseconds since the epoch.
-
-    ``begun_ms`` is when the listing of the ledgers began; for a snapshot the latest time in it. ``created_ms`` is when
-    the plan was made. Every candidate was created at ``cutoff_ms`` or before. ``inputs`` are the digests of what was
-    read, by name. ``settings`` are those that the scan ran with. ``candidates`` are the files of candidates in order,
-    by growing ledger id through all of them; ``files`` are the others. ``copies`` counts the offloaded copies of each
-    store that was listed; those of the plan are in the file COPIES.
-    """
+    """The scan, cluster, figures and files of a plan."""
 
     __pydantic_config__ = _STRICT
 
-    plan_id: str
-    scan_id: str
-    tool_version: str
-    begun_ms: int
-    created_ms: int
-    cutoff_ms: int
-    cluster: ClusterIdentity
-    counts: PlanCounts
-    candidates: tuple[FileDigest, ...]
-    files: tuple[FileDigest, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
+    plan_id: str  #: Also the name of its folder; ids sort by time.
+    scan_id: str  #: The scan that made it.
+    tool_version: str  #: Bookwarden's.
+    begun_ms: int  #: Start of the listing of ledgers, or the latest time in the snapshot, in ms since the epoch.
+    created_ms: int  #: When the plan was made, in ms since the epoch.
+    cutoff_ms: int  #: Every candidate was created at this time or before, in ms since the epoch.
+    cluster: ClusterIdentity  #: It can be applied to this cluster only.
+    counts: PlanCounts  #: The figures that guards check.
+    candidates: tuple[FileDigest, ...]  #: Files of candidates, by growing ledger id through all of them.
+    files: tuple[FileDigest, ...] = ()  #: All other files.
+    emptied: tuple[Emptied, ...] = ()  #: Refused unless ``allow_emptied`` names them.
+    #: For each store that was listed; the copies of the plan are in the file COPIES.
     copies: tuple[StoreCopies, ...] = ()
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)  #: Digests of what was read, by stage of the scan.
+    #: The section ``orphans`` that the scan ran with.
     settings: Mapping[str, str | int | float | bool | list[str] | None] = field(default_factory=dict)
 
     @property
@@ -153,7 +144,7 @@ class PlanManifest:
 
     @classmethod
     def decode(cls, data: bytes) -> PlanManifest:
-        """Read a manifest back; FormatError for one with anything unknown, missing or altered."""
+        """Parse a manifest; FormatError if anything in it is unknown, missing or altered."""
         manifest = decode_document(data, cls, _DOCUMENT, FORMAT, _INSTEAD)
         check_id(manifest.plan_id)
         for file in (*manifest.candidates, *manifest.files):

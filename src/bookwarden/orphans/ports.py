@@ -1,4 +1,4 @@
-"""Ports of the orphan scan's operations; `pipelines` and context.py hand in what provides it."""
+"""Ports of the orphan scan's operations, provided by `pipelines` and `wiring`."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class Plans(Protocol):
 
 
 class PlanStore(Plans, Protocol):
-    """Where plans are kept, each with how far it was applied."""
+    """The ledgers of plans, and how far each plan's were applied."""
 
     def candidates(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[Candidate]]:
-        """Yield the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
+        """Yield the candidates by growing ledger id, at most `size` at a time, from files that are verified again."""
 
     def progress(self, manifest: PlanManifest) -> ApplyProgress:
         """Return how far the plan was applied; FormatError where that is damaged or of another plan."""
 
     def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
-        """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
+        """Save how far the plan is applied: durable when this returns, unchanged if it raises."""
 
 
 class CopyPlanStore(Plans, Protocol):
-    """Where the offloaded copies of plans are kept, and how far each plan's were applied; errors as in PlanStore."""
+    """The offloaded copies of plans, and how far each plan's were applied; errors as in PlanStore."""
 
     def copies(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[CopyCandidate]]:
-        """Yield the copies in their order, at most so many at a time."""
+        """Yield the copies in their order, at most `size` at a time."""
 
     def copy_progress(self, manifest: PlanManifest) -> ApplyProgress:
         """Return how far the plan's copies were applied."""
 
     def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
-        """Keep how far they are applied."""
+        """Save how far they are applied."""
 
 
 class LedgersAsTheyAre(Protocol):
@@ -64,7 +64,7 @@ class ClusterProbe(Protocol):
     """The cluster that the settings name."""
 
     def identity(self) -> ClusterIdentity:
-        """Read which cluster it is now; StoreError if that cannot be read."""
+        """Read the cluster's identity now; StoreError if that fails."""
 
     def require_all_roots(self) -> object:
         """Raise RefusedError where a metadata root that the settings do not name shares their BookKeeper, or may.

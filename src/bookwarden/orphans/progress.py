@@ -1,4 +1,4 @@
-"""Progress of applying a plan: what a killed apply goes on from."""
+"""Progress of applying a plan, from which a killed apply continues."""
 
 from __future__ import annotations
 
@@ -19,24 +19,19 @@ _INSTEAD = (
 
 @dataclass(frozen=True, slots=True)
 class ApplyProgress:
-    """What became of the candidates of a plan so far.
-
-    Every candidate up to ledger ``done_through`` (None: none yet) is done with, save those in ``failed``, whose marks
-    were not confirmed. ``marked`` were confirmed, with ``marked_bytes``; ``dropped`` were not as the plan has them.
-    ``seen_apart_ms`` is the limit by which others were held back; with another limit it begins anew. ``updated_ms`` is
-    in milliseconds since the epoch.
-    """
+    """The runs of a plan so far, taken together."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    plan_id: str
+    plan_id: str  #: As in the manifest.
+    #: Every candidate up to this ``order`` is settled, save ``failed``; None: none yet.
     done_through: int | None = None
-    failed: tuple[int, ...] = ()
-    marked: int = 0
-    marked_bytes: int = 0
-    dropped: int = 0
-    seen_apart_ms: int = 0
-    updated_ms: int = 0
+    failed: tuple[int, ...] = ()  #: The ``order`` of those whose marks were not confirmed.
+    marked: int = 0  #: Confirmed marks.
+    marked_bytes: int = 0  #: Logical bytes of the marked.
+    dropped: int = 0  #: Candidates that were no longer as the plan has them.
+    seen_apart_ms: int = 0  #: Others were held back by this limit; under another one, applying starts over.
+    updated_ms: int = 0  #: In ms since the epoch.
 
     def encode(self) -> bytes:
         """Render the progress as JSON with a checksum."""
@@ -44,7 +39,7 @@ class ApplyProgress:
 
     @classmethod
     def decode(cls, data: bytes, plan_id: str) -> ApplyProgress:
-        """Read it back; FormatError if it is damaged, or of another plan."""
+        """Parse the progress; FormatError if it is damaged, or of another plan."""
         progress = decode_document(data, cls, _DOCUMENT, FORMAT, _INSTEAD)
         if progress.plan_id != plan_id:
             raise FormatError(f"the {_DOCUMENT} is of plan {progress.plan_id} and not of {plan_id}: {_INSTEAD}")

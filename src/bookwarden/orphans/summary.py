@@ -1,7 +1,6 @@
-"""The summary of a scan: how many ledgers and bytes in each class, by kind, namespace, cause and age.
+"""The summary of a scan: ledgers and bytes of each class, by kind, namespace, cause and age.
 
-Bytes are logical: a ledger's length as its metadata has it, counted once. On disk they are there as many times as the
-write quorum says, and an open ledger counts as 0.
+Bytes are logical: a ledger's length by its metadata, counted once and not for each replica; an open ledger counts as 0.
 """
 
 from __future__ import annotations
@@ -41,19 +40,15 @@ SHOWN_DOUBTS = 200
 
 
 class Cell(NamedTuple):
-    """How many ledgers, with how many bytes, have all of these in common; ``cause`` is "" for what is not planned.
+    """Ledgers that have their class, kind, namespace, cause and age in common."""
 
-    ``ledger_class`` and ``cause`` are values of LedgerClass and Cause, ``kind`` the name of a LedgerComponent or
-    OTHER_KIND, ``namespace`` may be NO_NAMESPACE, ``age`` is one of AGE_BUCKETS.
-    """
-
-    ledger_class: str
-    kind: str
-    namespace: str
-    cause: str
-    age: str
-    ledgers: int
-    logical_bytes: int
+    ledger_class: str  #: The value of a LedgerClass.
+    kind: str  #: The name of a LedgerComponent, or OTHER_KIND.
+    namespace: str  #: NO_NAMESPACE where the owner is unknown.
+    cause: str  #: The value of a Cause; "" for what is not planned.
+    age: str  #: One of AGE_BUCKETS.
+    ledgers: int  #: How many.
+    logical_bytes: int  #: Of all of them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class MissingLedger:
-    """A ledger that is named and that BookKeeper does not have: lost data. ``places`` name it, for people."""
+    """A ledger that places name and BookKeeper does not have: lost data. ``places`` are texts for people."""
 
     __pydantic_config__ = _STRICT
 
@@ -92,7 +87,7 @@ class InsideList:
 
 @dataclass(frozen=True, slots=True)
 class ForeignOwner:
-    """Whose ledgers are not to be touched: what tells of it, how many they are, and the first of their ids."""
+    """An owner whose ledgers must not be touched: what shows it, its ledgers and bytes, the first of their ids."""
 
     __pydantic_config__ = _STRICT
 
@@ -115,54 +110,48 @@ class NotedDoubt:
 
 @dataclass(frozen=True, slots=True)
 class GrowthPoint:
-    """What an earlier plan, or this one, found; ``created_ms`` in milliseconds since the epoch."""
+    """The totals of one plan, earlier or this one."""
 
     __pydantic_config__ = _STRICT
 
-    plan_id: str
-    created_ms: int
-    ledgers: int
-    logical_bytes: int
-    orphans: int
-    orphan_bytes: int
+    plan_id: str  #: As in the manifest.
+    created_ms: int  #: In ms since the epoch.
+    ledgers: int  #: All in BookKeeper.
+    logical_bytes: int  #: Of all ledgers.
+    orphans: int  #: Ledgers of the class ORPHAN.
+    orphan_bytes: int  #: Logical bytes of the orphans.
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a scan found.
-
-    ``by_class`` has an empty key. ``by_kind``, ``by_namespace`` and ``by_age`` have all classes, ``by_cause`` those of
-    candidates only. Namespaces beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans, are under REST. Of
-    missing ledgers, those inside their topics' lists, foreign owners and doubts the first are named, and all are
-    counted. ``objects`` counts objects and partial uploads in stores of offloaded copies: class, store, number and
-    bytes. ``growth`` is by time and ends with this plan. ``fuzzy`` says why the snapshot that was read may not be the
-    state of one moment, None if it is.
-    """
+    """The figures of a scan, for people."""
 
     __pydantic_config__ = _STRICT
 
-    plan_id: str
-    scan_id: str
-    created_ms: int
-    cutoff_ms: int
-    cluster: str
-    ledgers: int
-    logical_bytes: int
-    by_class: tuple[Count, ...]
-    by_kind: tuple[Count, ...]
+    plan_id: str  #: As in the manifest.
+    scan_id: str  #: As in the manifest.
+    created_ms: int  #: When the plan was made, in ms since the epoch.
+    cutoff_ms: int  #: Ledgers created later are too young, in ms since the epoch.
+    cluster: str  #: BookKeeper's INSTANCEID.
+    ledgers: int  #: All in BookKeeper.
+    logical_bytes: int  #: Of all ledgers.
+    by_class: tuple[Count, ...]  #: The key is "".
+    by_kind: tuple[Count, ...]  #: All classes.
+    #: All classes; beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans are under REST.
     by_namespace: tuple[Count, ...]
-    by_cause: tuple[Count, ...]
-    by_age: tuple[Count, ...]
-    missing: tuple[MissingLedger, ...] = ()
-    missing_total: int = 0
-    inside_lists: tuple[InsideList, ...] = ()
-    foreign: tuple[ForeignOwner, ...] = ()
-    foreign_total: int = 0
-    doubts: tuple[NotedDoubt, ...] = ()
-    doubts_total: int = 0
+    by_cause: tuple[Count, ...]  #: Candidates only.
+    by_age: tuple[Count, ...]  #: All classes.
+    missing: tuple[MissingLedger, ...] = ()  #: The first SHOWN_MISSING.
+    missing_total: int = 0  #: All of these.
+    inside_lists: tuple[InsideList, ...] = ()  #: The first SHOWN_MISSING.
+    foreign: tuple[ForeignOwner, ...] = ()  #: The SHOWN_OWNERS with the most ledgers.
+    foreign_total: int = 0  #: All of these.
+    doubts: tuple[NotedDoubt, ...] = ()  #: The first SHOWN_DOUBTS.
+    doubts_total: int = 0  #: All of these.
+    #: Objects and partial uploads in stores of offloaded copies: class, store, number and bytes.
     objects: tuple[Count, ...] = ()
-    growth: tuple[GrowthPoint, ...] = ()
-    fuzzy: str | None = None
+    growth: tuple[GrowthPoint, ...] = ()  #: By time; the last point is this plan.
+    fuzzy: str | None = None  #: Why the snapshot that was read may not be the state of one moment; None if it is.
 
     def encode(self) -> bytes:
         """Render the summary as JSON."""
@@ -170,7 +159,7 @@ class Summary:
 
     @classmethod
     def decode(cls, data: bytes) -> Summary:
-        """Read a summary back; FormatError for one that is damaged or of another version."""
+        """Parse a summary; FormatError if it is damaged or of another version."""
         return decode_document(data, cls, _DOCUMENT, FORMAT, _INSTEAD)
 
     def total(self, ledger_class: LedgerClass) -> tuple[int, int]:
@@ -181,25 +170,25 @@ class Summary:
         return sum(count.ledgers for count in found), sum(count.logical_bytes for count in found)
 
     def growth_point(self) -> GrowthPoint:
-        """Return what later summaries compare themselves with."""
+        """Return the totals that later summaries show as growth."""
         orphans, orphan_bytes = self.total(LedgerClass.ORPHAN)
         return GrowthPoint(self.plan_id, self.created_ms, self.ledgers, self.logical_bytes, orphans, orphan_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a scan found beside the classes of ledgers; all of it, the summary keeps the first."""
+    """The results of a scan beside the counts of ledgers, complete; the summary keeps the first of each."""
 
-    missing: Collection[MissingLedger] = ()
-    foreign: Collection[ForeignOwner] = ()
-    doubts: Collection[Doubt] = ()
-    objects: Collection[Count] = ()
-    fuzzy: str | None = None
-    inside_lists: Collection[InsideList] = ()
+    missing: Collection[MissingLedger] = ()  #: Named, and not in BookKeeper.
+    foreign: Collection[ForeignOwner] = ()  #: Ledgers of other clusters or applications, by owner.
+    doubts: Collection[Doubt] = ()  #: Places that could not be read.
+    objects: Collection[Count] = ()  #: As in Summary.
+    fuzzy: str | None = None  #: As in Summary.
+    inside_lists: Collection[InsideList] = ()  #: Ledgers with entries that their topics' lists lost.
 
 
 def age_bucket(age_ms: int) -> str:
-    """Put an age in milliseconds into its bucket; what is not known or lies ahead is young."""
+    """Return the bucket of an age in milliseconds; an unknown age, or a time in the future, counts as young."""
     return AGE_BUCKETS[bisect_right(AGE_BOUNDS_MS, age_ms)]
 
 
@@ -214,7 +203,7 @@ def summarize(
     cluster: str,
     earlier: Iterable[GrowthPoint] = (),
 ) -> Summary:
-    """Sum up a scan; cells with the same headings may occur several times, as several tasks count them."""
+    """Sum up a scan; the same cell may occur several times, once for each task that counted it."""
     counted = _Counting(cells)
     missing = sorted(findings.missing, key=lambda ledger: ledger.ledger_id)
     foreign = sorted(findings.foreign, key=lambda owner: (-owner.ledgers, owner.owner))
@@ -278,7 +267,7 @@ def _tallies() -> _Tallies:
 
 
 def _largest(namespaces: _Tallies) -> _Tallies:
-    """Keep the namespaces with the most bytes of orphans, then of anything; put the others together."""
+    """Keep the namespaces with the most bytes of orphans, then of anything, and sum the others up."""
     weights: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for (ledger_class, namespace), (ledgers, size) in namespaces.items():
         orphan = ledger_class == LedgerClass.ORPHAN.value
@@ -296,7 +285,7 @@ def _largest(namespaces: _Tallies) -> _Tallies:
 
 
 def _counts(tallies: Mapping[tuple[str, str], list[int]], order: Collection[str] = ()) -> tuple[Count, ...]:
-    """List the tallies by class, and then in the order given or by falling bytes."""
+    """List the tallies by class, and then in the order given or by descending bytes."""
     places = {key: place for place, key in enumerate(order)}
     found = [Count(name, key, ledgers, size) for (name, key), (ledgers, size) in tallies.items()]
     return tuple(

@@ -1,4 +1,4 @@
-"""The report of a scan as one HTML page: no scripts, nothing from elsewhere, so that it can be mailed and kept."""
+"""The report of a scan as one HTML page, without scripts or external files, so that it can be mailed and archived."""
 
 from bookwarden.orphans.report.page import render_page, size_text
 

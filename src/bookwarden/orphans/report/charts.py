@@ -22,20 +22,20 @@ _LONGEST_LABEL: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar at (x, y), with its label and value as texts; ``tip`` is what pointing at it tells."""
+    """A bar of a chart; lengths in units of the drawing."""
 
-    x: float
-    y: float
-    width: float
-    height: float
-    label: str
-    value: str
-    tip: str
+    x: float  #: Of its upper left corner.
+    y: float  #: Of its upper left corner, from the top.
+    width: float  #: To the right.
+    height: float  #: Downwards.
+    label: str  #: What it stands for.
+    value: str  #: Its size, as text.
+    tip: str  #: Its tooltip.
 
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars in a drawing of this width and height; ``label_x`` is where labels of lying bars end."""
+    """Bars in a drawing of this width and height; ``label_x`` is where the labels of horizontal bars end."""
 
     width: int
     height: int
@@ -56,14 +56,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """A line through points, ``ticks`` at the left as (y, text); ``line`` is the points as SVG wants them."""
+    """A line through points."""
 
-    width: int
-    height: int
-    points: tuple[Point, ...]
-    ticks: tuple[tuple[float, str], ...]
-    left: float
-    base: float
+    width: int  #: Of the drawing.
+    height: int  #: Of the drawing.
+    points: tuple[Point, ...]  #: By growing time.
+    ticks: tuple[tuple[float, str], ...]  #: At the left, as (y, text).
+    left: float  #: Where the plot begins.
+    base: float  #: The y of size 0.
 
     @property
     def line(self) -> str:
@@ -73,7 +73,7 @@ class LineChart:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is to be drawn: a size that counts, and the texts that go with it."""
+    """A size to draw, with its texts: label, value and tooltip."""
 
     label: str
     size: float
@@ -82,7 +82,7 @@ class Figure:
 
 
 def lying_bars(figures: Sequence[Figure]) -> BarChart:
-    """Draw one bar below another, the label before and the value behind it; the longest fills the width."""
+    """Draw horizontal bars, with the label before each and the value after it; the longest fills the width."""
     room = _WIDTH - _LABEL - _VALUE
     largest = max((figure.size for figure in figures), default=0)
     bars = tuple(
@@ -101,7 +101,7 @@ def lying_bars(figures: Sequence[Figure]) -> BarChart:
 
 
 def standing_bars(figures: Sequence[Figure]) -> BarChart:
-    """Draw one bar beside another, as of a histogram: the label below and the value on top of it."""
+    """Draw vertical bars, as of a histogram, with the label below each and the value on top."""
     largest = max((figure.size for figure in figures), default=0)
     step = _WIDTH / max(1, len(figures))
     room = _COLUMNS_HEIGHT - 2 * _MARGIN
@@ -114,7 +114,7 @@ def standing_bars(figures: Sequence[Figure]) -> BarChart:
 
 
 def line(figures: Sequence[tuple[float, Figure]], ticks: Sequence[tuple[float, str]]) -> LineChart:
-    """Draw figures over time, each with its time in any unit; ``ticks`` are sizes to mark, by growing size.
+    """Draw figures over time, each with its time in any unit; ``ticks`` are the sizes to mark, ascending.
 
     The scale begins at 0, so that a small change looks small.
     """
@@ -142,7 +142,7 @@ def line(figures: Sequence[tuple[float, Figure]], ticks: Sequence[tuple[float, s
 
 
 def _length(size: float, largest: float, room: float) -> float:
-    """Return the length of a bar, long enough to be seen for whatever is there at all."""
+    """Return the length of a bar, long enough to be seen unless the size is 0."""
     return max(_LEAST, room * size / largest) if size > 0 and largest > 0 else 0.0
 
 

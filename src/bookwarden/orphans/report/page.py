@@ -1,4 +1,4 @@
-"""The report's page: what of a summary is shown, in which words; page.html.j2 says how it looks."""
+"""The report's page: the texts and charts of a summary, which page.html.j2 lays out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MEANING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClassLine:
-    """A line of the table of classes."""
+    """A row of the table of classes."""
 
     name: str
     meaning: str
@@ -81,7 +81,7 @@ def render_page(summary: Summary) -> str:
 
 
 def size_text(size: int) -> str:
-    """Format a number of bytes in the largest binary unit that leaves something before the point."""
+    """Format a number of bytes in the largest binary unit in which it is at least 1."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -123,7 +123,7 @@ def _in_words(counts: Iterable[Count]) -> list[Count]:
 
 
 def _with_rest(counts: Sequence[Count]) -> list[Count]:
-    """Keep the first, and put the others together with what the summary has put together."""
+    """Keep the first, and add the others to those that the summary has added up."""
     named = [count for count in counts if count.key != REST]
     rest = [*named[_SHOWN_BARS:], *(count for count in counts if count.key == REST)]
     if not rest:
@@ -142,7 +142,7 @@ def _figures(counts: Iterable[Count]) -> list[Figure]:
 
 
 def _ages(counts: Iterable[Count]) -> list[Figure]:
-    """List a bar for every age, those without an orphan too."""
+    """List a bar for every age, also for ages without an orphan."""
     found = {one.key: one for one in _orphans(counts)}
     empty = Count(LedgerClass.ORPHAN.value, "", 0, 0)
     return [
