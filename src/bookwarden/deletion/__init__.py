@@ -1,1 +1,1 @@
-"""Two-phase deletion: marking ledgers, and deciding what becomes of each mark."""
+"""Two-phase deletion: marking ledgers, and settling each mark."""

@@ -12,7 +12,7 @@ from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.received import ATTEMPTS, OF_PHASE_TWO, OUTCOME, REASON, ReceivedMark
 
 _CONFIRM_EVERY = 500
-# What differs between reasons of one kind: quoted text, names with slashes, numbers.
+# The parts that differ between reasons of one kind: quoted text, names with slashes, numbers.
 _PARTICULARS = (
     (re.compile(r"'[^']*'|\"[^\"]*\""), "<text>"),
     (re.compile(r"[^\s'\"(]*/[^\s'\":;,)]*"), "<name>"),
@@ -23,7 +23,7 @@ _GROUP_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message of the DLQ with what phase two wrote on it; an outcome is missing if a Java client sent it."""
+    """A message of the DLQ with phase two's properties; ``outcome`` is "" if a Java client sent it."""
 
     received: ReceivedMark
     reason: str
@@ -60,24 +60,24 @@ class DeadLetterReading(Protocol):
         """Wait until everything that was sent back is confirmed; raises PulsarError when something is not."""
 
     def acknowledge(self, received: ReceivedMark) -> None:
-        """Take the message off the DLQ."""
+        """Remove the message from the DLQ."""
 
 
 class DeadLetterBox(Protocol):
     """The DLQ and its subscription."""
 
     def open(self) -> AbstractContextManager[DeadLetterReading]:
-        """Hold the subscription until the context ends; what was not acknowledged then stays on the DLQ."""
+        """Hold the subscription until the context ends; messages not acknowledged by then stay on the DLQ."""
 
 
 class DeadLetters:
-    """What an operator does with dead letters."""
+    """An operator's work on dead letters: list, show, replay, drop."""
 
     def __init__(self, box: DeadLetterBox) -> None:
         self._box = box
 
     def read(self, limit: int | None = None, *, reason: str | None = None) -> Iterator[DeadLetter]:
-        """Yield the dead letters, those with the reason, oldest first on each partition, at most so many."""
+        """Yield at most `limit` dead letters that have the reason, oldest first on each partition."""
         with self._box.open() as reading:
             for received in _chosen(reading, None, reason, limit):
                 yield _dead_letter(received)
@@ -99,10 +99,9 @@ class DeadLetters:
     ) -> list[DeadLetter]:
         """Send these, or all, to the deletion topic with their counts reset; return them.
 
-        ``reason`` takes those that have it; ``limit``, where no ids are given, at most so many.
-
-        A message leaves the DLQ only after its copy is confirmed, so a failure in between leaves it twice, not
-        never. NotFoundError, after all others are done, if an id is not there.
+        ``reason`` chooses those that have it, ``limit`` at most so many where no ids are given. A message leaves
+        the DLQ only after its copy is confirmed, so a failure in between leaves two rather than none.
+        NotFoundError, after all others are done, for an id that is not there.
         """
         done: list[DeadLetter] = []
         pending: list[ReceivedMark] = []
@@ -127,7 +126,7 @@ class DeadLetters:
         limit: int | None = None,
         dry_run: bool = False,
     ) -> list[DeadLetter]:
-        """Take these, or all, off the DLQ for good; return them. The choice, and NotFoundError, as for `replay`."""
+        """Remove these, or all, from the DLQ for good; return them. The choice, and NotFoundError, as for `replay`."""
         done: list[DeadLetter] = []
         with self._box.open() as reading:
             for received in _chosen(reading, message_ids, reason, limit):
@@ -139,14 +138,14 @@ class DeadLetters:
 
 
 def reason_group(reason: str) -> str:
-    """Reduce a reason to its kind: ids, names and figures are replaced, so that those of many letters are alike."""
+    """Reduce a reason to its kind: ids, names and figures are replaced, so that many letters share it."""
     for pattern, placeholder in _PARTICULARS:
         reason = pattern.sub(placeholder, reason)
     return reason[:_GROUP_LENGTH]
 
 
 def has_reason(letter: DeadLetter, text: str) -> bool:
-    """Return whether a dead letter's reason, or the kind of it, contains the text."""
+    """Return whether a dead letter's reason, or its kind, contains the text."""
     return text in letter.reason or text in reason_group(letter.reason)
 
 

@@ -1,4 +1,4 @@
-"""Explanation of one ledger: what it is, who refers to it, and what the sweep would do with a mark of it."""
+"""Explanation of one ledger: its metadata, its references, and the sweep's judgement of a mark of it."""
 
 from __future__ import annotations
 
@@ -44,21 +44,16 @@ _LEFT_BEHIND = "it would be deleted: the broker let go of it, since it was offlo
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A ledger with its holder, if its custom metadata names one, and that holder's references.
+    """A ledger, its holder and its references, and the sweep's judgement of a mark of it."""
 
-    ``outcome`` is None when no mark of it can be made; ``verdict`` says what the sweep would do, ``reason`` why.
-    ``everywhere`` are all places in the metadata that name it, and ``doubts`` those that could and cannot be read;
-    None if they were not looked for.
-    """
-
-    reading: LedgerReading
-    holder: Holder | None
-    references: References | None
-    outcome: Outcome | None
-    verdict: str
-    reason: str
-    everywhere: tuple[Reference, ...] | None = None
-    doubts: tuple[Doubt, ...] = ()
+    reading: LedgerReading  #: Its metadata now.
+    holder: Holder | None  #: Named by its custom metadata; None if that names none.
+    references: References | None  #: What the holder names; None if there is no holder that a mark could name.
+    outcome: Outcome | None  #: Of a mark; None if no mark of it can be made.
+    verdict: str  #: What the sweep would do with a mark, for people.
+    reason: str  #: Of the verdict, for people.
+    everywhere: tuple[Reference, ...] | None = None  #: All places in the metadata that name it; None if not searched.
+    doubts: tuple[Doubt, ...] = ()  #: Places that could name it and cannot be read.
 
     @property
     def referenced(self) -> bool | None:
@@ -80,11 +75,11 @@ def explain_ledger(
     undone: ReadsUndone | None = None,
     ids: DoubtsIds | None = None,
 ) -> Explanation:
-    """Read what there is to know of a ledger, and decide as the sweep would about a mark that has waited its grace.
+    """Read a ledger's state, and decide as the sweep would about a mark after its grace period.
 
-    ``copies`` opens the stores in which an offloaded copy is looked at that is said to be the only one; ``entries`` are
-    asked of a ledger that goes only if it is empty; ``undone`` has the records of ledgers that were undone, and ``ids``
-    tells whether ids come again.
+    ``copies`` opens the stores, to examine an offloaded copy that is recorded as the only one; ``entries`` is asked
+    about a ledger that may only go if it is empty; ``undone`` has the records of undone ledgers, and ``ids`` knows
+    whether ids return.
     """
     (reading,) = catalog.read_many([ledger_id])
     if isinstance(reading, AbsentLedger):
@@ -123,7 +118,7 @@ def explain_ledger(
 
 
 def find_everywhere(explanation: Explanation, search: ReferenceSearch) -> Explanation:
-    """Look for the ledger in all of the metadata, of all roots; StoreError if one of them does not answer."""
+    """Search the metadata of all roots for the ledger; StoreError if one of them does not answer."""
     index = ReferenceIndex([explanation.reading.ledger_id])
     search.read_into(index)
     named = index.who_names(explanation.reading.ledger_id)

@@ -1,4 +1,4 @@
-"""In flight: pending deletions that are marked and not yet done, read off the backlog of the subscription."""
+"""In flight: pending deletions that are marked and not yet settled, counted in the subscription's backlog."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BacklogReader(Protocol):
         """List the partitions in order; a topic without partitions is its own only one."""
 
     def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
-        """Count the messages behind the subscription's position, looking into at most so many entries."""
+        """Count the messages behind the subscription's position, reading at most `max_entries` entries."""
 
 
 def count_in_flight(

@@ -1,4 +1,4 @@
-"""Ports of two-phase deletion; context.py hands in the adapters that provide it."""
+"""Ports of two-phase deletion; `wiring` hands in the adapters."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class LedgerCatalog(Protocol):
     ) -> list[DeleteResult]:
         """Delete the metadata of each ledger if it still has the version that was read, in the order asked.
 
-        ``conditions``, those of each, are nodes that its holder names ledgers in, with the versions that were read: one
-        that changed makes it LOST_RACE, where the store can demand that in the transaction that deletes.
+        ``conditions`` are, for each, the nodes in which its holder names ledgers, with the versions that were read: if
+        one changed the result is LOST_RACE, where the store can check that in the transaction that deletes.
         Never raises for a single ledger. A connection that breaks under the write is resolved by reading back;
         what stays unresolved is DeleteResult.UNKNOWN.
         """
@@ -41,10 +41,10 @@ class OffloadedCopies(Protocol):
     """The stores of offloaded copies; no call raises for a store that does not answer or is not set up."""
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at each copy where it was recorded to be, in the order asked; this may be one request per copy."""
+        """Read each copy at its recorded place, in the order asked; this may be one request per copy."""
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, and read the index; three requests per copy."""
+        """Check data and index of each copy, and read the index; three requests per copy."""
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete each copy with its index and the remains of its uploads, in the order asked.
@@ -58,10 +58,10 @@ class RestoringCatalog(LedgerCatalog, Protocol):
     """BookKeeper's list of ledgers, in which deleted ones can be put back."""
 
     def paths_of(self, ledger_id: int) -> tuple[str, ...]:
-        """List the nodes at which the ledger's metadata may be; none for an id that cannot be."""
+        """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
 
     def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none; what came of each, read afterwards.
+        """Create the node of each (id, path, raw metadata) that has none; return each as read afterwards.
 
         Raises StoreError when the store does not answer; some may have been created then.
         """
@@ -93,14 +93,14 @@ class MetadataMigrations(Protocol):
 
     @property
     def stops(self) -> int:
-        """How often writes were stopped; what was read or sent before the latest stop is to be read again."""
+        """How often writes were stopped; anything read or sent before the latest stop must be read again."""
 
     def await_writes(self) -> None:
         """Wait until none of the stores is being moved; StoreMigratingError after as long as a write would wait."""
 
 
 class NoMigrations:
-    """Stores that nobody moves."""
+    """Stores that are never moved."""
 
     stops = 0
 
@@ -116,7 +116,7 @@ class ReferenceReader(Protocol):
     ) -> Mapping[Holder, References]:
         """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
 
-        ``ledgers`` are those that are asked about: who else lists one of them counts as a shadow.
+        ``ledgers`` are the ledgers in question: another topic that lists one of them counts as a shadow.
 
         Raises StoreError when a metadata root as a whole does not answer.
         """
@@ -126,7 +126,7 @@ class ReferenceSearch(Protocol):
     """All of Pulsar's metadata, over all configured metadata roots."""
 
     def read_into(self, index: ReferenceIndex) -> None:
-        """Add what every node names, and note each that cannot be parsed.
+        """Add every node's references, and a doubt for each node that cannot be parsed.
 
         Raises StoreError when a metadata root does not answer: then the index is not to be used.
         """
@@ -153,7 +153,7 @@ class ManagedLedgerStore(Protocol):
         """Read a managed ledger's node; None if there is none."""
 
     def remove_ledgers(self, managed_ledger: VersionedManagedLedger, ids: Collection[int]) -> None:
-        """Take the ledgers off the list in one update, if the node still is as it was read, else LostRaceError."""
+        """Remove the ledgers from the list in one update; LostRaceError if the node is not as it was read."""
 
     def cursors(self, name: str) -> Mapping[str, VersionedCursor]:
         """Read all cursors of a managed ledger, by encoded name."""
@@ -163,14 +163,14 @@ class ManagedLedgerStore(Protocol):
 
 
 class TopicOwnership(Protocol):
-    """Who has topics loaded."""
+    """The brokers that have topics loaded."""
 
     def owner(self, topic: str) -> str | None:
         """Return the broker that has the topic, or could have it, loaded; None if certainly none does."""
 
 
 class TopicAdmin(Protocol):
-    """What a broker does with topics when asked; every call may raise PulsarError or NotFoundError."""
+    """Operations of a broker on topics; every call may raise PulsarError or NotFoundError."""
 
     def partitions(self, topic: str) -> list[str]:
         """List the partitions in order; a topic without partitions is its own only one."""

@@ -1,4 +1,4 @@
-"""The journal: what was deleted, durable before it is deleted; and what was put back.
+"""The journal: records of ledgers, durable before they are deleted, and of those put back.
 
 One record a line: a JSON object, a tab, and the CRC-32 of the JSON in eight hexadecimal digits. A line whose
 checksum does not fit, such as the last one of a file that was cut off, is no record. Times are in milliseconds.
@@ -33,7 +33,7 @@ _COPY = "copy"
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """Who writes a file: ``run`` is that of its first record, later ones may have others."""
+    """The writer of a file; ``run`` is that of its first record, later records may have others."""
 
     format: int
     run: str
@@ -50,18 +50,18 @@ class JournalHeader:
 class JournalEntry:
     """One ledger's metadata as it was right before its delete."""
 
-    ledger_id: int
-    holder: str
-    path: str
-    version: int
-    created_ms: int
-    raw: bytes
-    run: str
-    journaled_at: int
+    ledger_id: int  #: The ledger.
+    holder: str  #: As text.
+    path: str  #: The node of its metadata.
+    version: int  #: The version of that node.
+    created_ms: int  #: By the store's clock, in ms since the epoch.
+    raw: bytes  #: The node's value.
+    run: str  #: As ``<query>/<batch>``.
+    journaled_at: int  #: In ms since the epoch.
 
     def encode(self) -> bytes:
         """Render the entry as one line."""
-        # By hand: the encoder takes twice as long, and each ledger that is deleted passes here.
+        # Not by the JSON encoder, which takes twice as long: every deleted ledger passes here.
         raw = b2a_base64(self.raw, newline=False).decode()
         return _line(
             f'{{"ledger_id":{self.ledger_id},"holder":{_quoted(self.holder)},"path":{_quoted(self.path)},'
@@ -71,13 +71,13 @@ class JournalEntry:
 
     @classmethod
     def decode(cls, line: bytes) -> JournalEntry | None:
-        """Read a line back; None when it is cut off, damaged or another record."""
+        """Parse a line; None when it is cut off, damaged or another record."""
         record = decode_record(line)
         return record if isinstance(record, cls) else None
 
 
 class UndoStep(enum.Enum):
-    """How far the undo of one ledger is; BEGUN is written before its metadata is put back."""
+    """A step in the undo of one ledger; BEGUN is written before its metadata is put back."""
 
     BEGUN = "begun"
     RESTORED = "restored"
@@ -102,14 +102,14 @@ class UndoRecord:
 
 @dataclass(frozen=True, slots=True)
 class CopyEntry:
-    """An offloaded copy right before its delete; it cannot be put back. ``location`` is for people."""
+    """An offloaded copy right before its delete; it cannot be put back."""
 
-    ledger_id: int
-    holder: str
-    uuid: str
-    location: str
-    run: str
-    journaled_at: int
+    ledger_id: int  #: The ledger that was offloaded.
+    holder: str  #: As text.
+    uuid: str  #: The copy's own.
+    location: str  #: For people.
+    run: str  #: As ``<query>/<batch>``.
+    journaled_at: int  #: In ms since the epoch.
 
     def encode(self) -> bytes:
         """Render the entry as one line."""
@@ -120,14 +120,14 @@ JournalRecord = JournalEntry | UndoRecord | CopyEntry
 
 
 class Journal(Protocol):
-    """What undo needs, durable when `append` returns."""
+    """The record that undo needs, durable when `append` returns."""
 
     def append(self, records: Sequence[JournalRecord]) -> None:
         """Write the records and wait until they are durable; raises StoreUnavailableError when they are not."""
 
 
 def decode_record(line: bytes) -> JournalHeader | JournalRecord | None:
-    """Read a line back; None when it is cut off, damaged, or of a kind that this version does not know."""
+    """Parse a line; None when it is cut off, damaged, or of a kind that this version does not know."""
     body, tab, checksum = line.rstrip(b"\n").rpartition(b"\t")
     if not tab or not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(body):
         return None

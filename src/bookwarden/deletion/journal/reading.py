@@ -1,6 +1,6 @@
-"""Reading the journal back: all of it, what one run deleted, and the runs themselves.
+"""Reading the journal: its runs, all its records, and the deletions of a run.
 
-Files are read line by line, so memory does not grow with them; what is kept of a selection is its ledger ids.
+Files are read line by line, so memory does not grow with them; only the ledger ids of a selection are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bookwarden.deletion.journal.entries import (
 from bookwarden.deletion.journal.writing import SUFFIX
 from bookwarden.errors import FormatError, StoreError
 
-# More than a ledger's metadata can be in any store, in base64.
+# More than any store accepts as a ledger's metadata, in base64.
 _MAX_LINE: Final = 16 * 1024 * 1024
 
 
@@ -31,11 +31,11 @@ class Lines(Protocol):
     """An open file."""
 
     def readline(self, limit: int, /) -> bytes:
-        """Read up to and with the next line end, at most so many bytes; nothing at the end."""
+        """Read through the next line end, at most `limit` bytes; nothing at the end."""
 
 
 class JournalSource(Protocol):
-    """Where journal files are; every call may raise StoreError."""
+    """The files of a journal; every call may raise StoreError."""
 
     def names(self) -> Iterable[str]:
         """List the files, oldest first."""
@@ -49,7 +49,7 @@ class JournalSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalDamage:
-    """Where a file holds something that is no record; ``line`` counts from 1.
+    """A place in a file that has no valid record; ``line`` counts from 1.
 
     ``cut_off`` is the end of a file whose writer was stopped in the middle of a record, or is writing it now:
     everything before it was read, and what it would have recorded was never deleted.
@@ -94,7 +94,7 @@ class JournalFolder:
 
 
 class JournalReader:
-    """Reads a journal; each damaged place is told to ``damaged`` once for each time that it is come across."""
+    """Reads a journal; ``damaged`` is called with a damaged place each time it is read."""
 
     def __init__(self, source: JournalSource, damaged: Callable[[JournalDamage], object] | None = None) -> None:
         self._source = source
@@ -132,7 +132,7 @@ class JournalReader:
 
 
 def _skip_line(line: bytes, lines: Lines) -> bool:
-    """Go on to the end of the line; say whether it has one."""
+    """Skip to the end of the line; return whether it has one."""
     while line and not line.endswith(b"\n"):
         line = lines.readline(_MAX_LINE)
     return bool(line)
@@ -140,7 +140,7 @@ def _skip_line(line: bytes, lines: Lines) -> bool:
 
 @dataclass(slots=True)
 class RunSummary:
-    """What one run of the sweep journaled; times in milliseconds, ``bytes`` those of the metadata.
+    """The deletions that one run of the sweep journaled; times in milliseconds, ``bytes`` those of the metadata.
 
     A ledger that was journaled twice, because its delete was tried twice, counts twice.
     """
@@ -169,9 +169,9 @@ def summarize_runs(records: Iterable[JournalRecord]) -> list[RunSummary]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which deletions to undo: those of a run, of single ledgers, or since a time (milliseconds); all must fit.
+    """The deletions to undo: of a run, of single ledgers, and since a time (milliseconds); all that are given must fit.
 
-    A run is named whole, ``<query>/<batch>``, or by its query for all batches of it.
+    A run is named whole, ``<query>/<batch>``, or by its query for all its batches.
     """
 
     run: str | None = None
@@ -179,7 +179,7 @@ class Selection:
     since_ms: int | None = None
 
     def takes(self, entry: JournalEntry) -> bool:
-        """Return whether an entry is meant."""
+        """Return whether an entry is selected."""
         if self.run is not None and entry.run != self.run and not entry.run.startswith(self.run.rstrip("/") + "/"):
             return False
         if self.ledger_ids is not None and entry.ledger_id not in self.ledger_ids:
@@ -189,17 +189,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The last deletion of a ledger, and how far an undo of it came before; None if there was none."""
+    """The last deletion of a ledger, and the last step of an earlier undo of it; None without one."""
 
     entry: JournalEntry
     undone: UndoStep | None
 
 
 class SelectedDeletions:
-    """The selected ledgers, each with its last deletion as the journal has it; iterating reads the journal.
+    """The selected ledgers, each with its last deletion in the journal; iterating reads the journal.
 
-    A ledger that was deleted again later, by a run that is not selected, comes with that later deletion: earlier
-    metadata of it is out of date. What is written to the journal after this was made does not show.
+    A ledger that was deleted again later, by a run that is not selected, comes with that later deletion: its earlier
+    metadata is out of date. Later additions to the journal are not seen.
     """
 
     def __init__(self, reader: JournalReader, selection: Selection) -> None:
@@ -221,7 +221,7 @@ class SelectedDeletions:
 
 
 def _last_of(reader: JournalReader, ids: Collection[int]) -> dict[int, tuple[int, UndoStep | None]]:
-    """Return the time of each ledger's last deletion, and how far it was undone since."""
+    """Return the time of each ledger's last deletion, and the last step of an undo since."""
     deleted: dict[int, int] = {}
     steps: dict[int, list[tuple[int, UndoStep]]] = {}
     for record in reader:
@@ -237,6 +237,6 @@ def _last_of(reader: JournalReader, ids: Collection[int]) -> dict[int, tuple[int
 def _step_since(deleted_at: int, steps: Collection[tuple[int, UndoStep]]) -> UndoStep | None:
     found = [step for at, step in sorted(steps, key=lambda step: step[0]) if at >= deleted_at]
     if UndoStep.RESTORED in found:
-        # It outlasts all later steps: somebody may rely on it since.
+        # No later step overrides it: the ledger may be in use since.
         return UndoStep.RESTORED
     return found[-1] if found else None

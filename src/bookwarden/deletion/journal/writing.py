@@ -29,9 +29,9 @@ MAX_FILE_BYTES: Final = 128 * 1024 * 1024
 class FileJournal:
     """A journal in a folder; each process appends to files of its own, so make one per process.
 
-    Every machine that sweeps needs the folder; a folder that all share keeps the record in one place. A new file
-    is begun each day (UTC) and beyond ``max_file_bytes``; files that nobody has written to for ``keep_days`` are
-    deleted then, save the newest; None keeps all.
+    Every machine that sweeps needs the folder; a shared folder keeps the journal in one place. A new file is begun
+    each day (UTC) and beyond ``max_file_bytes``; files not written for ``keep_days`` are deleted then, save the
+    newest; None keeps all.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FileJournal:
             os.fdatasync(file.fileno())
             self._has_records = True
         except OSError as error:
-            # What was half written is no record; the next append begins a new file.
+            # A half-written line is no record; the next append begins a new file.
             self._give_up_file()
             raise StoreUnavailableError(
                 f"journal {self._folder} cannot be written ({error.strerror}): nothing is deleted until it can"
@@ -117,7 +117,7 @@ class FileJournal:
 
 
 class JournalSink(Protocol):
-    """A store of whole objects; what `put` wrote is durable, and seen by readers, when it returns."""
+    """A store of whole objects, durable and seen by readers when `put` returns."""
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object; raises StoreUnavailableError when the store did not confirm it."""
@@ -146,7 +146,7 @@ class ObjectJournal:
 
 
 def file_name(now: float) -> str:
-    """Make a name that no other process makes."""
+    """Make a name that is unique among all processes."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + f".{int(now * 1e6) % 1_000_000:06d}"
     return f"{stamp}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}{SUFFIX}"
 
@@ -157,7 +157,7 @@ def header(run: str, now: float) -> bytes:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder and what is missing above it, so that a loss of power does not take it away again."""
+    """Make the folder and its missing parents, durable against a loss of power."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:

@@ -1,1 +1,1 @@
-"""Phase one: marks, and what leaves the metadata after them."""
+"""Phase one: marks, and then the removal of their ledgers from the metadata."""

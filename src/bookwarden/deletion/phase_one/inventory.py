@@ -1,4 +1,4 @@
-"""The pending deletions for what a topic, a cursor or a schema holds: pure, from values that were read."""
+"""The pending deletions for all ledgers of a topic, a cursor or a schema: pure, from values that were read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: st
     """Mark each copy of each ledger: the bookies', and the offloaded one if there may be one.
 
     The bookies' also where the list says that it was deleted (bookkeeperDeleted): that is written before the delete,
-    and the broker deletes such a ledger never again.
+    which the broker never tries again.
     """
     marks, holder = [], ManagedLedgerHolder(topic.managed_ledger)
     for ledger in ledgers:
@@ -60,7 +60,7 @@ def _mark(
 def _contexts(offload: OffloadInfo | None) -> list[OffloadContext]:
     """List the places of the offloaded copies: of the whole ledger, and the segments of the former streaming offload.
 
-    An attempt that is not complete has a UUID too, and may have left objects; without a UUID nothing was begun.
+    An incomplete attempt has a UUID too, and may have left objects; without a UUID nothing was begun.
     """
     if offload is None:
         return []

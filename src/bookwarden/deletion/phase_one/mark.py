@@ -13,7 +13,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 
 @dataclass(frozen=True, slots=True)
 class MarkedLedger:
-    """One pending deletion and what became of its send: confirmed, or failed for a reason."""
+    """One pending deletion and the result of its send: confirmed, or failed for a reason."""
 
     mark: PendingDeletion
     failure: str | None = None
@@ -26,7 +26,7 @@ class MarkedLedger:
 
 @dataclass(frozen=True, slots=True)
 class MarkReport:
-    """What became of each pending deletion, in the order given."""
+    """The pending deletions in the order given, each with the result of its send."""
 
     ledgers: tuple[MarkedLedger, ...] = ()
 
@@ -45,7 +45,7 @@ class MarkReport:
 class Marker:
     """Marks ledgers for deletion; with ``enabled`` False (topic_two_phase_deletion_enabled) it marks none.
 
-    ``on_report`` is told of each report, for metrics (`pipelines.metrics.MarkMetrics`).
+    ``on_report`` is called with each report, for metrics (`pipelines.metrics.MarkMetrics`).
     """
 
     def __init__(

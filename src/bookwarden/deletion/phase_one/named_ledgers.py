@@ -1,4 +1,4 @@
-"""Marks of ledgers that are given by their ids alone: whose they are is read from their custom metadata."""
+"""Marks of ledgers that are given by their ids alone; their holders are read from their custom metadata."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def marks_of_ids(catalog: LedgerCatalog, ledger_ids: Sequence[int]) -> list[Pend
 
 
 def absent_ledgers(ledger_ids: Sequence[int]) -> str:
-    """Report that BookKeeper has not these ledgers."""
+    """Report that BookKeeper does not have these ledgers."""
     return f"BookKeeper has no ledger {', '.join(str(ledger_id) for ledger_id in ledger_ids)}"
 
 
 def waive_the_list(marks: Iterable[PendingDeletion]) -> list[PendingDeletion]:
-    """Make the marks such that what their topics' lists say is no reason to keep the ledgers."""
+    """Make the marks waive their topics' lists as a reason to keep the ledgers."""
     return [replace(mark, waives=frozenset(Waiver)) for mark in marks]
 
 

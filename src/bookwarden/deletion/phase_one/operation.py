@@ -1,4 +1,4 @@
-"""An operation of phase one: what it plans, marked and did; and how a broker is asked once all marks are confirmed."""
+"""An operation of phase one: its plan and result, and the request to a broker once all marks are confirmed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 
 
 class Operation(enum.Enum):
-    """What was asked for."""
+    """The kind of an operation."""
 
     TRIM = "trim"
     DELETE_TOPIC = "delete topic"
@@ -24,7 +24,7 @@ class Operation(enum.Enum):
 
 
 class Mode(enum.Enum):
-    """Who takes the ledgers off the metadata: the broker when asked, or we in the store."""
+    """The party that removes the ledgers from the metadata: the broker when asked, or bookwarden in the store."""
 
     BROKER = "broker"
     STORE = "store"
@@ -32,9 +32,9 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an operation is about to mark, as it was read; to make one changes nothing.
+    """An operation's marks, from what was read; making a plan changes nothing.
 
-    ``act`` marks that, and nothing else, and then has it removed.
+    ``act`` sends exactly these marks, and then has the target removed.
     """
 
     operation: Operation
@@ -44,16 +44,16 @@ class Plan:
     act: Callable[[Plan], OperationResult] = field(repr=False, compare=False)
 
     def carry_out(self) -> OperationResult:
-        """Mark, then have it removed; raises PulsarError only if nothing was sent and nothing was done."""
+        """Mark, then have the target removed; raises PulsarError only if nothing was sent and nothing was done."""
         return self.act(self)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """What became of a plan; while `done` is False the metadata still refers to the ledgers.
+    """The result of a plan; while `done` is False the metadata still refers to the ledgers.
 
-    ``problem`` says why it is not done. ``removed`` are the ledgers that were taken off the metadata in store mode; in
-    broker mode the broker decides, and the sweep finds out.
+    ``problem`` says why it is not done. ``removed`` are the ledgers that were removed from the metadata in store mode;
+    in broker mode the broker decides, and the sweep finds out.
     """
 
     plan: Plan
@@ -64,7 +64,7 @@ class OperationResult:
 
 
 def require_shown(shown: Iterable[Plan], now: Iterable[Plan]) -> None:
-    """Raise RefusedError if more would be marked now than was shown; less may be, as after the broker trimmed."""
+    """Raise RefusedError if more would be marked now than was shown; less is allowed, as after the broker trimmed."""
     agreed: dict[int, list[PendingDeletion]] = {}
     for plan in shown:
         for mark in plan.marks:
@@ -81,9 +81,9 @@ def require_shown(shown: Iterable[Plan], now: Iterable[Plan]) -> None:
 def ask_broker(
     marker: Marker, plan: Plan, ask: Callable[[], None], *, migrations: MetadataMigrations
 ) -> OperationResult:
-    """Mark all that may leave, then let the broker do it; a mark that fails keeps the broker from being asked.
+    """Mark all that may leave, then ask the broker to remove it, unless a mark failed.
 
-    While the metadata is being moved the broker, which could not do it, is not asked; that is waited for.
+    While the metadata is being moved, when the broker could not remove it, this waits.
     Raises PulsarError when the deletion topic cannot be reached: then nothing was sent and nothing was done.
     """
     report = marker.mark(plan.marks)

@@ -1,7 +1,6 @@
-"""Delete a topic, a subscription or a schema, or trim a topic: mark what it holds, then ask the broker (broker mode).
+"""Delete a topic, a subscription or a schema, or trim a topic: mark its ledgers, then ask the broker (broker mode).
 
-The broker keeps what its retention still holds; marks of that find their ledger referenced, and the sweep leaves it
-alone.
+The sweep keeps a marked ledger that the broker's retention still holds: it finds it referenced.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 class Removal:
-    """Plans what to delete through the broker; whatever it then fails to delete is swept.
+    """Plans deletions through the broker; ledgers that it then fails to delete are swept.
 
     A ledger that the broker makes between the plan and the deletion is not marked, nor is the ledger of a
-    compaction that is under way.
+    compaction under way.
     """
 
     def __init__(
@@ -100,14 +99,14 @@ class Removal:
         return self._plan(Operation.DELETE_SCHEMA, str(name.base), marks, lambda: self._topics.delete_schema(str(name)))
 
     def plan_trim(self, topic: str) -> list[Plan]:
-        """Plan to trim each partition, of which the broker decides what goes.
+        """Plan to trim each partition; the broker decides which ledgers go.
 
         NotFoundError if the topic does not exist, RefusedError for a shadow topic.
         """
         return [self._plan_trim(TopicName.parse(name)) for name in self._topics.partitions(topic)]
 
     def _plan_trim(self, topic: TopicName) -> Plan:
-        # The cursors in the store are those of their last switch; the broker knows where they are.
+        # The store has the positions of the cursors' last switch; the broker knows the current ones.
         positions = self._topics.mark_delete_positions(str(topic))
         read = self._store.read(topic.managed_ledger)
         consumed: list[LedgerInfo] = []

@@ -1,6 +1,6 @@
-"""Trim consumed ledgers of a topic in the metadata store: mark them, then take them off its list (store mode).
+"""Trim consumed ledgers of a topic in the metadata store: mark them, then remove them from its list (store mode).
 
-That is for topics that no broker owns, and asks neither retention nor brokers.
+This is for topics that no broker owns, and asks neither retention nor brokers.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from bookwarden.ledgers.managed_ledger import (
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
-# The reason that marks of trimmed ledgers have.
+# The reason in marks of trimmed ledgers.
 TRIMMED = "trimmed"
 
 
 class StoreTrim:
     """Plans trims in the metadata store, each one versioned update of a topic, while no broker owns it.
 
-    An owner's node ends with its session, and its broker may serve on without one. So the last ledger has to be closed
-    too: whoever has a topic loaded has it open, and whoever unloads it closes it.
+    An owner's node ends with its session, and its broker may go on serving without one. So the last ledger has to be
+    closed too: a broker that has the topic loaded has it open, and closes it when it unloads the topic.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class StoreTrim:
     ) -> Plan:
         """Plan to trim given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
 
-        As by a broker, they are taken off the front of the list: the sweep keeps what lies inside of it. Raises
+        As by a broker, they are removed from the front of the list: the sweep keeps ledgers inside it. Raises
         RefusedError while a broker owns the topic or may have it loaded, for the last ledger, for one without entries
-        or a time of closing, for given ones that older ones stay in front of, and, unless ``force``, for one that a
-        subscription still needs or may need; left to choose, it stops at these. NotFoundError for a topic or ledger
-        that is not there. A partitioned topic is trimmed partition by partition. Of a plan that is carried out, a
-        failure after the sends is told by the result.
+        or a time of closing, for given ones with older ones left before them, and, unless ``force``, for one that a
+        subscription still needs or may need; without given ledgers, it stops before these. NotFoundError for an absent
+        topic or ledger. A partitioned topic is trimmed partition by partition. The result of the plan reports a failure
+        after its marks were sent.
         """
         name = TopicName.parse(topic)
         if not self._marker.enabled:
@@ -121,9 +121,9 @@ class StoreTrim:
             )
 
     def _remove(self, name: TopicName, read: VersionedManagedLedger, ids: Collection[int]) -> str:
-        """Update the node; return why the ledgers are still listed, or nothing."""
+        """Update the node; return why the ledgers are still listed, "" if they are not."""
         try:
-            # The sends took time in which a broker may have come; one that comes later finds a new version.
+            # A broker may have loaded the topic during the sends; one that loads it later finds a new version.
             self._refuse_owned(name)
             self._refuse_open(name, read.info)
             try:
@@ -141,7 +141,7 @@ class StoreTrim:
         return ""
 
     def _remove_as_moved(self, name: TopicName, read: VersionedManagedLedger, ids: Collection[int]) -> None:
-        """Update the node once more if only its version is another: the update waited until the metadata was moved."""
+        """Update the node again if only its version changed: the first update waited until the metadata was moved."""
         again = self._store.read(name.managed_ledger)
         if again is None or again.info != read.info:
             raise LostRaceError(f"{name} changed since it was read")
@@ -158,7 +158,7 @@ class StoreTrim:
 
 
 def consumed_ledgers(ledgers: Iterable[LedgerInfo], mark_deletes: Iterable[Position]) -> list[LedgerInfo]:
-    """Pick the ledgers that every subscription has acknowledged; never the last one, which is open or may be.
+    """Return the ledgers that every subscription has acknowledged; never the last one, which is or may be open.
 
     Without a subscription all but the last are consumed, as for ManagedLedgerImpl.internalTrimLedgers.
     """
@@ -182,7 +182,7 @@ def _choose(
     force: bool,
 ) -> list[LedgerInfo]:
     asked = _asked(name, info, ledger_ids)
-    # As the node of a ledger that is written to looks: after ids began anew it need not be the last by id.
+    # A ledger that is being written looks so in the list; once ids return it need not have the highest id.
     unfinished = [ledger.ledger_id for ledger in asked if ledger.entries <= 0 or ledger.timestamp_ms <= 0]
     if unfinished and ledger_ids is not None:
         raise RefusedError(
@@ -229,19 +229,19 @@ def _asked(name: TopicName, info: ManagedLedgerInfo, ledger_ids: Collection[int]
 
 
 def _front(info: ManagedLedgerInfo, ledger_ids: Collection[int]) -> list[LedgerInfo]:
-    """Pick the ledgers up to the first one that is not among these."""
+    """Return the ledgers up to the first one that is not among these."""
     return list(takewhile(lambda ledger: ledger.ledger_id in ledger_ids, info.ledgers))
 
 
 def understood(info: ManagedLedgerInfo, ledgers: Iterable[LedgerInfo]) -> list[LedgerInfo]:
-    """Leave those out of which the list says what is unknown to us: others may need them, or they have more copies."""
+    """Omit ledgers with unknown fields in the list: others may need them, or they have more copies."""
     return [ledger for ledger in ledgers if ledger.ledger_id not in info.puzzling]
 
 
 def _settled_positions(name: TopicName, cursors: Mapping[str, VersionedCursor]) -> list[Position]:
-    """The positions of all cursors; RefusedError where the node may be outdated or says nothing.
+    """Return the positions of all cursors; RefusedError where the node may be outdated or says nothing.
 
-    With a ledger of its own the position is in that ledger's last entry, and a seek may have moved it back.
+    A cursor with a ledger has its position in that ledger's last entry, and a seek may have moved it back.
     """
     positions = []
     for cursor, read in cursors.items():

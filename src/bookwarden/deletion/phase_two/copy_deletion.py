@@ -1,9 +1,9 @@
-"""Phase two for offloaded copies: prove whose a copy is, journal, delete many at once, account for each mark.
+"""Phase two for offloaded copies: prove who owns a copy, journal, delete many at once, account for each mark.
 
-A copy has no version to delete by. Its UUID is never used again, so a copy that its holder does not name any more
-cannot become named; what remains is to prove that the mark names the right holder. BookKeeper's metadata of the ledger
-is one witness, and what the copy itself names the other: they may not differ. The name of a segment of the former
-streaming offload has no ledger in it, so that of these only the segment itself can tell.
+A copy has no version to delete by. Its UUID is never used again, so a copy that its holder no longer names cannot
+become named; what remains is to prove that the mark names the right holder. BookKeeper's metadata of the ledger and
+the copy itself both name it, and must agree. The name of a segment of the former streaming offload has no ledger in it,
+so only the segment itself names its holder.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def copy_of(mark: PendingDeletion) -> OffloadedCopy:
 
 
 class NoStores:
-    """Stands where no store of offloaded copies is set up: every copy is kept."""
+    """The stores of offloaded copies when none is set up: every copy is kept."""
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at none."""
+        """Read none."""
         return [UnreadableCopy(_NO_STORE) for _ in copies]
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at none."""
+        """Examine none."""
         return self.read_many(copies)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
@@ -69,10 +69,10 @@ class NoStores:
 
 
 class CopyDeletions:
-    """Carries out what was decided about offloaded copies.
+    """Carries out the decisions about offloaded copies.
 
-    ``verify_owner`` False takes the mark's word for whose a copy is where BookKeeper has nothing left of the ledger,
-    and looks at no copies but segments of the former streaming offload.
+    With ``verify_owner`` False the mark is believed about the owner of a copy where BookKeeper has nothing left of the
+    ledger, and no copies are read but segments of the former streaming offload.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CopyDeletions:
         self._dry_run = dry_run
 
     def carry_out(self, decided: Sequence[_Decided], run: str) -> list[_Decided]:
-        """Delete the copies that are to go and can be proven to be the holder's; other decisions stay as they are.
+        """Delete the copies that are to go and are proven to be the holder's; other decisions stay as they are.
 
         Raises StoreUnavailableError when the journal cannot be written: nothing was deleted then.
         """
@@ -144,14 +144,14 @@ _ALREADY_GONE = Decision(Action.FINISH, Outcome.ALREADY_GONE, "the store has no 
 
 
 def _verdict(copy: OffloadedCopy, reading: CopyReading | None, *, proven: bool) -> Decision | None:
-    """Return why the copy is kept; None where it may go, an absent one too: of that an index may be left.
+    """Return why the copy is kept; None where it may go, also an absent one: its index may be left.
 
     ``proven``: BookKeeper's metadata of the ledger names the holder.
     """
     if isinstance(reading, UnreadableCopy):
         return Decision(Action.RETRY, Outcome.RETRY, f"whose the offloaded copy is cannot be read: {reading.reason}")
     if copy.segment and isinstance(reading, AbsentCopy):
-        # Whose an index is that may be left, nothing tells.
+        # Nothing tells the owner of an index that may be left.
         return _ALREADY_GONE
     if isinstance(reading, PresentCopy) and reading.owner != copy.managed_ledger:
         owner = reading.owner

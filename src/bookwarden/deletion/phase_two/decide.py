@@ -1,4 +1,4 @@
-"""Decide what becomes of a pending deletion: a pure function of what was just read."""
+"""Decide about a pending deletion: a pure function of what was just read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bookwarden.ledgers.times import LAST_MS
 
 
 class Action(enum.Enum):
-    """What is to be done next about a pending deletion."""
+    """The next step for a pending deletion."""
 
     DELETE = "delete"
     PROVE_EMPTY = "prove that it has no entry, and delete it"
@@ -36,7 +36,7 @@ class Action(enum.Enum):
 class Decision:
     """The action, the outcome it leads to if nothing intervenes, and the reason for people.
 
-    ``wait`` goes with Action.DELAY: seconds until it is to be verified again.
+    ``wait`` goes with Action.DELAY: seconds until it is verified again.
     """
 
     action: Action
@@ -47,24 +47,18 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DeletionPolicy:
-    """The limits of phase two; all times in seconds.
+    """The limits of phase two; times in seconds."""
 
-    ``still_referenced_grace``: how long a mark waits for the metadata update that follows it.
-    ``unlisted_grace``: a ledger younger than this may be one that is just being created and not listed yet.
-    ``delete_delay``: a ledger is deleted this much later than it was first verified; 0 deletes at once.
-    ``bookie_cluster`` names the BookKeeper that is swept, empty if it has no name.
-    """
-
-    retry_delay: float = 600.0
-    max_retries: int = 10
-    still_referenced_grace: float = 600.0
-    unlisted_grace: float = 600.0
-    delete_delay: float = 0.0
-    bookie_cluster: str = ""
+    retry_delay: float = 600.0  #: Until a mark is retried.
+    max_retries: int = 10  #: After these the mark is given up.
+    still_referenced_grace: float = 600.0  #: How long a mark waits for the metadata update that follows it.
+    unlisted_grace: float = 600.0  #: A younger ledger may have just been created and not be listed yet.
+    delete_delay: float = 0.0  #: From the first verification of a ledger to its delete; 0 deletes at once.
+    bookie_cluster: str = ""  #: Name of the BookKeeper that is swept; "" if it has none.
 
     @property
     def longest_wait(self) -> float:
-        """The most that a delayed deletion waits at a time.
+        """The longest that a delayed deletion waits at a time.
 
         A partition of the retry topic is read in order, so what waits there holds back the retries behind it.
         """
@@ -73,9 +67,9 @@ class DeletionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """How often and since when a pending deletion has been waiting; ``age`` is in seconds.
+    """The past of a pending deletion: its attempts, and its ``age`` in seconds.
 
-    ``verified_ms`` is when it was first found fit to be deleted, None if that was not before. ``waives`` are those of
+    ``verified_ms`` is when it was first found fit to be deleted, None if it was not so before. ``waives`` are those of
     the mark's message.
     """
 
@@ -113,7 +107,7 @@ def _judge(
     policy: DeletionPolicy,
 ) -> Decision:
     if mark.bookie_cluster not in ("", policy.bookie_cluster):
-        # Ids of two BookKeepers are alike, and a topic may have had ledgers in both.
+        # Two BookKeepers give the same ids, and a topic may have had ledgers in both.
         ours = f"is {policy.bookie_cluster!r}" if policy.bookie_cluster else "has no name"
         return _retry(
             f"it is of the bookie cluster {mark.bookie_cluster!r}, and the one that is swept here {ours} "
@@ -192,7 +186,7 @@ def _judge_unreferenced(
 
 
 def _of_no_time(reading: StoredLedger) -> Decision | None:
-    """Keep a ledger whose metadata gives a time that no clock tells: it is damaged, and says nothing of the ledger."""
+    """Keep a ledger with a creation time that no clock shows: its metadata is damaged."""
     if (reading.metadata.ctime_ms or 0) <= LAST_MS:
         return None
     return _retry(f"ledger metadata: its creation time {reading.metadata.ctime_ms} lies beyond the year 9999")
@@ -223,7 +217,7 @@ def _perhaps_in_use(reading: StoredLedger, references: LiveReferences) -> Decisi
 def _standing(
     mark: PendingDeletion, reading: StoredLedger, references: LiveReferences, circumstances: Circumstances
 ) -> Standing:
-    """Return where the ledger stands to its topic's list; those of other holders, and what is waived, were let go."""
+    """Return how the ledger stands to its topic's list; LET_GO for other holders, and where the list is waived."""
     if mark.component is not LedgerComponent.MANAGED_LEDGER or Waiver.INSIDE_LIST in circumstances.waives:
         return Standing.LET_GO
     return standing_of(reading.ledger_id, references.first_listed, has_entries(reading.metadata))
@@ -236,7 +230,7 @@ def judge_proven(mark: PendingDeletion, references: LiveReferences) -> Decision:
 
 
 def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences) -> Decision | None:
-    """Return what keeps an unnamed ledger of a topic, by what the topic's list says; None if nothing does."""
+    """Keep an unnamed ledger that no trim can have removed from its topic's list."""
     if standing is Standing.INSIDE:
         return Decision(
             Action.GIVE_UP,
@@ -259,9 +253,9 @@ def _judge_copy(
     circumstances: Circumstances,
     policy: DeletionPolicy,
 ) -> Decision:
-    """Decide about an offloaded copy: named or not is a matter of its UUID, since a ledger may be offloaded anew.
+    """Decide about an offloaded copy, which is named by its UUID, since a ledger may be offloaded again.
 
-    A copy is named while it is written too, and when BookKeeper's has gone and it is the only one.
+    A copy is named while it is written, and still when BookKeeper's ledger is gone and it is the only one.
     """
     if mark.offload_context is None or mark.component is not LedgerComponent.MANAGED_LEDGER:
         return _finish(Outcome.MISMATCH, "only ledgers of topics are offloaded, each to a place that is recorded")
@@ -273,7 +267,7 @@ def _judge_copy(
             return _finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _unknown(mark, references)
-    # Without the ledger's own metadata only the copy itself can say whose it is.
+    # Without the ledger's own metadata only the copy itself can name its owner.
     action = Action.DELETE_COPY if isinstance(reading, StoredLedger) else Action.PROVE_COPY
     return (
         _named_copy(mark, mark.offload_context.uuid, references, circumstances, policy)
@@ -288,7 +282,7 @@ def _judge_copy(
 def _named_copy(
     mark: PendingDeletion, uuid: UUID, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
 ) -> Decision | None:
-    """Keep a copy that the holder names, with whatever ledger, or may name in words that are not known here."""
+    """Keep a copy that the holder names, for any ledger, or may name in fields that are not known here."""
     if not all(listed.offload is None or listed.offload.understood for listed in references.with_copies):
         return _retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
     if uuid in references.offloaded:
@@ -299,14 +293,14 @@ def _named_copy(
 def _copy_of_lost_ledger(
     mark: PendingDeletion, references: LiveReferences, circumstances: Circumstances
 ) -> Decision | None:
-    """Keep a copy that may be the only one there is of a ledger that the list lost."""
+    """Keep a copy that may be the only one of a ledger that the list lost."""
     if references.names(mark.ledger_id) or Waiver.INSIDE_LIST in circumstances.waives:
         return None
     return _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references)
 
 
 def _of_puzzling_ledger(mark: PendingDeletion, references: LiveReferences) -> Decision | None:
-    """Keep a copy of a ledger of which the list says something that is not known here."""
+    """Keep a copy of a ledger whose fields in the list are not all known here."""
     if mark.ledger_id not in references.puzzling:
         return None
     return _retry(f"{mark.holder()} says something of the ledger that is unknown to us, perhaps of this copy")
@@ -317,7 +311,7 @@ def _perhaps_the_only_copy(
 ) -> Decision | None:
     """Keep a copy that may be all that is left of a ledger; its list may be an old one, put back.
 
-    Where the list still names a ledger that BookKeeper has no more, what is in use must be another, finished copy.
+    Where the list still names a ledger that BookKeeper no longer has, another, finished copy must be in use.
     """
     if not isinstance(reading, AbsentLedger) or not references.names(mark.ledger_id):
         return None
@@ -341,7 +335,7 @@ def _delayed(circumstances: Circumstances, policy: DeletionPolicy, why: str = "n
 def _verified_for(circumstances: Circumstances) -> float:
     if circumstances.verified_ms is None:
         return 0.0
-    # A time that lies ahead, by a wrong clock, counts as now.
+    # A time in the future, by a wrong clock, counts as now.
     return max(0.0, (circumstances.now_ms - circumstances.verified_ms) / 1000)
 
 
@@ -354,5 +348,5 @@ def _retry(reason: str) -> Decision:
 
 
 def _wait(reason: str) -> Decision:
-    """Look again after a retry delay, at no cost of a retry: for what neither the mark nor its ledger is at fault."""
+    """Look again after a retry delay without counting a retry: neither the mark nor its ledger is at fault."""
     return Decision(Action.WAIT, Outcome.WAITING, reason)

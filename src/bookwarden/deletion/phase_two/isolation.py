@@ -1,7 +1,7 @@
-"""Cut messages out that kill a step: it is halved until such a message is alone.
+"""Cut out messages that make a step fail: the step is halved until such a message is alone.
 
-Whatever a message or a ledger holds that nobody thought of must not stop all others for ever. An error of the stores or
-the brokers is no message's fault, and neither is one that many messages meet: then it is ours, and nothing is cut out.
+A message or ledger with unforeseen contents must not stop all others for ever. Errors of the stores or the brokers are
+not a message's fault, nor are errors that many messages meet: those are bookwarden's, and nothing is cut out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-# So many messages of a share may be cut out, and so many in a row with nothing settled in between.
+# The limit of messages to cut out of a share, and in a row with nothing settled in between.
 MAX_CUT_OUT: Final = 10
 _LONGEST: Final = 500
 _NO_MESSAGES_FAULT: Final = (
@@ -60,10 +60,10 @@ class Isolation:
         act: Callable[[Sequence[_T]], _R],
         cut_out: Callable[[_T, Exception], _R],
     ) -> Iterator[_R]:
-        """Yield what `act` makes of the step, or of its parts, and `cut_out` of each message that fails alone.
+        """Yield the results of `act` for the step or its parts, and of `cut_out` for each message that fails alone.
 
-        `act` may be called again for what it did before. Raises what `act` raises when no message is to blame, and
-        PoisonedBatchError when more than `max_cut_out` would be.
+        `act` may be called again for messages that it has carried out. Raises what `act` raises when no message is to
+        blame, and PoisonedBatchError when more than `max_cut_out` would be.
         """
         settled = False
         parts = [step]

@@ -1,6 +1,6 @@
-"""Phase two for ledgers that a broker let go of and left behind: prove that the offloaded copy is there and whole.
+"""Phase two for ledgers that a broker dropped and left behind: prove that the offloaded copy is there and whole.
 
-The list is read again behind the looks at the copy: it must say what it said before.
+The list is read again after the copy was examined, and must be unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LeftBehind:
         readings: Mapping[int, LedgerReading],
         references: Mapping[Holder, References],
     ) -> list[tuple[ReceivedMark, Decision]]:
-        """Turn what is to be proven into deletes and retries; other decisions stay as they are.
+        """Turn PROVE_LEFT decisions into deletes and retries; other decisions stay as they are.
 
         Raises StoreError when a metadata root does not answer.
         """
@@ -105,7 +105,7 @@ def _listed(references: References, ledger_id: int) -> LedgerInfo:
 
 
 def _extent(reading: LedgerReading, listed: LedgerInfo) -> tuple[int, int]:
-    """Return the bytes and the last entry that a whole copy must have at least: of both who tell of the ledger."""
+    """Return the least bytes and last entry of a whole copy: the larger of what metadata and list say."""
     if not isinstance(reading, StoredLedger) or reading.metadata.last_entry_id is None:
         return listed.size, listed.entries - 1
     return max(reading.metadata.length, listed.size), max(reading.metadata.last_entry_id, listed.entries - 1)

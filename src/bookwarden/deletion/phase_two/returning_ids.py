@@ -1,6 +1,6 @@
-"""Delete no ledger while ids come again: a mark may be of a former ledger that had the same id, of the same topic.
+"""Delete no ledger while ids return: a mark may be of a former ledger with the same id, of the same topic.
 
-Offloaded copies are no matter of it: they go by their UUIDs, of which none comes again.
+Offloaded copies are not affected: they go by their UUIDs, which never return.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bookwarden.ledgers.received import ReceivedMark
 
 
 class DoubtsIds(Protocol):
-    """What knows how the store that has the ledgers gives ids."""
+    """Source of doubts about ids: the store with the ledgers may give an id twice."""
 
     def doubt(self) -> str | None:
-        """Return why a ledger may have the id of a former one; None where none can; StoreError if that is not known."""
+        """Return why a ledger may have a former one's id; None where it cannot; StoreError if that is not known."""
 
 
 class NoIdReturns:
@@ -32,7 +32,7 @@ class NoIdReturns:
 def await_new_ids(
     decided: Sequence[tuple[ReceivedMark, Decision]], ids: DoubtsIds
 ) -> list[tuple[ReceivedMark, Decision]]:
-    """Hold back marks that would delete a ledger, now or later, as long as ids come again."""
+    """Hold back marks that would delete a ledger, now or later, as long as ids return."""
     if not any(decision.action in WOULD_DELETE for _, decision in decided):
         return list(decided)
     reason = ids.doubt()
@@ -45,5 +45,5 @@ def await_new_ids(
 
 
 def waiting_decision(reason: str) -> Decision:
-    """Decide about a mark that would delete a ledger while ids come again."""
+    """Decide about a mark that would delete a ledger while ids return."""
     return Decision(Action.WAIT, Outcome.WAITING, reason)

@@ -1,7 +1,7 @@
-"""Record of what was sent on of a batch, so that its replay does not send the same retries and letters again.
+"""Record of a batch's messages that were sent on, so that its replay does not send the same retries and letters again.
 
-A batch that fails after its sends is replayed as a whole. What the broker confirmed is recorded by then, a file for
-each process and batch, and a replay takes it from there. A process killed between the confirmation and the record
+A batch that fails after its sends is replayed as a whole. By then the sends that the broker confirmed are recorded, in
+a file for each process and batch, which the replay reads. A process killed between the confirmation and the record
 sends twice: the other order would lose a mark.
 """
 
@@ -31,7 +31,7 @@ _STAYS: Final = (Action.DELETE, Action.DELETE_COPY, Action.PROVE_COPY, Action.FI
 
 @dataclass(frozen=True, slots=True)
 class SentOn:
-    """A message that was sent on, and the outcome that this was."""
+    """A message that was sent on, and its outcome."""
 
     topic: str
     message_id: str
@@ -40,7 +40,7 @@ class SentOn:
 
 
 class SentRecords(Protocol):
-    """Where it is recorded what was sent on; ``run`` is ``<query>/<batch>``, the same for each try of a batch."""
+    """The records of messages sent on; ``run`` is ``<query>/<batch>``, the same for each try of a batch."""
 
     def read(self, run: str) -> Iterable[SentOn]:
         """Yield what any process recorded of the batch; raises StoreError when that cannot be known."""
@@ -61,7 +61,7 @@ class NoSentRecords:
 
 
 class Sendings:
-    """What was sent on of the running batch, by this try of it and by earlier ones; one object per process."""
+    """The messages sent on of the running batch, by this try of it and by earlier ones; one object per process."""
 
     def __init__(self, records: SentRecords) -> None:
         self._records = records
@@ -69,18 +69,18 @@ class Sendings:
         self._known: dict[tuple[str, str], SentOn] | None = None
 
     def begin(self, run: str) -> None:
-        """Begin a try of a batch: what other processes recorded of it is read again when it is needed."""
+        """Begin a try of a batch: records of other processes are read again when needed."""
         self._run, self._known = run, None
 
     def without_sent(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> list[tuple[ReceivedMark, Decision]]:
-        """Return the decisions; to send what was sent on before becomes the outcome that it had then."""
+        """Return the decisions; a message that was sent on before gets its outcome of then, and is not sent again."""
         return [
             (message, self._settled(message) or decision) if _sends(decision) else (message, decision)
             for message, decision in decided
         ]
 
     def note(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> None:
-        """Record what of this was sent on; call it when the broker confirmed it."""
+        """Record the messages that were sent on; call it once the broker has confirmed them."""
         sent = [
             SentOn(message.topic, message.message_id, decision.outcome.value, decision.reason)
             for message, decision in decided
@@ -92,7 +92,7 @@ class Sendings:
         try:
             self._records.add(self._run, sent)
         except StoreError as error:
-            # They are sent: to fail now would only send them again.
+            # They are sent: failing now would only send them again.
             logger.warning("a replay of batch %s would send %d messages again: %s", self._run, len(sent), error)
 
     def _settled(self, message: ReceivedMark) -> Decision | None:
@@ -110,9 +110,9 @@ def _sends(decision: Decision) -> bool:
 
 
 class FileSentRecords:
-    """A folder beside the journal, which those who sweep should share; a file for each process and batch.
+    """A folder beside the journal, which all sweeping machines should share; a file for each process and batch.
 
-    When a process begins a batch, the files of its query's earlier ones go: Spark begins none before these are done.
+    When a process begins a batch, files of its query's earlier batches are deleted: Spark has finished those.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -169,7 +169,7 @@ class SentObjects(Protocol):
 
 
 class ObjectSentRecords:
-    """Records in an object store, one object for each time; a rule of the bucket may end them after some days."""
+    """Records in an object store, one object for each call; a lifecycle rule of the bucket may expire them."""
 
     def __init__(self, objects: SentObjects) -> None:
         self._objects = objects
@@ -192,24 +192,24 @@ class ObjectSentRecords:
 
 
 def file_stem(run: str) -> str:
-    """Return what the names of a batch's files begin with; those of a query sort by its batches."""
+    """Return the prefix of the names of a batch's files; those of a query sort by its batches."""
     query, _, batch = run.rpartition("/")
     return f"{_quoted(query)}-{batch.zfill(12)}"
 
 
 def file_name(run: str) -> str:
-    """Make a name that no other process makes."""
+    """Make a name that is unique among all processes."""
     return f"{file_stem(run)}-{uuid.uuid4().hex}{SUFFIX}"
 
 
 def encode_sent(sent: Iterable[SentOn]) -> bytes:
-    """Render as lines of JSON, each with the CRC-32 of it behind a tab."""
+    """Render as lines of JSON, each followed by a tab and its CRC-32."""
     lines = (json.dumps([one.topic, one.message_id, one.outcome, one.reason]).encode() for one in sent)
     return b"".join(b"%s\t%08x\n" % (line, zlib.crc32(line)) for line in lines)
 
 
 def decode_sent(data: bytes) -> Iterator[SentOn]:
-    """Read back; a line that is cut off or damaged is no record."""
+    """Parse the lines; one that is cut off or damaged is no record."""
     for line in data.splitlines():
         body, _, checksum = line.rpartition(b"\t")
         if checksum == b"%08x" % zlib.crc32(body):

@@ -53,7 +53,7 @@ _NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
 
 
 class _Attempt(NamedTuple):
-    """What one attempt at a step came to; ``not_done`` are ledgers that it meant to delete and could not."""
+    """The result of one attempt at a step; ``not_done`` are ledgers that it could not delete."""
 
     decided: list[tuple[ReceivedMark, Decision]]
     readings: dict[int, LedgerReading]
@@ -62,16 +62,16 @@ class _Attempt(NamedTuple):
 
 
 class Outbox(Protocol):
-    """Where marks go that are not finished; nothing counts as sent before `flush` returns."""
+    """The way of marks that are not finished; nothing counts as sent before `flush` returns."""
 
     def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay."""
+        """Send to the retry topic, with one more attempt counted, not to be delivered before the delay."""
 
     def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
-        """Send to the retry topic, its count as it is, with the time at which it was first verified."""
+        """Send to the retry topic, with its count unchanged and the time at which it was first verified."""
 
     def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        """Send to the retry topic, its count as it is; what was verified before is not any more."""
+        """Send to the retry topic, with its count unchanged; it must be verified from the start."""
 
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         """Send to the DLQ with the reason."""
@@ -82,7 +82,7 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """How much one step takes, and how long (seconds) a step waits for a store that does not answer."""
+    """The marks of one step, and the seconds that a step waits for a store that does not answer."""
 
     ledgers_per_step: int = 1000
     max_unreachable: float = 120.0
@@ -140,8 +140,8 @@ class Sweep:
     ) -> Iterator[_T]:
         """Carry the marks out, step by step, each holder's together; yield what `tell` makes of each step's outcomes.
 
-        That is made before retry and DLQ messages of a step are sent, and yielded when they are confirmed. ``run``,
-        as ``<query>/<batch>``, is the same for each try of a batch: what one sent on, a later one does not send again.
+        `tell` is called before a step's retry and DLQ messages are sent; its result is yielded once they are confirmed.
+        ``run``, as ``<query>/<batch>``, is the same for each try of a batch, so that a later try sends nothing again.
         Raises StoreUnavailableError or PulsarError when the stores or the broker stay away: then the batch is not
         done, and is replayed. A mark that fails for another reason is cut out (see isolation.py).
         """
@@ -167,12 +167,12 @@ class Sweep:
         left = list(step)
         while left:
             stops = self._migrations.stops
-            # Waiting begins the step anew, so that a delete never rests on what was read before an outage.
+            # Waiting restarts the step, so that a delete never rests on what was read before an outage.
             attempt = self._patiently(partial(self._attempt, left, run))
             again = attempt.not_done if self._migrations.stops != stops else frozenset()
             settled = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
             told.append(self._settle(settled, attempt.readings, attempt.now_ms, tell))
-            # That the metadata was moved in the middle of the step is no fault of a ledger's, and costs it no retry.
+            # The metadata was moved in the middle of the step: not a ledger's fault, so it costs no retry.
             left = [(holder, message) for holder, message in left if _is_of(message, again)]
             if left:
                 logger.info("deleting %d ledgers once more, since the metadata was being moved", len(again))
@@ -208,7 +208,7 @@ class Sweep:
         now_ms = int(self._clock() * 1000)
         decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
         decided = self._lists.carry_out(decided, readings, references)
-        # Copies first: as long as BookKeeper has the ledger, its metadata proves whose the copy is.
+        # Copies first: as long as BookKeeper has the ledger, its metadata proves who owns the copy.
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)
         decided = keep_undone(decided, readings, self._undone)
@@ -301,7 +301,7 @@ class Sweep:
             self._sendings.note(decided)
 
     def _patiently(self, call: Callable[[], _T]) -> _T:
-        """Call again while the store does not answer, up to the limit; an outage is no fault of a ledger's.
+        """Call again while the store does not answer, up to the limit; an outage is not a ledger's fault.
 
         While the metadata is being moved there is no limit.
         """

@@ -1,8 +1,7 @@
-"""Questions to bookies and to BookKeeper's metadata right before a data ledger goes, since its topic exists.
+"""Last checks of a data ledger whose topic exists, with the bookies and BookKeeper's metadata, right before its delete.
 
-A ledger that is not closed may have entries, which its metadata does not say: one that lies inside its topic's list
-goes only if the bookies say that it has none. And a topic of whose list BookKeeper has no ledger at all is not made
-poorer.
+A ledger that is not closed may have entries, which its metadata does not say: one inside its topic's list goes only if
+the bookies say that it has none. And a topic whose listed ledgers are all gone from BookKeeper does not lose this one.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from bookwarden.ledgers.received import ReceivedMark
 logger = logging.getLogger(__name__)
 _Decided = tuple[ReceivedMark, Decision]
 
-# Bookies that do not answer cost a connection's timeout each; after so many ledgers the others wait for a retry.
+# Each silent bookie costs a connection's timeout; after so many ledgers the others wait for a retry.
 _MOST_SILENT = 3
 _GONE = Decision(Action.FINISH, Outcome.ALREADY_GONE, "gone between check and delete")
 
 
 class TopicLists:
-    """Looks again at data ledgers that are about to go; ``entries`` None means that nobody can be asked."""
+    """Checks data ledgers that are about to go; ``entries`` is None without bookies to ask."""
 
     def __init__(self, catalog: LedgerCatalog, entries: LastEntryReader | None, policy: DeletionPolicy) -> None:
         self._catalog = catalog
@@ -44,7 +43,7 @@ class TopicLists:
         readings: Mapping[int, LedgerReading],
         references: Mapping[Holder, References],
     ) -> list[_Decided]:
-        """Keep what must not go; the other decisions stay as they are. StoreError as for the catalog."""
+        """Keep ledgers that must not go; other decisions stay as they are. StoreError as for the catalog."""
         asked = [
             _Asked.of(message.mark, decision, readings, references, message.waives) for message, decision in decided
         ]
@@ -86,9 +85,9 @@ class TopicLists:
         return after
 
     def _without_ledgers(self, going: Iterable[_Asked]) -> frozenset[Holder]:
-        """List the topics of whose lists BookKeeper has no ledger."""
+        """Return the topics whose listed ledgers are all gone from BookKeeper."""
         listed: dict[Holder, frozenset[int]] = {one.holder: one.references.ledger_ids for one in going}
-        # Mostly the ledger that is written to is there, and that is all there is to know.
+        # Mostly the ledger that is being written is there, which settles it.
         missing = self._absent({holder: [max(ids)] for holder, ids in listed.items() if ids})
         return self._absent({holder: sorted(listed[holder]) for holder in missing})
 
@@ -119,7 +118,7 @@ class _Asked:
         references: Mapping[Holder, References],
         waives: frozenset[Waiver] = frozenset(),
     ) -> _Asked | None:
-        """Return what there is to ask of it; None where nothing is."""
+        """Return the ledger to check; None where the mark needs no check."""
         if mark is None or decision.action not in (Action.DELETE, Action.PROVE_EMPTY):
             return None
         holder = mark.holder()
@@ -132,7 +131,7 @@ class _Asked:
 
     @property
     def counts(self) -> bool:
-        """Whether the topic would be the poorer for it; one with offloaded copies has these."""
+        """Whether its delete could leave the topic without data; one with offloaded copies has these."""
         return (
             has_entries(self.reading.metadata) is True
             and not self.references.offloaded

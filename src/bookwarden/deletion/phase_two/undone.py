@@ -1,4 +1,4 @@
-"""Keep ledgers that an undo put back from marks that were made before it, or by whoever finds them unnamed."""
+"""Keep ledgers that an undo put back, against marks made before it and marks of those who find them unnamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.undone import UndoneLedger
 
-# Asked last, when all proofs are given.
+# Asked last, after all proofs.
 WOULD_DELETE = (Action.DELETE, Action.DELAY)
 
 
@@ -19,7 +19,7 @@ class ReadsUndone(Protocol):
     """The records of ledgers that were undone."""
 
     def read_many(self, ledger_ids: Sequence[int]) -> Mapping[int, UndoneLedger]:
-        """Return the records of those of the ledgers that have one; StoreError if that cannot be told."""
+        """Return the records of these ledgers, where there is one; StoreError if that is not known."""
 
 
 class RecordsUndone(ReadsUndone, Protocol):
@@ -29,11 +29,11 @@ class RecordsUndone(ReadsUndone, Protocol):
         """Write the record of each ledger."""
 
     def withdraw_many(self, ledger_ids: Sequence[int]) -> frozenset[int]:
-        """Take the records of these ledgers away; return those that had one."""
+        """Remove the records of these ledgers; return the ledgers that had one."""
 
 
 class NothingUndone:
-    """Records that nobody keeps."""
+    """No records, where nobody keeps any."""
 
     def read_many(self, ledger_ids: Sequence[int]) -> Mapping[int, UndoneLedger]:
         """Return none."""
@@ -43,14 +43,14 @@ class NothingUndone:
         """Write none."""
 
     def withdraw_many(self, ledger_ids: Sequence[int]) -> frozenset[int]:
-        """Take none away."""
+        """Remove none."""
         return frozenset()
 
 
 def keep_undone(
     decided: Sequence[tuple[ReceivedMark, Decision]], readings: Mapping[int, LedgerReading], undone: ReadsUndone
 ) -> list[tuple[ReceivedMark, Decision]]:
-    """Finish the marks that would delete a ledger, now or later, which an undo put back."""
+    """Finish the marks that would delete, now or later, a ledger that an undo put back."""
     doomed = {
         message.mark.ledger_id: None
         for message, decision in decided

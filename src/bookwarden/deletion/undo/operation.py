@@ -2,8 +2,8 @@
 
 A bookie drops a deleted ledger at its next garbage collection, which may be any moment: so the metadata of all
 ledgers is put back first, and only then are the bookies asked. The metadata of a ledger that turns out to be lost
-is taken away again. The process may be killed at any point: what it had begun is in the journal, and the next undo
-of the same ledgers goes on from there.
+is removed again. The process may be killed at any point: its steps are in the journal, and the next undo of the same
+ledgers continues from there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Undo:
     ) -> None:
         """Take the ports; ``decode`` reads a metadata node's value and raises FormatError.
 
-        ``discard_partial`` also takes away that of a ledger which is lost only in part: its bookies drop the rest.
+        ``discard_partial`` also removes the metadata of a ledger that is lost only in part: its bookies drop the rest.
         """
         self._catalog = catalog
         self._bookies = bookies
@@ -74,7 +74,7 @@ class Undo:
         self._clock = clock
 
     def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
-        """Restore the deletions, which are iterated over twice; yield what became of them, some at a time.
+        """Restore the deletions, which are iterated over twice; yield the results, some at a time.
 
         During a migration of the metadata it waits before it writes, and raises StoreMigratingError after as long as a
         write waits; StoreError when the store or the journal does not answer. Both may be tried again.
@@ -86,14 +86,14 @@ class Undo:
             yield self._conclude(batch, put_back)
 
     def preview(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
-        """Yield what would become of each ledger, by what is there now; write nothing."""
+        """Yield the result that an undo of each ledger would have now; write nothing."""
         for batch in _batches(deletions):
             cases = self._examine(batch)
             surveys = self._survey([case for case in cases if case.metadata is not None])
             yield [preview(case, surveys) for case in cases]
 
     def _put_back(self, deletions: Sequence[Deletion]) -> set[int]:
-        """Put the metadata of those ledgers back that have none now and can be restored; return their ids."""
+        """Put back the metadata of ledgers that have none now and can be restored; return their ids."""
         self._migrations.await_writes()
         cases = self._examine(deletions)
         self._note([case for case in cases if case.metadata is not None and not case.was_never_deleted])
@@ -104,9 +104,9 @@ class Undo:
         return {deletion.entry.ledger_id for deletion in absent}
 
     def _conclude(self, deletions: Sequence[Deletion], put_back: Collection[int]) -> list[UndoRow]:
-        """Ask the bookies for the ledgers, and say of each what became of it; ``put_back`` are those that were.
+        """Ask the bookies about the ledgers, and return each one's result; ``put_back`` are those just put back.
 
-        The metadata of what is lost is taken away again, if an undo put it there and nobody was told otherwise.
+        The metadata of a lost ledger is removed again, if an undo put it there and did not call it restored.
         """
         cases = self._examine(deletions)
         surveys = self._survey([case for case in cases if isinstance(case.reading, StoredLedger)])
@@ -158,9 +158,9 @@ class Undo:
             return False
         if not reading.is_as_created:
             return False
-        # What an undo called restored, somebody may have begun to use.
+        # A ledger that an undo called restored may be in use by now.
         by_undo = case.ledger_id in put_back or case.deletion.undone in _UNSETTLED
-        # What no bookie is known to hold may be on one that did not answer.
+        # An entry that no bookie is known to hold may be on one that did not answer.
         left = survival.held or survival.unknown
         return by_undo and (self._discard_partial or not left)
 
@@ -172,13 +172,13 @@ class Undo:
         return {reading.ledger_id: result for reading, result in zip(stored, results, strict=True)}
 
     def _note(self, cases: Sequence[UndoCase]) -> None:
-        """Record for every sweep that these ledgers are to stay, before they are there to be deleted."""
+        """Record for every sweep that these ledgers must stay, before there is anything to delete."""
         now_ms = int(self._clock() * 1000)
         records = [UndoneLedger(case.ledger_id, self._name, now_ms, case.ctime_ms) for case in cases]
         try:
             self._undone.note_many(records)
         except StoreAccessError as error:
-            # Bookies do not wait: what is put back without a record can still be saved from a mark, by hand.
+            # Bookies do not wait: a ledger put back without a record can still be saved from a mark, by hand.
             logger.warning("the sweep will not know of this undo, so stop it until no mark is in flight: %s", error)
 
     def _withdraw(self, ledger_ids: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerMetada
 
 
 class UndoOutcome(enum.Enum):
-    """What became of one deletion that was to be undone."""
+    """The result for one deletion to undo."""
 
     RESTORED = "restored"
     UNVERIFIED = "unverified"
@@ -33,28 +33,25 @@ _AFTER_TAKING_AWAY = {
 
 @dataclass(frozen=True, slots=True)
 class UndoRow:
-    """One ledger of an undo; times in milliseconds, ``ledger_bytes`` None where the metadata could not be read.
+    """One ledger of an undo."""
 
-    ``copies`` were asked for, ``held`` were found; both 0 where the bookies were not asked.
-    """
-
-    ledger_id: int
-    holder: str
-    run: str
-    path: str
-    deleted_at: int
-    ledger_bytes: int | None
-    outcome: UndoOutcome
-    reason: str
-    copies: int = 0
-    held: int = 0
+    ledger_id: int  #: The ledger.
+    holder: str  #: As text, from the journal.
+    run: str  #: The run that deleted it, as ``<query>/<batch>``.
+    path: str  #: The node of its metadata.
+    deleted_at: int  #: In ms since the epoch.
+    ledger_bytes: int | None  #: None where its metadata could not be read.
+    outcome: UndoOutcome  #: The result.
+    reason: str  #: For people.
+    copies: int = 0  #: Copies of entries that the bookies were asked for; 0 if they were not asked.
+    held: int = 0  #: Those of these copies that were found.
 
 
 @dataclass(frozen=True, slots=True)
 class UndoCase:
-    """A deletion with what was read of the ledger just now; ``obstacle`` says why it cannot be restored.
+    """A deletion and the ledger as it is now; ``obstacle`` says why it cannot be restored.
 
-    ``metadata`` is what was deleted, None where there is an obstacle.
+    ``metadata`` is the deleted one, None where there is an obstacle.
     """
 
     deletion: Deletion
@@ -79,7 +76,7 @@ class UndoCase:
 
     @property
     def was_never_deleted(self) -> bool:
-        """Whether its node is the one that was journaled, which the delete then did not reach."""
+        """Whether its node is still the journaled one, which the delete did not reach."""
         entry, reading = self.deletion.entry, self.reading
         return isinstance(reading, StoredLedger) and (reading.version, reading.created_ms) == (
             entry.version,
@@ -90,7 +87,7 @@ class UndoCase:
 def conclusion(
     case: UndoCase, surveys: Mapping[int, Survival], gone: Mapping[int, DeleteResult], put_back: Collection[int]
 ) -> UndoRow:
-    """Return what became of a ledger; by id: what its bookies hold, how its metadata went again, what was put back."""
+    """Return a ledger's result; the mappings are by id: its bookies' answers, and the deletes of its metadata."""
     survival = surveys.get(case.ledger_id)
     if isinstance(case.reading, AbsentLedger) and case.obstacle is None:
         text = "its metadata could not be put back, or was deleted again since: is a mark of it still in flight?"
@@ -105,7 +102,7 @@ def conclusion(
 
 
 def preview(case: UndoCase, surveys: Mapping[int, Survival]) -> UndoRow:
-    """Return what would become of a ledger."""
+    """Return the result that an undo of a ledger would have."""
     survival = surveys.get(case.ledger_id)
     if survival is None:
         return _untouched(case)

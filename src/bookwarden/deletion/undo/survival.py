@@ -15,10 +15,10 @@ from bookwarden.ledgers.metadata import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """What was found: copies that were asked for and that are held, and the entries of which none is held.
+    """The answers of the bookies about a ledger, summed up: the copies asked for, and those held.
 
-    ``lost`` are entries that no bookie holds; ``unknown`` those that none is known to hold, while some did not
-    answer. ``silent`` are the bookies that did not, each with the reason.
+    ``lost`` are entries that no bookie holds; ``unknown`` those that none is known to hold, while some bookies did not
+    answer. ``silent`` are those bookies, each with the reason.
     """
 
     copies: int
@@ -42,7 +42,7 @@ class Survival:
 
 
 def entries_to_ask(metadata: LedgerMetadata) -> list[int]:
-    """List the entries that tell of every bookie of a closed ledger: both ends of each segment.
+    """List the entries that show the state of every bookie of a closed ledger: both ends of each segment.
 
     Where an entry is not on all bookies of its ensemble, as many entries as there are bookies are needed at each end.
     """
