@@ -1,1 +1,1 @@
-"""The move of Pulsar's metadata to another store: whether the copy is what it was copied from."""
+"""The move of Pulsar's metadata to another store: prepared, rehearsed, watched, and its copy verified."""

@@ -1,7 +1,7 @@
-"""Counters of a migrated store: whether they go on from where the former one was.
+"""Counters of a migrated store, which must continue where the source's ended.
 
 Pulsar numbers ledgers, and the brokers that name producers, by sequential nodes. ZooKeeper counts those in a field of
-their parent that no copy carries over, so in the target they begin anew (docs/metadata-migration.md, "Counters").
+their parent that no copy carries over, so in the target they start over (docs/metadata-migration.md, "Counters").
 """
 
 from __future__ import annotations
@@ -13,22 +13,18 @@ from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """What a node of the target counts: ``next_number`` comes next, and below ``safe_number`` all may be given already.
+    """A counter of the target, and its counterpart in the source."""
 
-    ``base`` is what a number is added to, ``source_next`` the number that comes next in the source, None where that
-    does not count the same.
-    """
-
-    name: str
-    path: str
-    next_number: int
-    safe_number: int
-    source_next: int | None
-    base: int = 0
+    name: str  #: For people.
+    path: str  #: The node below which sequential nodes are numbered.
+    next_number: int  #: The target gives this number next.
+    safe_number: int  #: Numbers below may all have been given already.
+    source_next: int | None  #: The source gives this number next; None if it does not count the same.
+    base: int = 0  #: Added to a number, it makes the id; 0 where the number is the id.
 
     @property
     def behind(self) -> int:
-        """How many numbers would be given once more."""
+        """How many numbers would be given twice."""
         return self.safe_number - self.next_number
 
 
@@ -38,7 +34,7 @@ def ledger_ids(source: LedgerNumbers | None, target: LedgerNumbers, largest_id: 
     given = [target.next_number, source_next or 0]
     if largest_id is not None:
         given.append(largest_id - target.first_id + 1)
-    # At its end the upper half of ids counts on by itself.
+    # After the last of these numbers the upper half of ids is counted up by itself.
     safe = min(max(given), max(NUMBERS_OF_HALF, target.next_number))
     return Counter("ledger ids", target.path, target.next_number, safe, source_next, target.first_id)
 

@@ -24,9 +24,9 @@ class BrokerSeen:
 
 @dataclass(frozen=True, slots=True)
 class TargetSeen:
-    """A target that answers: the nodes of its first level, whether its keys are sorted as Pulsar needs it, its age.
+    """A target that answers: the names on its first level, and its version.
 
-    ``hierarchical`` is None where that cannot be seen. ``is_0_15`` says Oxia 0.15 or newer.
+    ``hierarchical`` says that keys are sorted as Pulsar needs it, None if unknown. ``is_0_15``: Oxia 0.15 or newer.
     """
 
     names: tuple[str, ...]
@@ -36,33 +36,25 @@ class TargetSeen:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Source, target and processes.
+    """The state of source, target and processes before a migration."""
 
-    ``phase`` is what the flag says, None without one. ``participants`` says of each registered node whose it is, empty
-    where that is not told. ``not_taking_part`` has the sessions that keep ephemeral nodes and have not registered, with
-    the paths of some of those. ``has_numbered_ledgers``: ids were given to ledgers from the source's counter.
-    ``bookies`` are registered now, ``bookies_known`` have a cookie. ``target`` is a text where there is no answer.
-    ``admin_trouble`` is why the broker of the settings cannot be asked for migrations, ``admin_brokers`` are those of
-    its cluster as it says. ``other_stores`` are those of
-    the settings that are not the source. Times are bookwarden's own, in seconds.
-    """
-
-    source_url: str
-    target_url: str
-    chroot: str
-    ledgers_root: str
-    phase: str | None
-    flag_target: str | None
-    participants: Mapping[str, str]
+    source_url: str  #: As in the settings.
+    target_url: str  #: As the operator gives it.
+    chroot: str  #: Of the source; "" if it has none.
+    ledgers_root: str  #: BookKeeper's, as the settings name it.
+    phase: str | None  #: In the flag; None without a flag.
+    flag_target: str | None  #: In the flag; None if it names none.
+    participants: Mapping[str, str]  #: By registered node, the process behind it; "" if unknown.
+    #: Sessions with ephemeral nodes that have not registered, with some paths of those.
     not_taking_part: Mapping[int | None, tuple[str, ...]]
-    survey: Survey
-    brokers: tuple[BrokerSeen, ...]
-    admin_trouble: str | None
-    admin_brokers: tuple[str, ...]
-    has_numbered_ledgers: bool
-    bookies: tuple[str, ...]
-    bookies_known: tuple[str, ...]
-    target: TargetSeen | str
-    other_stores: tuple[str, ...]
-    session_timeout_s: float
-    drain_limit_s: float
+    survey: Survey  #: Of the source.
+    brokers: tuple[BrokerSeen, ...]  #: All that are registered.
+    admin_trouble: str | None  #: Why the broker of the settings cannot be asked about migrations; None if it can.
+    admin_brokers: tuple[str, ...]  #: The brokers of its cluster, as it lists them.
+    has_numbered_ledgers: bool  #: Whether the source's counter has given ids to ledgers.
+    bookies: tuple[str, ...]  #: Those registered now.
+    bookies_known: tuple[str, ...]  #: Those with a cookie.
+    target: TargetSeen | str  #: A text says why it does not answer.
+    other_stores: tuple[str, ...]  #: Stores of the settings other than the source.
+    session_timeout_s: float  #: Bookwarden's own, in seconds.
+    drain_limit_s: float  #: Bookwarden's own, in seconds.

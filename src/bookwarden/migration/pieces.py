@@ -11,9 +11,9 @@ Piece = TypeVar("Piece")
 
 
 class Pieces(Generic[Piece]):
-    """A queue with room for ``most`` pieces; it is over when it is empty and nobody works on one of its pieces.
+    """A queue with room for ``most`` pieces; it ends when it is empty and no thread works on one of its pieces.
 
-    ``first`` are in it from the beginning, as many as there are.
+    ``first`` are in it from the start, however many there are.
     """
 
     def __init__(self, first: Iterable[Piece], most: int) -> None:
@@ -25,11 +25,11 @@ class Pieces(Generic[Piece]):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether work is to be left where it is."""
+        """Whether threads should stop working."""
         return self._stopped
 
     def each(self) -> Iterator[Piece]:
-        """Yield pieces to a thread, which has done one when it asks for the next, until all is done or stopped."""
+        """Yield pieces to a thread, which finishes one by asking for the next, until all are done or stopped."""
         while (piece := self._take()) is not None:
             try:
                 yield piece
@@ -37,7 +37,7 @@ class Pieces(Generic[Piece]):
                 self._done()
 
     def offer(self, piece: Piece) -> bool:
-        """Leave a piece to any thread; False if there is no room, and who found it has to do it."""
+        """Leave a piece to any thread; False if there is no room, and the caller has to do it."""
         with self._changed:
             if len(self._waiting) >= self._most:
                 return False
@@ -52,7 +52,7 @@ class Pieces(Generic[Piece]):
             self._changed.notify_all()
 
     def not_taken(self) -> Sequence[Piece]:
-        """Return what no thread has taken; nobody may take or offer any more."""
+        """Return the pieces that no thread has taken; call it when nothing takes or offers pieces any more."""
         return tuple(self._waiting)
 
     def _take(self) -> Piece | None:

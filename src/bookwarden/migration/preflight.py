@@ -1,7 +1,7 @@
-"""Would a migration of the metadata store succeed? Judged from what was seen, before anything is begun.
+"""Would a migration of the metadata store succeed? Judged from observations, before anything is begun.
 
-What each line rests on: DualMetadataStore, MigrationCoordinator and MetadataMigrationBase of Pulsar 4.2.4; what to do
-about each is in docs/metadata-migration.md, under the line's name.
+The lines rest on DualMetadataStore, MigrationCoordinator and MetadataMigrationBase of Pulsar 4.2.4; the remedy for each
+is in docs/metadata-migration.md, under the line's name.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _PROPOSED_BYTES_PER_SECOND: Final = PROPOSED_BYTES / PROPOSED_SECONDS
 # Measured of a broker of 4.2.4 (docs/metadata-migration.md, "size"): 20,250 nodes in 1.9 s.
 _NODES_PER_SECOND: Final = 10_000.0
 _WAITED: Final = f"{PARTICIPANTS_LIMIT_SECONDS:.0f} s"
-# The copy ends when nothing came for a second.
+# The copy ends after a second without further nodes.
 _LAST_LOOK_SECONDS: Final = 1.0
 _OLDEST: Final = (4, 2)
-# What Oxia's clients take in an answer, less what comes with a value.
+# The most that Oxia's clients accept in a response, less the overhead of a value.
 _LARGEST_VALUE: Final = 4 * 1024 * 1024 - 16 * 1024
 _SHOWN: Final = 3
 
 
 class Verdict(Enum):
-    """What a line of the pre-flight comes to."""
+    """The result of one line of the pre-flight."""
 
     OK = "ok"
     WARNING = "warning"
@@ -35,7 +35,7 @@ class Verdict(Enum):
 
 
 class Finding(NamedTuple):
-    """One line: what was looked at, the verdict, what was seen, and what to do unless all is well."""
+    """One line: its subject, the verdict, the observation, and the remedy unless all is well."""
 
     check: str
     verdict: Verdict
@@ -43,12 +43,12 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-# Nothing makes a migration possible while the one fails; with the other it would be that of another cluster.
+# While the one fails no migration is possible; with the other it would be another cluster's.
 NEVER_SKIPPED: Final = frozenset({"flag", "cluster"})
 
 
 def judge(seen: Observations) -> list[Finding]:
-    """List all lines, in the order in which they are best dealt with."""
+    """List all lines, in the best order to deal with them."""
     lines = (
         _flag,
         _brokers,
@@ -77,7 +77,7 @@ def failing(findings: list[Finding]) -> list[Finding]:
 
 
 def estimate_seconds(nodes: int, size: int) -> float:
-    """Estimate how long so many nodes, with so many bytes, are copied."""
+    """Estimate how many seconds it takes to copy so many nodes with so many bytes."""
     return max(size / _PROPOSED_BYTES_PER_SECOND, nodes / _NODES_PER_SECOND) + _LAST_LOOK_SECONDS
 
 

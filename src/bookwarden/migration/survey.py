@@ -1,4 +1,4 @@
-"""Survey of what a migration would copy: how much, what of it is too large, and whose the ephemeral nodes are."""
+"""Survey of what a migration would copy: the number and size of nodes, and the sessions of ephemeral ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.migration.walking import TreeWalk
 
-# Enough to tell a share to 3 % (two standard deviations), and few enough to be read at once.
+# Enough to estimate a share to 3 % (two standard deviations), and few enough to be read at once.
 SAMPLE_SIZE: Final = 1_000
 
 _KEPT_PATHS: Final = 3
@@ -27,24 +27,20 @@ class SizedNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A source as it was found.
+    """The nodes of a source."""
 
-    ``nodes`` and ``size`` (bytes of values and paths) are of persistent nodes. ``largest`` is the node with the largest
-    value. ``sessions`` has, by session, paths of some of the ephemeral nodes that end with it, the first in order;
-    None stands for the sessions of a store that tells none. ``sample`` are the paths of some persistent nodes, all of
-    them if they are few, chosen so that each is as likely as any other.
-    """
-
-    nodes: int
-    size: int
-    ephemeral: int
-    largest: SizedNode | None
+    nodes: int  #: Number of persistent nodes.
+    size: int  #: Bytes of values and paths of the persistent nodes.
+    ephemeral: int  #: Number of ephemeral nodes.
+    largest: SizedNode | None  #: The persistent node with the largest value; None without nodes.
+    #: The first paths of each session's ephemeral nodes, in order; None: the store tells no session.
     sessions: Mapping[int | None, tuple[str, ...]]
+    #: Paths of some persistent nodes, all if they are few, each chosen with the same probability.
     sample: tuple[str, ...]
 
     @property
     def is_sampled_whole(self) -> bool:
-        """Whether the sample is all there is."""
+        """Whether the sample has all nodes."""
         return len(self.sample) == self.nodes
 
 
@@ -55,7 +51,7 @@ def survey(
     progress: Callable[[int], object] = lambda _: None,
     sample_size: int = SAMPLE_SIZE,
 ) -> Survey:
-    """Read all of a source, but what is passed over; ``progress`` is told the number of nodes read so far."""
+    """Read all of a source but the paths passed over; ``progress`` is called with the number of nodes read so far."""
     tally = _Tally(progress, sample_size)
     TreeWalk([source], tally.add, passed_over=passed_over).run()
     return tally.survey()
@@ -72,11 +68,11 @@ class _Tally:
         self._nodes = self._size = self._ephemeral = 0
         self._largest: SizedNode | None = None
         self._sessions: dict[int | None, list[str]] = {}
-        # Those with the largest of numbers that were drawn for each: a heap, the smallest first.
+        # The paths with the largest random numbers: a heap, the smallest first.
         self._sample: list[tuple[float, str]] = []
 
     def add(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
-        """Take over the nodes of some paths."""
+        """Count the nodes of some paths."""
         with self._lock:
             for path, node in zip(paths, nodes[0], strict=True):
                 if node is None:

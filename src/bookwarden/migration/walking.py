@@ -1,7 +1,7 @@
 """All nodes of one tree, or of several side by side, read by a few threads.
 
-The walk goes depth first and reads in batches. What is in memory at any time are the names in the directories that are
-being read, the paths of some thousand directories that wait, and a batch a thread.
+The walk goes depth first and reads in batches. In memory are, at any time, the names in the directories being read,
+the paths of some thousand waiting directories, and a batch for each thread.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Visit = Callable[[Sequence[str], Sequence[Sequence[Versioned | None]]], object]
 
 
 class Directory(NamedTuple):
-    """A node to look below; ``children`` is how many nodes a store said to be there, None if none did."""
+    """A node to look below; ``children`` is the number of nodes there by a store's answer, None without one."""
 
     path: str
     children: int | None = None
 
 
 class Unvisited(NamedTuple):
-    """Where a walk is to go: nodes to visit, with all below them, and directories, which are visited already."""
+    """The places left of a walk: nodes to visit, with all below them, and directories that were visited themselves."""
 
     paths: Sequence[str] = ()
     directories: Sequence[Directory] = ()
@@ -43,11 +43,10 @@ WHOLE_TREE: Final = Unvisited(directories=(Directory("/"),))
 
 
 class TreeWalk:
-    """Visits every node that any of the trees has, but the root, and each before what is below it; reads only.
+    """Visits every node of any of the trees but the root, parents before children; reads only.
 
     ``passed_over`` are paths that are not visited, with all below them. ``visit`` is called by several threads at the
-    same time, with the nodes of each tree in the order of the paths, None where a tree has none. One walk for each
-    object.
+    same time, with the nodes of each tree in the order of the paths, None where a tree has none. An object walks once.
     """
 
     def __init__(self, trees: Sequence[MetadataStore], visit: Visit, *, passed_over: Collection[str] = ()) -> None:
@@ -60,7 +59,7 @@ class TreeWalk:
         self._left: list[Unvisited] = []
 
     def run(self, where: Unvisited = WHOLE_TREE, *, most: int | None = None) -> Unvisited:
-        """Visit everything, or what is there; return what was left because `most` nodes were visited, or some more.
+        """Visit all nodes, or about `most` of them; return the places left.
 
         Raises what the trees raise, and what the visit does.
         """
@@ -89,7 +88,7 @@ class TreeWalk:
             raise
 
     def _walk(self, piece: _Below, pieces: Pieces[_Below], most: int | None) -> None:
-        """Visit all of a piece but what is left to other threads."""
+        """Visit all of a piece but the parts left to other threads."""
         levels = [piece]
         while levels and not pieces.is_stopped:
             batch = levels[-1].batch()
@@ -110,13 +109,13 @@ class TreeWalk:
             return self._visited
 
     def _grouped(self, directories: Sequence[Directory]) -> Iterator[_Below]:
-        """Part directories so that there is something for each thread."""
+        """Divide directories so that each thread gets some."""
         size = min(_MOST_DIRECTORIES, max(1, len(directories) // (2 * self._threads)))
         for begin in range(0, len(directories), size):
             yield _Below(self._paths_in, Unvisited(directories=directories[begin : begin + size]))
 
     def _paths_in(self, directories: Sequence[Directory]) -> Iterator[str]:
-        """Yield the paths of what is in the directories, in any of the trees."""
+        """Yield the paths of all children of the directories, in any of the trees."""
         paths = [directory.path for directory in directories]
         lists = zip(*(tree.list_many(paths) for tree in self._trees), strict=True)
         for directory, (names, *others) in zip(paths, lists, strict=True):
@@ -128,7 +127,7 @@ class TreeWalk:
                     yield path
 
     def _visit_batch(self, paths: list[str]) -> list[Directory]:
-        """Visit the nodes of these paths; return those of them that have nodes below them in any of the trees."""
+        """Visit the nodes of these paths; return those with children in any of the trees."""
         nodes = [tree.get_many(paths) for tree in self._trees]
         self._visit(paths, nodes)
         parents: set[str] = set()
@@ -157,12 +156,12 @@ class _Below:
         return batch
 
     def left(self) -> Unvisited:
-        """Return what was not asked for; nothing is to be asked for after that."""
+        """Return the rest; ask for no batch after that."""
         return Unvisited(list(self._listed), [directory for group in self._unlisted for directory in group])
 
 
 def _listed_together(directories: Iterable[Directory]) -> Iterator[list[Directory]]:
-    """Part directories so that not too many children are listed at once; one is alone if its number is not known."""
+    """Divide directories to limit the children listed at once; one with an unknown number is alone."""
     group: list[Directory] = []
     children = 0
     for directory in directories:

@@ -1,4 +1,4 @@
-"""A migration under way, as whoever waits for its end sees it."""
+"""A migration under way, as seen by an operator who waits for its end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 
 from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS
 
-# A coordinator that is alive goes on sooner.
+# A coordinator that is alive makes progress sooner.
 _STALL_SECONDS: Final = 30.0
 
 
 class Ending(Enum):
-    """How it ended."""
+    """The end of a migration."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -23,13 +23,13 @@ class Ending(Enum):
 
 
 def ending_of(phase: str | None) -> Ending | None:
-    """Return what ending a phase is, if it is one."""
+    """Return the ending that a phase is; None for other phases."""
     return {"COMPLETED": Ending.COMPLETED, "FAILED": Ending.FAILED}.get(phase or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How many of the source's nodes are in the target: counted, or estimated from a part of them."""
+    """The number of the source's nodes that are in the target: counted, or estimated from a sample."""
 
     nodes: int
     of: int
@@ -38,24 +38,21 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one moment; ``at_ms`` is by our clock, the other times are by that of the source's server.
+    """A migration as seen at one moment."""
 
-    ``phase`` is None where there is no flag. ``participants`` says of each registered node whose it is. ``copied`` is
-    None where it is not known. ``trouble`` is why the source could not be read: all else is of the last look then.
-    """
-
-    at_ms: int
-    phase: str | None = None
-    target_url: str | None = None
-    began_ms: int = 0
-    changed_ms: int = 0
+    at_ms: int  #: By our clock, in ms since the epoch.
+    phase: str | None = None  #: In the flag; None without a flag.
+    target_url: str | None = None  #: In the flag; None if it names none.
+    began_ms: int = 0  #: When the flag was created, by the clock of the source's server; 0 without one.
+    changed_ms: int = 0  #: When the phase began, by the clock of the source's server; 0 without one.
+    #: By registered node, the process behind it; "" if unknown.
     participants: Mapping[str, str] = field(default_factory=dict)
-    copied: Copied | None = None
-    trouble: str | None = None
+    copied: Copied | None = None  #: None if unknown.
+    trouble: str | None = None  #: Why the source could not be read; all else is then of the last look.
 
     @property
     def blocked_seconds(self) -> float:
-        """How long writes have been stopped, or were; the clocks of ours and the source may differ while it goes on."""
+        """How long writes were stopped; until the end by our clock and the source's, which may differ."""
         if self.phase is None or not self.began_ms:
             return 0.0
         end = self.changed_ms if ending_of(self.phase) else self.at_ms
@@ -69,7 +66,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A look, what is to be said of it besides, and whether it was the last one."""
+    """A look, its warnings, and the migration's ending if it was the last look."""
 
     look: Look
     warnings: tuple[str, ...] = ()
@@ -77,7 +74,7 @@ class Step:
 
     @property
     def differs_from(self) -> tuple[object, ...]:
-        """What makes a step worth telling: all but the passing of time."""
+        """The values whose change makes a step worth reporting: all but times."""
         look = self.look
         return look.phase, tuple(look.participants), look.copied, look.trouble, self.warnings
 
@@ -100,7 +97,7 @@ def follow(
 
 
 class _Course:
-    """What was seen so far; each warning is given once."""
+    """The looks so far; each warning is given once."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -9,21 +9,21 @@ from bookwarden.metastore.interface import Versioned
 
 
 class DifferenceClass(Enum):
-    """How a node of the target differs from that of the source."""
+    """The kind of difference between a node of the target and that of the source."""
 
     MISSING = "missing"
     EXTRA = "extra"
     BYTES = "bytes"
-    # The bytes are equal, the version or the number of modifications is not.
+    # The bytes are equal, but not the version or the number of modifications.
     VERSION = "version"
-    # The source's node was written after the switch: whoever did it has not followed to the target.
+    # The source's node was written after the switch, by a process that has not followed to the target.
     LATE_SOURCE = "written to the source after the switch"
     # The target's node was written after the switch, which is what a running cluster does.
     CHANGED = "changed after the switch"
 
     @property
     def is_fault(self) -> bool:
-        """Whether a good migration has none of it."""
+        """Whether a good migration leaves no such difference."""
         return self is not DifferenceClass.CHANGED
 
 
@@ -53,7 +53,7 @@ class Difference(NamedTuple):
 def compare_nodes(
     path: str, source: Versioned | None, target: Versioned | None, switched_ms: int | None
 ) -> Difference | None:
-    """Return how two persistent nodes differ, None for not at all; None on one side is a node that is not there.
+    """Return how two persistent nodes differ, None if they do not; a side is None for an absent node.
 
     ``switched_ms`` is when the target was put in the source's place, if it was.
     """
@@ -69,7 +69,7 @@ def compare_nodes(
 
 
 def is_other_version(source: Versioned | None, target: Versioned | None, switched_ms: int | None) -> bool:
-    """Return whether two persistent nodes differ in the version alone, as `compare_nodes` does, at less expense."""
+    """Return whether two persistent nodes differ in the version alone: `compare_nodes` at less cost."""
     if source is None or target is None or source.value != target.value or _same_version(source, target):
         return False
     return switched_ms is None or (source.modified_ms <= switched_ms and target.modified_ms <= switched_ms)

@@ -10,16 +10,16 @@ from typing import Final
 
 from bookwarden.migration.comparison.differences import Difference, DifferenceClass
 
-# So many nodes with equal bytes tell whether the target took over the source's versions.
+# This many nodes with equal bytes show whether the target took over the source's versions.
 _JUDGED_BY: Final = 1_000
 
 DifferenceSink = Callable[[Sequence[Difference]], object]
 
 
 class VersionRule(Enum):
-    """What another version, or number of modifications, of a node with equal bytes counts for.
+    """The treatment of nodes with equal bytes and another version or number of modifications.
 
-    AUTO: a difference, unless most nodes have another one: then the target has versions of its own, and that is told
+    AUTO: a difference, unless most nodes have another one: then the target has versions of its own, which is reported
     once. REQUIRED: always a difference. IGNORED: never.
     """
 
@@ -30,25 +30,19 @@ class VersionRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was compared, in nodes: ``compared`` are persistent in the source or the target.
+    """The findings of a comparison, in numbers of nodes."""
 
-    ``ephemeral`` are nodes that end with a session and were passed over. ``counts`` has every class, ``first`` the
-    differences that were found first of each, by path. ``other_versions`` have equal bytes and another version, or
-    number of modifications, than in the source; they are differences only if ``versions_kept``, which is None where
-    nobody asked.
-    """
-
-    compared: int
-    equal: int
-    ephemeral: int
-    counts: Mapping[DifferenceClass, int]
-    first: Mapping[DifferenceClass, tuple[Difference, ...]]
-    other_versions: int
-    versions_kept: bool | None
+    compared: int  #: Persistent in the source or the target.
+    equal: int  #: Including those in ``other_versions`` that are no differences.
+    ephemeral: int  #: Passed over, since they end with a session.
+    counts: Mapping[DifferenceClass, int]  #: Every class, also with 0.
+    first: Mapping[DifferenceClass, tuple[Difference, ...]]  #: The differences found first of each class, by path.
+    other_versions: int  #: Equal bytes, but another version or number of modifications.
+    versions_kept: bool | None  #: Whether these are differences; None if versions were ignored.
 
     @property
     def faults(self) -> int:
-        """How many nodes differ in a way that a good migration does not leave."""
+        """Number of nodes that differ as a good migration never leaves them."""
         return sum(count for kind, count in self.counts.items() if kind.is_fault)
 
 
@@ -71,11 +65,11 @@ class Findings:
 
     @property
     def wants_versions(self) -> bool:
-        """Whether nodes with another version are to be named, and not only counted; once they are not it stays so."""
+        """Whether nodes with another version must be named, and not only counted; never True again after False."""
         return not self._is_judged or bool(self._versions_kept)
 
     def add(self, compared: int, ephemeral: int, differences: Sequence[Difference], other_versions: int = 0) -> int:
-        """Take over what was found of some nodes; return how many were compared so far.
+        """Add the findings about some nodes; return how many were compared so far.
 
         ``other_versions`` are not among the differences: they have equal bytes and another version.
         """
@@ -107,7 +101,7 @@ class Findings:
             )
 
     def _judge(self) -> None:
-        """Take the target for one with versions of its own if more nodes have another one than the source's."""
+        """Decide whether the target kept the source's versions, by the majority of nodes."""
         self._is_judged = True
         self._versions_kept = self._equal >= len(self._held)
         held, self._held = self._held, []

@@ -1,4 +1,4 @@
-"""The verification of a migrated store as a result: what was compared with what, and what was found."""
+"""The result of verifying a migrated store: the two stores, and the findings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ from bookwarden.migration.comparison.rows import row_of
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found; ``phase`` is what the source's flag said, None without one.
+    """The result of verifying a migrated store."""
 
-    ``switched_ms`` is when the target was put in the source's place, by the source's clock, None if it was not.
-    ``differences`` is where all of them are, if they are anywhere.
-    """
-
-    source: str
-    target: str
-    phase: str | None
-    switched_ms: int | None
-    report: Report
-    seconds: float
-    differences: str | None
+    source: str  #: Its URL.
+    target: str  #: Its URL.
+    phase: str | None  #: In the source's flag; None without a flag.
+    switched_ms: int | None  #: When the target replaced the source, by the source's clock; None if it has not.
+    report: Report  #: The findings.
+    seconds: float  #: The comparison took.
+    differences: str | None  #: The file or folder of all differences; None if they were not kept.
 
     @property
     def first(self) -> Iterator[Difference]:

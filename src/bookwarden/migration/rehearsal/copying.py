@@ -1,8 +1,8 @@
-"""A metadata store copied into a scratch namespace as Pulsar's migration copies it, and what that took.
+"""A metadata store copied into a scratch namespace as Pulsar's migration copies it, with the time it takes.
 
-What is copied and how: coordination.impl.MigrationCoordinator of pulsar-metadata 4.2. Every persistent node but the
-root goes to the key of its path with its value, and is asked to have the version and the count of its writes; what is
-above it comes before what is below. Pulsar's first error ends its copy; this one goes on, to find them all.
+It follows coordination.impl.MigrationCoordinator of pulsar-metadata 4.2. Every persistent node but the root is put with
+its value, version and number of writes to the key of its path, parents before children. Pulsar's first error ends its
+copy; this one goes on, to find all errors.
 """
 
 from __future__ import annotations
@@ -41,26 +41,22 @@ class NotCopied(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What was copied, and how long it took.
+    """The result of a copy."""
 
-    ``value_bytes`` and ``path_bytes`` are of the nodes that were copied, ``not_copied`` are the others. ``writing_s``
-    is over all threads.
-    """
-
-    copied: int
-    ephemeral: int
-    value_bytes: int
-    path_bytes: int
-    largest: SizedNode | None
-    not_copied: tuple[NotCopied, ...]
-    seconds: float
-    writing_s: float
+    copied: int  #: Persistent nodes.
+    ephemeral: int  #: Nodes that were passed over.
+    value_bytes: int  #: Of the copied nodes.
+    path_bytes: int  #: Of the copied nodes.
+    largest: SizedNode | None  #: The node with the largest value; None without nodes.
+    not_copied: tuple[NotCopied, ...]  #: Nodes that the target did not take.
+    seconds: float  #: From begin to end.
+    writing_s: float  #: Over all threads.
 
 
 class Copy:
     """Copies the persistent nodes of a tree; reads the source, and writes to the scratch namespace while it is held.
 
-    ``progress`` is told the number of nodes seen so far. Nodes about migrations, and the marker, are left out.
+    ``progress`` is called with the number of nodes seen so far. Nodes about migrations, and the marker, are left out.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The node by which a rehearsal holds its scratch namespace, and by which a later one knows what it left.
+"""The marker: a node by which a rehearsal holds its scratch namespace, and a later one recognizes what it left.
 
-It is created before anything else, in a namespace that is empty, and deleted when everything else is gone. Its holder
-writes it again every few seconds, and writes nothing more when it could not for longer than a lease. So whatever has
-the marker was made by rehearsals, between the marker's creation and a lease after it was written last.
+It is created before anything else, in an empty namespace, and deleted when everything else is gone. Its holder renews
+it every few seconds, and stops writing anything when it could not for longer than a lease. So the contents of a
+namespace with a marker were made by rehearsals, between the marker's creation and a lease after its last renewal.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bookwarden.processes import described_here, has_certainly_ended
 
 MARKER: Final = "/bookwarden-rehearsal"
 _WHAT: Final = "scratch copy of bookwarden metadata-migration rehearse"
-# The clocks of the servers of a namespace may differ by so much.
+# The clocks of a namespace's servers may differ by this much.
 _SKEW_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """How often the marker is written, how long its holder goes on without, and when it counts as given up; seconds."""
+    """The times of the marker, in seconds: to its renewal, until its holder stops writing, until it is given up."""
 
     renew_s: float = 5.0
     lease_s: float = 30.0
@@ -37,9 +37,9 @@ class LeaseTimes:
 
 
 class FoundMarker(NamedTuple):
-    """A marker as it was read. ``until_ms`` is when it was written last by whoever made the copy.
+    """A marker as it was read. ``until_ms`` is its last renewal by the rehearsal that made the copy.
 
-    ``is_done`` says that its holder writes nothing more: it said so, or it ran on this machine and has ended.
+    ``is_done``: its holder writes nothing more, since it says so, or ran on this machine and has ended.
     """
 
     version: int
@@ -77,9 +77,9 @@ def find_marker(store: ScratchStore) -> FoundMarker | None:
 
 
 class Hold:
-    """Holds a scratch namespace in a with statement, by a thread that writes the marker again and again.
+    """Holds a scratch namespace in a with statement, by a thread that renews the marker.
 
-    ``until_ms`` is that of a marker that was taken over to remove what it stands for.
+    ``until_ms`` is that of a marker that was taken over to remove its copy.
     """
 
     def __init__(self, store: ScratchStore, times: LeaseTimes, until_ms: int | None = None) -> None:
@@ -105,7 +105,7 @@ class Hold:
         return json.dumps(self._described).encode()
 
     def create(self) -> Hold:
-        """Take an empty namespace; RefusedError if another rehearsal was faster."""
+        """Take an empty namespace; RefusedError if another rehearsal came first."""
         try:
             self._store.create(MARKER, self._value)
         except LostRaceError as error:
@@ -117,7 +117,7 @@ class Hold:
         return self
 
     def take_over(self, version: int) -> Hold:
-        """Take what another rehearsal left; RefusedError if it is alive."""
+        """Take the namespace over from another rehearsal; RefusedError if that is alive."""
         try:
             self._version = self._store.put(MARKER, self._value, version)
         except LostRaceError as error:
@@ -125,7 +125,7 @@ class Hold:
         return self
 
     def withdraw(self) -> None:
-        """Delete the marker before anything else was made; if it is not ours any more it stays."""
+        """Delete the marker before anything else was made, unless it is no longer ours."""
         self._store.delete_many([(MARKER, self._version)])
 
     def require(self) -> None:
@@ -140,7 +140,7 @@ class Hold:
             )
 
     def release(self) -> int:
-        """Write the marker no more; return its version."""
+        """Stop renewing the marker; return its version."""
         self._stop()
         self.require()
         self._is_released = True
@@ -160,7 +160,7 @@ class Hold:
     ) -> None:
         self._stop()
         if not self._is_released and not self._taken_by:
-            # Nothing more is written, so that nobody has to wait to be sure of it.
+            # It says that nothing more is written, so no other rehearsal has to wait to be sure.
             self._described["done"] = True
             with suppress(StoreError):
                 self._renew()
@@ -178,7 +178,7 @@ class Hold:
         except OutcomeUnknownError:
             self._read_back(begin)
         except StoreUnavailableError:
-            # What is not written counts, not why; the next attempt may succeed.
+            # Only the missed renewal counts, not its reason; the next attempt may succeed.
             return
         else:
             self._held_since = begin
@@ -194,7 +194,7 @@ class Hold:
 def wait_until_given_up(
     store: ScratchStore, found: FoundMarker, times: LeaseTimes, say: Callable[[str], object]
 ) -> FoundMarker:
-    """Return the marker once nobody has written it for a while; RefusedError if somebody does."""
+    """Return the marker once it was not renewed for a while; RefusedError if it is."""
     if found.is_done:
         return found
     say(f"{MARKER} is of {found.holder}: waiting {times.given_up_s:.0f} s to see that it has ended")

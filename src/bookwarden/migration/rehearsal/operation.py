@@ -1,7 +1,7 @@
 """A migration rehearsed: a copy of the store in use, in a scratch namespace, timed and compared.
 
-The store in use is only read. It goes on to change meanwhile, as it does not in a migration, so a difference at a node
-that was changed since the copy began is none of the copy.
+The store in use is only read. Unlike in a migration it changes meanwhile, so a difference at a node that was changed
+since the copy began is not the copy's fault.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from bookwarden.migration.rehearsal.copying import Copy, CopyReport
 from bookwarden.migration.rehearsal.marker import MARKER, Hold
 from bookwarden.migration.rehearsal.scratch import COORDINATOR
 
-# What PIP-454 promises, and how long its coordinator waits for participants before it copies all the same.
+# The speed that PIP-454 promises, and its coordinator's wait for participants, after which it copies anyway.
 PROPOSED_SECONDS: Final = 30.0
 PROPOSED_BYTES: Final = 500_000_000
 PARTICIPANTS_LIMIT_SECONDS: Final = 60.0
-# How long the coordinator goes on to wait for further nodes when it has copied the last one.
+# The coordinator's wait for further nodes after it has copied the last one.
 _LAST_POLL_SECONDS: Final = 1.0
-# The source's clock and ours may differ by so much.
+# The source's clock and ours may differ by this much.
 _SKEW_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a migration of this store to this target would take, in seconds, at the speed of the rehearsal.
+    """The durations of a migration of this store to this target, in seconds, at the speed of the rehearsal.
 
-    ``blocked_least`` is how long no metadata can be written where all participants leave at once, ``blocked_most``
-    where one never does. ``proposed`` is what the proposal allows for so many bytes.
+    For ``blocked_least`` no metadata can be written where all participants leave at once, for ``blocked_most`` where
+    one never does. ``proposed`` is the proposal's allowance for so many bytes.
     """
 
     copying: float
@@ -50,19 +50,15 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class RehearsalReport:
-    """What the rehearsal found.
+    """The findings of a rehearsal."""
 
-    ``changed`` counts differences that come from changes of the source since it began, ``damaged`` those that do not,
-    without the nodes that the target did not take; ``first`` are the first of these.
-    """
-
-    copy: CopyReport
-    comparison: Report
-    comparing_s: float
-    changed: int
-    damaged: int
-    first: tuple[Difference, ...]
-    estimate: Estimate
+    copy: CopyReport  #: The copy's result, with the nodes that the target did not take.
+    comparison: Report  #: Of the source and the copy.
+    comparing_s: float  #: In seconds.
+    changed: int  #: Differences from changes of the source since the copy began.
+    damaged: int  #: All other differences, except at nodes that were not copied.
+    first: tuple[Difference, ...]  #: The first of the damaged.
+    estimate: Estimate  #: For a migration.
 
     @property
     def is_good(self) -> bool:
@@ -73,8 +69,8 @@ class RehearsalReport:
 class Rehearsal:
     """Copies and compares once, in a namespace that ``hold`` has taken.
 
-    ``reading_s`` tells the seconds in which the source was read so far, over all threads; ``limited`` says that the
-    reads were held back, so that a migration is faster than the rehearsal. ``progress`` is told the number of nodes
+    ``reading_s`` returns the seconds spent reading the source so far, over all threads; ``limited`` says that reads
+    were throttled, so that a migration is faster than the rehearsal. ``progress`` is called with the number of nodes
     read so far: each is read to be copied, and again to be compared.
     """
 
@@ -118,7 +114,7 @@ class Rehearsal:
         comparing_s = time.monotonic() - begin
         extra = comparison.counts[DifferenceClass.EXTRA]
         first: tuple[Difference, ...] = tuple(sorting.damaged)
-        # Where the target has no more nodes than were copied, one that only it has was deleted in the source.
+        # If the target has no more nodes than were copied, one that the source lacks was deleted there.
         if comparison.compared - comparison.counts[DifferenceClass.MISSING] <= copy.copied:
             changed = sorting.changed + extra
         else:
@@ -128,7 +124,7 @@ class Rehearsal:
 
 
 class _Sorting:
-    """Counts, of the differences at nodes of the source, those that come from changes of it; keeps some others."""
+    """Separates differences that come from changes of the source, and keeps the first of the others."""
 
     def __init__(self, since_ms: int, not_copied: Collection[str], keep: int) -> None:
         self._since_ms = since_ms
@@ -138,7 +134,7 @@ class _Sorting:
         self.damaged: list[Difference] = []
 
     def take(self, differences: Sequence[Difference]) -> None:
-        """Take over what the comparison found; it calls from one thread at a time."""
+        """Add differences of the comparison, which calls from one thread at a time."""
         for one in differences:
             if one.source is None:
                 continue
@@ -151,7 +147,7 @@ class _Sorting:
 
 
 def _estimate(copy: CopyReport, reading_s: float, limited: bool) -> Estimate:
-    # While reads are held back for a while, writes hardly meet: what each took is what both would take together.
+    # Writes hardly overlap throttled reads, so the sum is the time of a copy without the limit.
     copying = min(copy.seconds, reading_s + copy.writing_s) if limited else copy.seconds
     blocked = copying + _LAST_POLL_SECONDS
     proposed = (copy.value_bytes + copy.path_bytes) / PROPOSED_BYTES * PROPOSED_SECONDS

@@ -1,4 +1,4 @@
-"""A scratch namespace: taken only if it is empty, and removed only if nothing in it can be anybody else's."""
+"""A scratch namespace: taken only if it is empty, and removed only if all of it must be a rehearsal's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bookwarden.migration.rehearsal.marker import (
 )
 from bookwarden.migration.walking import TreeWalk
 
-# Pulsar's own nodes about a migration. A rehearsal makes none, so whoever has them was migrated to.
+# Pulsar's own nodes about a migration. A rehearsal makes none, so a store that has them was migrated to.
 COORDINATOR: Final = "/pulsar/migration-coordinator"
 
 _BATCH: Final = 1_000
@@ -34,7 +34,7 @@ def claim(store: ScratchStore, times: LeaseTimes) -> Hold:
     try:
         _require_alone(store, [MARKER[1:]])
     except BaseException:
-        # Whoever came in between should not find our node.
+        # A process that came in between should not find our node.
         hold.withdraw()
         raise
     return hold
@@ -43,7 +43,7 @@ def claim(store: ScratchStore, times: LeaseTimes) -> Hold:
 def clean(store: ScratchStore, times: LeaseTimes, say: Callable[[str], object]) -> int:
     """Remove what an earlier rehearsal left, its marker last; return how many nodes, 0 where there is no marker.
 
-    Raises RefusedError, and removes nothing, where anything is there that a rehearsal does not leave.
+    Raises RefusedError, and removes nothing, where anything cannot be a rehearsal's.
     """
     store.sync()
     found = find_marker(store)
@@ -55,7 +55,7 @@ def clean(store: ScratchStore, times: LeaseTimes, say: Callable[[str], object]) 
 
 
 def clean_own(store: ScratchStore, hold: Hold, times: LeaseTimes) -> int:
-    """Remove what the holder of the marker made, as `clean` does."""
+    """Remove the copy of the marker's holder, as `clean` does."""
     found = find_marker(store)
     if found is None:
         raise RefusedError(f"{MARKER} was deleted by somebody else: nothing is removed")
@@ -77,7 +77,7 @@ def _require_alone(store: ScratchStore, expected: Sequence[str]) -> None:
 
 
 class _Removal:
-    """Removes a copy, from the leaves up, after a look at all of it; each node by the version that was looked at."""
+    """Removes a copy from the leaves up, after a check of all of it; each node by the version that was checked."""
 
     def __init__(self, store: ScratchStore, found: FoundMarker, hold: Hold, times: LeaseTimes) -> None:
         self._store = store
