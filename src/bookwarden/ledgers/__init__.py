@@ -1,1 +1,1 @@
-"""Rules and values of ledgers: pure, without input or output."""
+"""Rules and values of ledgers, without input or output."""

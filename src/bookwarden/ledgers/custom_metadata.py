@@ -17,7 +17,7 @@ from bookwarden.ledgers.kinds import KINDS, Holder
 APPLICATION = "application"
 COMPONENT = "component"
 _NAMES = frozenset([APPLICATION, COMPONENT, *chain.from_iterable(kind.tag_names for kind in KINDS)])
-# By what is said under COMPONENT; those with more names first, of which another's are a part.
+# By the value under COMPONENT; a kind with more names goes before one whose names are a part of them.
 _KINDS: defaultdict[str | None, list[tuple[tuple[str, ...], Callable[[Mapping[str, str]], Holder]]]] = defaultdict(list)
 for _kind in sorted(KINDS, key=lambda kind: -len(kind.tag_names)):
     _KINDS[_kind.tag].append((_kind.tag_names[::-1], _kind.of_tags))
@@ -55,7 +55,7 @@ def describe_custom_metadata(custom: Mapping[str, bytes]) -> str:
 
 
 def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
-    """Return the holder that the custom metadata tells of; None when it is not Pulsar's or of no known kind."""
+    """Return the holder named in custom metadata; None when it is not Pulsar's or of no known kind."""
     try:
         text = {name: value.decode() for name, value in custom.items() if name in _NAMES}
     except UnicodeDecodeError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Presence(enum.Enum):
-    """What a bookie said of an entry."""
+    """The answer of a bookie that was asked for an entry."""
 
     HELD = "held"
     NOT_HELD = "not held"
@@ -16,7 +16,7 @@ class Presence(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Whether a bookie holds an entry; where that is unknown, ``reason`` says why."""
+    """The holding of an entry by one bookie; ``reason`` says why it is unknown."""
 
     presence: Presence
     reason: str = ""

@@ -14,11 +14,11 @@ from typing import Final
 from bookwarden.ledgers.metadata import LedgerMetadata
 
 NAMES_NOTHING: Final = -1
-"""What stands for the smallest id of a list that has none: any ledger lies above it."""
+"""Stands for the smallest id of an empty list: any ledger lies above it."""
 
 
 class Standing(enum.Enum):
-    """What a topic's list says of a data ledger that it does not name."""
+    """The standing of a data ledger that its topic's list does not name."""
 
     LET_GO = "let go"
     UNPROVEN = "let go if it has no entry"
@@ -27,7 +27,7 @@ class Standing(enum.Enum):
 
 
 def standing_of(ledger_id: int, first_listed: int | None, has_entries: bool | None) -> Standing:
-    """Return whether a topic can have let go of an unnamed data ledger of its.
+    """Return whether a topic can have let go of a data ledger of its own that it does not name.
 
     ``first_listed`` is the smallest id that any of the topic's nodes lists, NAMES_NOTHING where one of them lists none,
     and None where there is no node: then the topic is dead. ``has_entries`` is None where that is not known.

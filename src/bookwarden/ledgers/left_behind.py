@@ -1,8 +1,8 @@
-"""Ledgers that their topic's list says are gone from BookKeeper, and that are still there: what they ask to be deleted.
+"""Ledgers left in BookKeeper that their topic's list says are gone from it: the conditions for deleting them.
 
 A broker writes bookkeeperDeleted first and deletes after, so one that dies in between leaves the ledger behind, and
-deletes it never again (ManagedLedgerImpl.internalTrimLedgers and asyncDeleteLedger of Pulsar 4.0). Here the offloaded
-copy must be proven before the ledger goes, which may turn out to be the only one that is left.
+never deletes it again (ManagedLedgerImpl.internalTrimLedgers and asyncDeleteLedger of Pulsar 4.0). Here the offloaded
+copy must be proven before the ledger goes, since the ledger may be the only copy left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def copy_left(listed: LedgerInfo, offload: OffloadInfo, managed_ledger: str) -> 
 
 
 def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | None:
-    """Return why the list does not tell of a whole offloaded copy of this ledger; None if it does."""
+    """Return why the list does not vouch for a whole offloaded copy of this ledger; None if it does."""
     offload = listed.offload
     if offload is None or not offload.bookkeeper_deleted:
         return "the list does not say that BookKeeper's ledger was deleted"
@@ -45,7 +45,7 @@ def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | Non
 
 
 def why_not_whole(copy: OffloadedCopy, reading: CopyReading, length: int, last_entry_id: int) -> str | None:
-    """Return why the store has no whole copy of a ledger of so many bytes and up to this entry; None if it is."""
+    """Return why the store's copy is not whole for a ledger of this length and last entry; None if it is."""
     if isinstance(reading, UnreadableCopy):
         return f"it cannot be looked at: {reading.reason}"
     if isinstance(reading, AbsentCopy):

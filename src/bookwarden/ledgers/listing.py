@@ -10,71 +10,54 @@ from uuid import UUID
 
 
 class ListedLedger(NamedTuple):
-    """A ledger that has metadata.
+    """A ledger that has metadata."""
 
-    ``created_ms`` is the store's creation time of the node and ``ctime_ms`` the creator's clock, both in milliseconds
-    since the epoch; ``state`` is a name of LedgerState; ``length`` is in bytes, 0 while the ledger is open. ``kind`` is
-    the name of the LedgerComponent in its custom metadata and ``holder`` the text of the holder named there, both
-    None where it names none that we know; ``custom`` then describes it for people. ``problem`` says why the metadata
-    could not be understood: the fields that come of it are then None or 0.
-    """
-
-    ledger_id: int
-    path: str
-    version: int
-    created_ms: int
-    ctime_ms: int | None = None
-    state: str | None = None
-    length: int = 0
-    kind: str | None = None
-    holder: str | None = None
-    custom: str | None = None
-    problem: str | None = None
+    ledger_id: int  #: From the path of its node.
+    path: str  #: Of the node, in the metadata store.
+    version: int  #: Of the node; a delete demands it.
+    created_ms: int  #: When the store created the node, in ms since the epoch.
+    ctime_ms: int | None = None  #: When the ledger was created, by its creator's clock, in ms since the epoch.
+    state: str | None = None  #: The name of a LedgerState.
+    length: int = 0  #: In bytes; 0 while the ledger is open.
+    kind: str | None = None  #: The name of the LedgerComponent in the custom metadata; None if unknown to us.
+    holder: str | None = None  #: The text of the holder named there; None if unknown to us.
+    custom: str | None = None  #: The custom metadata for people, where the holder is unknown.
+    problem: str | None = None  #: Why the metadata could not be understood: what comes of it is then None or 0.
 
 
 class ListedReference(NamedTuple):
-    """A ledger that a place names; ``place`` is the value of its PlaceKind, ``root`` the URL of its metadata root.
+    """A place that names a ledger."""
 
-    ``ledger_id`` is None for a holder that exists and names no ledger. ``managed_ledger`` is that of the topic that the
-    place belongs to, None where there is none (schemas, logs). ``length`` is the size in bytes that the place states.
-    ``gone`` says that BookKeeper need not have it any more: the place itself says so (bookkeeperDeleted), or it is the
-    compacted ledger in the node of a cursor whose own ledger is open, which stays there when the broker has replaced
-    and deleted it.
-    """
-
-    ledger_id: int | None
-    place: str
-    holder: str
-    managed_ledger: str | None
-    path: str
-    root: str
-    length: int = 0
+    ledger_id: int | None  #: None for a holder that exists and names no ledger.
+    place: str  #: The value of its PlaceKind.
+    holder: str  #: The text of the holder that the place belongs to.
+    managed_ledger: str | None  #: Of the topic that the place belongs to; None for schemas and logs.
+    path: str  #: Of the node that the place is in.
+    root: str  #: URL of its metadata root.
+    length: int = 0  #: The size in bytes that the place states.
+    #: BookKeeper need not have it: the place itself says so (bookkeeperDeleted), or it is the compacted ledger
+    #: in the node of a cursor whose own ledger is open, where it stays after the broker has replaced and deleted it.
     gone: bool = False
 
 
 class ListedCopy(NamedTuple):
-    """An offloaded copy that a managed ledger names, finished or not; where it lies, as recorded with the ledger."""
+    """An offloaded copy that a managed ledger names, finished or not."""
 
-    uuid: UUID
-    ledger_id: int
-    managed_ledger: str
-    driver: str
-    bucket: str
-    root: str
+    uuid: UUID  #: Names the objects of the copy.
+    ledger_id: int  #: Of the copied ledger.
+    managed_ledger: str  #: That lists the ledger.
+    driver: str  #: As recorded with the ledger.
+    bucket: str  #: As recorded with the ledger; empty where none was.
+    root: str  #: URL of the metadata root.
 
 
 class ListedObject(NamedTuple):
-    """An object, or a partial upload, in a store of offloaded copies; ``store`` names the store as the settings do.
+    """An object, or a partial upload, in a store of offloaded copies."""
 
-    ``uuid`` and ``ledger_id`` are read off its name, and None where the name is not that of an offloaded copy
-    (``ledger_id`` also where the name has none). ``modified_ms`` is the store's clock. ``upload_id`` is that of an
-    upload that was begun and not ended, None for an object.
-    """
-
-    store: str
-    key: str
-    uuid: UUID | None
-    ledger_id: int | None
-    length: int
-    modified_ms: int
-    upload_id: str | None = None
+    store: str  #: As the settings name it.
+    key: str  #: Of the object, whole.
+    uuid: UUID | None  #: Read off the key; None if it is not the key of an offloaded copy.
+    ledger_id: int | None  #: Read off the key; None if that has none.
+    length: int  #: In bytes.
+    modified_ms: int  #: By the store's clock, in ms since the epoch.
+    upload_id: str | None = None  #: Of an upload that was begun and not ended; None for an object.

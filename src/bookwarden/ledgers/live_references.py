@@ -14,27 +14,22 @@ from bookwarden.ledgers.metadata import Conditions
 
 @dataclass(frozen=True, slots=True)
 class UnnamedUse:
-    """Ledgers that their holder may be using although nothing names them, as a compaction under way does.
+    """Ledgers that their holder may be using although nothing names them, as a compaction under way does."""
 
-    Certainly not in use are those with a smaller id than ``before_ledger``, and those created earlier than
-    ``before_ms`` (milliseconds since the epoch); None rules out none. ``reason`` is for people. ``lasting``: it does
-    not end by itself, so that there is nothing to wait for.
-    """
-
-    reason: str
-    before_ledger: int | None = None
-    before_ms: int | None = None
-    lasting: bool = False
+    reason: str  #: For people.
+    before_ledger: int | None = None  #: Ledgers with smaller ids are certainly not in use; None rules out none.
+    before_ms: int | None = None  #: Nor are those created earlier, in ms since the epoch; None rules out none.
+    lasting: bool = False  #: It does not end by itself: there is nothing to wait for.
 
     def rules_out(self, ledger_id: int, created_ms: int) -> bool:
-        """Whether this ledger is certainly not in use."""
+        """Return whether this ledger is certainly not in use."""
         by_id = self.before_ledger is not None and ledger_id < self.before_ledger
         return by_id or (self.before_ms is not None and created_ms < self.before_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowList:
-    """The ledgers that a shadow topic lists; it has them from its source."""
+    """The ledgers that a shadow topic lists, taken over from its source."""
 
     managed_ledger: str
     ledger_ids: frozenset[int]
@@ -48,28 +43,21 @@ def _smallest(ledger_ids: frozenset[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LiveReferences:
-    """The ledgers that a holder names, read just now; a holder that does not exist names none.
+    """The ledgers that a holder names, read just now; a holder that does not exist names none."""
 
-    ``ledger_ids`` are without those that only its ``shadows`` list. ``unnamed_use`` is None where what is not named
-    is not in use either. ``offloaded`` are the offloaded copies that the holder or a shadow names, finished or not, and
-    ``with_copies`` the ledgers that they name them with. ``left_behind`` are the ledgers that all of these lists alike
-    say are gone from BookKeeper, so that the offloaded copy is the only one (bookkeeperDeleted). Of the ``puzzling``
-    ledgers these lists say something that is unknown to us.
-    ``conditions`` are the nodes that this was read from, with their versions, as far as the transaction that deletes a
-    ledger can demand that they are still so: a node that does not exist cannot be demanded.
-    ``names_nothing`` says that the holder's node is there in some root, and names no ledger.
-    """
-
-    ledger_ids: frozenset[int]
-    exists: bool
-    unnamed_use: UnnamedUse | None = None
-    shadows: tuple[ShadowList, ...] = ()
-    offloaded: frozenset[UUID] = frozenset()
-    with_copies: tuple[LedgerInfo, ...] = ()
+    ledger_ids: frozenset[int]  #: Without those that only its shadows list.
+    exists: bool  #: A node of the holder is there in some root.
+    unnamed_use: UnnamedUse | None = None  #: None where a ledger that is not named is not in use either.
+    shadows: tuple[ShadowList, ...] = ()  #: Shadow topics of the holder.
+    offloaded: frozenset[UUID] = frozenset()  #: Offloaded copies that the holder or a shadow names, finished or not.
+    with_copies: tuple[LedgerInfo, ...] = ()  #: The ledgers that they name these copies with.
+    #: Gone from BookKeeper by all these lists alike, so that only the offloaded copy is left (bookkeeperDeleted).
     left_behind: Mapping[int, LedgerInfo] = field(default_factory=dict)
+    #: The nodes that this was read from and their versions, for the transaction that deletes a ledger to demand;
+    #: a node that does not exist cannot be demanded.
     conditions: Conditions = ()
-    puzzling: frozenset[int] = frozenset()
-    names_nothing: bool = False
+    puzzling: frozenset[int] = frozenset()  #: Ledgers of which these lists say something unknown to us.
+    names_nothing: bool = False  #: The holder's node is there in some root, and names no ledger.
 
     @property
     def first_listed(self) -> int | None:
@@ -79,7 +67,7 @@ class LiveReferences:
         return NAMES_NOTHING if self.names_nothing else _smallest(self.ledger_ids)
 
     def names(self, ledger_id: int) -> bool:
-        """Whether the holder, or a shadow topic of it, names the ledger."""
+        """Return whether the holder, or a shadow topic of it, names the ledger."""
         return ledger_id in self.ledger_ids or self.naming_shadow(ledger_id) is not None
 
     def naming_shadow(self, ledger_id: int) -> str | None:

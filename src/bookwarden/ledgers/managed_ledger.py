@@ -54,21 +54,17 @@ class OffloadSegment:
 
 @dataclass(frozen=True, slots=True)
 class OffloadInfo:
-    """The offloaded copy of a ledger; ``uid_msb`` and ``uid_lsb`` are signed as in Java.
+    """The offloaded copy of a ledger, as its topic's list records it."""
 
-    ``complete`` is False while an attempt runs or has failed; ``bookkeeper_deleted`` means that this copy is the
-    only one. ``timestamp_ms`` is 0 where the broker wrote none. ``understood`` is False where the node says more of the
-    copy than is known here: then nothing that it says is reason enough to delete anything.
-    """
-
-    uid_msb: int
-    uid_lsb: int
-    complete: bool
-    bookkeeper_deleted: bool
-    timestamp_ms: int
-    driver_name: str
-    driver_metadata: Mapping[str, str] = field(default_factory=dict)
-    segments: tuple[OffloadSegment, ...] = ()
+    uid_msb: int  #: Upper half of its UUID, signed as in Java.
+    uid_lsb: int  #: Lower half.
+    complete: bool  #: False while an attempt runs or after it failed.
+    bookkeeper_deleted: bool  #: This copy is the only one.
+    timestamp_ms: int  #: In ms since the epoch; 0 where the broker wrote none.
+    driver_name: str  #: As the broker wrote it.
+    driver_metadata: Mapping[str, str] = field(default_factory=dict)  #: Where it lies; `store_location` reads it.
+    segments: tuple[OffloadSegment, ...] = ()  #: Of the former streaming offload.
+    #: False where the node says more of the copy than is known here: no reason then to delete anything.
     understood: bool = True
 
     @property
@@ -95,15 +91,12 @@ class LedgerInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerInfo:
-    """The value of a managed ledger's node.
+    """The value of a managed ledger's node."""
 
-    ``ledgers`` are by growing id, so that the last is the one that is written to, or was. ``puzzling`` are those of
-    which the list, or what it says of their offloaded copies, has fields that are unknown to us: nothing is to be
-    deleted, or to leave the list, on the word of these.
-    """
-
-    ledgers: tuple[LedgerInfo, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
+    ledgers: tuple[LedgerInfo, ...] = ()  #: By growing id: the last is, or was, the one written to.
+    properties: Mapping[str, str] = field(default_factory=dict)  #: Of the topic.
+    #: Ledgers whose entry in the list, or its offloaded copy, has fields unknown to us: on the word of such an entry
+    #: nothing is deleted, nor taken from the list.
     puzzling: frozenset[int] = frozenset()
 
     @property
@@ -113,7 +106,7 @@ class ManagedLedgerInfo:
 
     @property
     def understood(self) -> tuple[LedgerInfo, ...]:
-        """The ledgers of which nothing is said that is unknown to us."""
+        """The ledgers whose entries have no field unknown to us."""
         return tuple(ledger for ledger in self.ledgers if ledger.ledger_id not in self.puzzling)
 
     @property
@@ -130,16 +123,13 @@ class ManagedLedgerInfo:
 
 @dataclass(frozen=True, slots=True)
 class CursorInfo:
-    """The value of a cursor's node.
+    """The value of a cursor's node."""
 
-    ``mark_delete`` and ``properties`` are those of the last switch of the cursor's ledger: while that ledger is
-    open the truth is in its last entry. ``cursor_properties`` are always up to date.
-    """
-
-    cursors_ledger_id: int | None
+    cursors_ledger_id: int | None  #: Holds its positions; None if it has none.
+    #: Of the last switch of that ledger: while it is open, its last entry is the truth.
     mark_delete: Position | None = None
-    properties: Mapping[str, int] = field(default_factory=dict)
-    cursor_properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, int] = field(default_factory=dict)  #: As old as ``mark_delete``.
+    cursor_properties: Mapping[str, str] = field(default_factory=dict)  #: Always up to date.
 
     @property
     def compacted_ledger_id(self) -> int | None:

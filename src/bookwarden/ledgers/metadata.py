@@ -29,43 +29,38 @@ _NO_CUSTOM_METADATA: Final[Mapping[str, bytes]] = {}
 
 
 class LedgerMetadata(NamedTuple):
-    """The decoded value of a ledger's metadata node; a tuple, since a sweep makes one of each ledger.
+    """The decoded value of a ledger's metadata node; a tuple, since a sweep makes one for each ledger.
 
-    ``length`` is in bytes; ``ctime_ms`` is the creator's clock in milliseconds and None where the format has
-    none; ``last_entry_id`` is None while the ledger is not closed. Format: LedgerMetadataSerDe, BookKeeper 4.17.
+    Format: LedgerMetadataSerDe, BookKeeper 4.17.
     """
 
-    format_version: int
-    state: LedgerState
-    ensemble_size: int
-    write_quorum: int
-    ack_quorum: int
-    segments: tuple[Segment, ...]
-    length: int = 0
-    last_entry_id: int | None = None
-    digest_type: str | None = None
-    ctime_ms: int | None = None
-    custom: Mapping[str, bytes] = _NO_CUSTOM_METADATA
+    format_version: int  #: 1 to 3.
+    state: LedgerState  #: OPEN or IN_RECOVERY until its last entry is known.
+    ensemble_size: int  #: Bookies that a segment is spread over.
+    write_quorum: int  #: Bookies that each entry is written to.
+    ack_quorum: int  #: Bookies that must confirm each entry.
+    segments: tuple[Segment, ...]  #: By growing first entry.
+    length: int = 0  #: In bytes; 0 while the ledger is open.
+    last_entry_id: int | None = None  #: None while the ledger is not closed; -1 if it is empty.
+    digest_type: str | None = None  #: Name of the enum constant, as CRC32C; None where the format has none.
+    ctime_ms: int | None = None  #: By the creator's clock, in ms since the epoch; None where the format has none.
+    custom: Mapping[str, bytes] = _NO_CUSTOM_METADATA  #: By key.
 
 
 class StoredLedger(NamedTuple):
-    """A ledger's metadata as it was read: ``raw`` and ``version`` come from the same read.
+    """A ledger's metadata as it was read, value and version in one read."""
 
-    ``created_ms`` is the store's creation time of the node, in milliseconds; together with ``version`` it names
-    one life of the node. ``modifications`` is how often the value was replaced, None where the version tells that.
-    """
-
-    ledger_id: int
-    path: str
-    version: int
-    created_ms: int
-    raw: bytes
-    metadata: LedgerMetadata
-    modifications: int | None = None
+    ledger_id: int  #: From the path of its node.
+    path: str  #: Of the node.
+    version: int  #: Of the node; together with ``created_ms`` it names one life of it.
+    created_ms: int  #: When the store created the node, in ms since the epoch.
+    raw: bytes  #: The value of the node.
+    metadata: LedgerMetadata  #: Decoded from ``raw``.
+    modifications: int | None = None  #: How often the value was replaced; None where the version tells that.
 
     @property
     def is_as_created(self) -> bool:
-        """Whether nobody has written the node since it was made."""
+        """True while nobody has written the node since it was made."""
         return (self.version if self.modifications is None else self.modifications) == 0
 
 
@@ -98,7 +93,7 @@ Conditions = Sequence[Condition]
 
 
 class DeleteResult(enum.Enum):
-    """What became of one versioned delete."""
+    """The result of one versioned delete."""
 
     DELETED = "deleted"
     ABSENT = "absent"

@@ -1,4 +1,4 @@
-"""Namers of all ledgers of a cluster: 12 bytes a ledger that is named, and each namer once."""
+"""Index of the namers of all ledgers of a cluster: 12 bytes for each time a ledger is named, each namer once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PART = 1 << 19
 
 
 class LedgerNamers(Generic[_T]):
-    """Ledgers by id, each with those that name it.
+    """Namers of ledgers, by ledger id.
 
     Adding and the first lookup after it change the index: before threads share it, call `sort`.
     """
@@ -38,7 +38,7 @@ class LedgerNamers(Generic[_T]):
         self._namers.append(namer)
 
     def of(self, ledger_id: int) -> list[_T]:
-        """Return who names the ledger."""
+        """Return the namers of the ledger."""
         self.sort()
         found = []
         for begin in range(0, self._sorted, self._part):

@@ -9,7 +9,7 @@ NUMBERS_OF_HALF: Final = 2**31 - 1
 
 
 class LedgerNumbers(NamedTuple):
-    """The counter of a metadata store: its node, the upper 32 bits of its ids, and the number that it gives next."""
+    """The counter of a metadata store: its node, the upper 32 bits of its ids, and the next number."""
 
     path: str
     upper: int
@@ -22,7 +22,7 @@ class LedgerNumbers(NamedTuple):
 
     @property
     def end_id(self) -> int:
-        """The id behind its largest."""
+        """The id after its largest."""
         return self.id_of(NUMBERS_OF_HALF)
 
     def id_of(self, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Offloaded copies of ledgers: where one lies, and what a look at it or a delete of it can find."""
+"""Offloaded copies of ledgers: their places, and the results of looking at or deleting one."""
 
 from __future__ import annotations
 
@@ -76,14 +76,11 @@ def recorded_metadata(location: StoreLocation) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CopyIndex:
-    """What the index of a copy says: the bytes of its data, and the last entry and the bytes of its ledger.
+    """The contents of a copy's index; all None in that of a file system, which has none of it."""
 
-    All None in that of a file system, which says nothing of the kind.
-    """
-
-    data_bytes: int | None = None
-    last_entry_id: int | None = None
-    length: int | None = None
+    data_bytes: int | None = None  #: Of the copy.
+    last_entry_id: int | None = None  #: Of the ledger.
+    length: int | None = None  #: Of the ledger, in bytes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +92,11 @@ class DamagedIndex:
 
 @dataclass(frozen=True, slots=True)
 class PresentCopy:
-    """The store has the copy; ``owner`` is the managed ledger that it names, None if it names none.
+    """The store has the copy."""
 
-    ``data_bytes`` is the size of its data, and ``index`` what its index says, for those who asked for both; None where
-    it is missing.
-    """
-
-    owner: str | None
-    data_bytes: int = 0
-    index: CopyIndex | DamagedIndex | None = None
+    owner: str | None  #: The managed ledger that it names; None if it names none.
+    data_bytes: int = 0  #: Size of its data, where asked for.
+    index: CopyIndex | DamagedIndex | None = None  #: Where asked for; None if it is missing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +115,17 @@ CopyReading = PresentCopy | AbsentCopy | UnreadableCopy
 
 
 class CopyFate(enum.Enum):
-    """What became of the delete of one copy.
-
-    ABORTED: deleted too, and an upload of it was not finished; it may have been all that there was.
-    """
+    """The result of deleting one copy."""
 
     DELETED = "deleted"
-    ABORTED = "aborted"
+    ABORTED = "aborted"  #: An unfinished upload of it was deleted too; there may have been nothing else.
     ABSENT = "absent"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class CopyDeletion:
-    """What became of one copy; ``reason`` is the store's own words where the delete failed."""
+    """The result of deleting one copy; ``reason`` is the store's own words where that failed."""
 
     fate: CopyFate
     reason: str = ""

@@ -1,4 +1,4 @@
-"""Outcomes: what can become of a pending deletion, and the record that is kept of it."""
+"""Outcomes of pending deletions, and the record that is kept of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Outcome(enum.Enum):
-    """What became of one pending deletion; the values stand in the outcome table and in metrics."""
+    """The outcome of one pending deletion; the values stand in the outcome table and in metrics."""
 
     DELETED = "deleted"
     ALREADY_GONE = "already gone"
@@ -26,24 +26,20 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRow:
-    """One row of the outcome table (schemas/ledger_outcome.avsc); times are in milliseconds since the epoch.
+    """One row of the outcome table (schemas/ledger_outcome.avsc); times are in milliseconds since the epoch."""
 
-    ``attempts`` counts the retries before this one. ``ledger_bytes`` is the ledger's length when it was read and
-    None where it was not readable or still open. ``message`` is ``ledger:entry:partition:batch index``.
-    """
-
-    ledger_id: int | None
-    holder: str
-    component: str
-    ledger_type: str
-    outcome: Outcome
-    reason: str
-    attempts: int
-    marked_at: int | None
-    published_at: int
-    decided_at: int
-    ledger_created_at: int | None
-    ledger_bytes: int | None
-    topic: str
-    message: str
-    bookie_cluster: str
+    ledger_id: int | None  #: None where the message named none.
+    holder: str  #: Text of the holder; the message key where nothing could be read.
+    component: str  #: Value of a LedgerComponent; empty where nothing could be read.
+    ledger_type: str  #: Value of a LedgerType; empty where nothing could be read.
+    outcome: Outcome  #: See docs/sweep.md.
+    reason: str  #: For people; empty where the outcome says it all.
+    attempts: int  #: Retries before this one.
+    marked_at: int | None  #: By the clock of phase one; None where it wrote no time.
+    published_at: int  #: When this message was published.
+    decided_at: int  #: When the evidence was read.
+    ledger_created_at: int | None  #: By the ledger's metadata, else by its node; None where unreadable.
+    ledger_bytes: int | None  #: Length of the ledger; 0 while it is open, None where it was not readable.
+    topic: str  #: Partition of the deletion topic that the message came from.
+    message: str  #: ``ledger:entry:partition``, with ``:batch index`` behind it for a batched message.
+    bookie_cluster: str  #: Empty where only one is known.

@@ -15,14 +15,14 @@ MAX_LEDGER_ID = 2**63 - 1
 
 
 class LedgerType(enum.Enum):
-    """Whether the bookies' copy or the offloaded copy is to go."""
+    """The copy of the ledger that is to go: the bookies' or the offloaded one."""
 
     LEDGER = "LEDGER"
     OFFLOAD_LEDGER = "OFFLOAD_LEDGER"
 
 
 class Waiver(enum.Enum):
-    """What an operator has said to be no reason to keep a ledger; the values travel in a property of the message."""
+    """A reason to keep a ledger that an operator has overruled; the value travels in a property of the message."""
 
     INSIDE_LIST = "inside-list"
     EMPTIED = "emptied"
@@ -30,7 +30,7 @@ class Waiver(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffloadContext:
-    """Where an offloaded copy lies: ``msb`` and ``lsb`` make its UUID, signed 64-bit as in Java."""
+    """The place of an offloaded copy; ``msb`` and ``lsb`` make its UUID, signed 64-bit as in Java."""
 
     msb: int
     lsb: int
@@ -45,23 +45,19 @@ class OffloadContext:
 
 @dataclass(frozen=True, slots=True)
 class PendingDeletion:
-    """One ledger, or one offloaded copy, that its holder wants gone.
+    """One ledger, or one offloaded copy, that its holder wants gone."""
 
-    ``topic_name`` is a full topic name or that of a managed ledger; ``cursor_name`` the subscription, decoded;
-    ``schema_id`` is ``tenant/namespace/encoded`` for a schema; ``marked_at`` is in milliseconds since the epoch.
-    ``waives`` is not among the fields of the message but one of its properties, which stays on it when it is sent on.
-    """
-
-    topic_name: str
-    component: LedgerComponent
-    ledger_type: LedgerType
-    ledger_id: int
-    cursor_name: str | None = None
-    schema_id: str | None = None
-    offload_context: OffloadContext | None = None
-    bookie_cluster: str = ""
-    marked_at: int = 0
-    reason: str = ""
+    topic_name: str  #: A full topic name, or the name of a managed ledger.
+    component: LedgerComponent  #: The kind of its holder.
+    ledger_type: LedgerType  #: The bookies' copy or the offloaded one.
+    ledger_id: int  #: At most MAX_LEDGER_ID.
+    cursor_name: str | None = None  #: The subscription, decoded; None where the kind needs none.
+    schema_id: str | None = None  #: ``tenant/namespace/encoded``; None but for a schema.
+    offload_context: OffloadContext | None = None  #: Of an offloaded copy; else None.
+    bookie_cluster: str = ""  #: Empty where only one is known.
+    marked_at: int = 0  #: In ms since the epoch; 0 where no time was written.
+    reason: str = ""  #: For people.
+    #: No field of the message but a property, which stays on it when it is sent on.
     waives: frozenset[Waiver] = frozenset()
 
     def stamped(self, now_ms: int) -> PendingDeletion:

@@ -1,4 +1,4 @@
-"""A pending deletion as it arrived: its message, and what could be read from it."""
+"""A pending deletion as it arrived: its message, and the mark read from it."""
 
 from __future__ import annotations
 
@@ -55,27 +55,23 @@ Decode = Callable[[str, bytes, bytes | None], PendingDeletion]
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMark:
-    """One message of a deletion topic; `mark` is None when `problem` says why it is no pending deletion.
+    """One message of a deletion topic."""
 
-    ``message_id`` is ``ledger:entry:partition`` with ``:batch index`` behind it for a batched message, as the Java
-    client writes it; times are in milliseconds since the epoch. ``failure`` is an error of ours under the decoding.
-    """
-
-    topic: str
-    message_id: str
-    key: str | None
-    payload: bytes
-    properties: Mapping[str, str]
-    published_at: int
-    event_time: int | None = None
-    schema_version: bytes | None = None
-    mark: PendingDeletion | None = None
-    problem: str | None = None
-    failure: Exception | None = None
+    topic: str  #: The partition that it was read from.
+    message_id: str  #: ``ledger:entry:partition``, and ``:batch index`` if batched, as the Java client writes it.
+    key: str | None  #: Text of the holder, unless another producer wrote something else.
+    payload: bytes  #: Avro, as in schemas/.
+    properties: Mapping[str, str]  #: Of the message; in a sweep only the `believed_properties`.
+    published_at: int  #: By the producer's clock, in ms since the epoch.
+    event_time: int | None = None  #: In ms since the epoch; None if unset.
+    schema_version: bytes | None = None  #: Of the writer's schema; None if the message has none.
+    mark: PendingDeletion | None = None  #: None when ``problem`` says why there is none.
+    problem: str | None = None  #: For people; None where the mark could be read.
+    failure: Exception | None = None  #: An error of ours while decoding it.
 
     @property
     def attempts(self) -> int:
-        """How often it was sent to the retry topic; 0 for a count that no client writes."""
+        """The times it was sent to the retry topic; 0 for a count that no client writes."""
         return self._number(RECONSUME_TIMES, 9) or 0
 
     @property
@@ -91,15 +87,15 @@ class ReceivedMark:
 
     @property
     def waives(self) -> frozenset[Waiver]:
-        """What an operator has said to be no reason to keep the ledger."""
+        """The reasons to keep the ledger that an operator has overruled."""
         names = self.properties.get(WAIVES, "").split(",")
         return frozenset(_WAIVERS[name] for name in names if name in _WAIVERS)
 
     def age(self, now_ms: int) -> float:
         """Seconds since phase two first read it, 0 at its first look.
 
-        When it was marked or published is told by another's clock; one that is behind would make each mark look as
-        if its holder's update had long been due.
+        The times of marking and publishing are by foreign clocks: with one that is behind, the holder's update would
+        seem long overdue at each mark.
         """
         first, delay = self._number(FIRST_READ), self._number(DELAY_TIME)
         if first is None and self.attempts and delay is not None:
@@ -121,7 +117,7 @@ def waiving(waives: Collection[Waiver]) -> dict[str, str]:
 def believed_properties(properties: Mapping[str, str], topic: str, retry_topic: str) -> dict[str, str]:
     """Return the properties without those of phase two, unless the message is of its own topic.
 
-    Whoever marks may produce to the deletion topic; with them he could cut short what keeps a ledger for a while.
+    Anybody who may mark could otherwise forge them, and so shorten the time for which a ledger is kept.
     """
     if _is_of(topic, retry_topic):
         return dict(properties)

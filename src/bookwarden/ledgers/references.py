@@ -1,7 +1,7 @@
-"""Index of who names which ledger, over everything that the metadata roots hold, built from what was read of them.
+"""Index of all references to ledgers in the metadata roots.
 
-It is pure: whoever reads the nodes adds what they name, and notes the places that could not be read or parsed. Such
-a doubt about a place that could name a ledger makes the answer "unknown", never "not referenced".
+It does no I/O: the reader of the nodes adds the references, and notes the places that could not be read or parsed.
+Such a doubt about a place that could name a ledger makes the answer "unknown", never "not referenced".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_TOPICS = tuple(kind for kind in KINDS if kind is not SchemaHolder)
 
 
 class Place(NamedTuple):
-    """A place that names ledgers: what it is, what it belongs to, its node, and the URL of its metadata root."""
+    """A place that names ledgers: its kind, its holder, its node, and the URL of its metadata root."""
 
     kind: PlaceKind
     holder: str
@@ -65,45 +65,38 @@ class HoldersBelow:
     kinds: tuple[type[Holder], ...]
 
     def has(self, holder: Holder) -> bool:
-        """Whether the holder is one of them."""
+        """Return whether the holder is one of them."""
         return isinstance(holder, self.kinds) and f"{holder.topic}/".startswith(f"{self.prefix}/")
 
 
 class Doubt(NamedTuple):
-    """A place that could not be read or parsed.
+    """A place that could not be read or parsed."""
 
-    ``about`` are the holders whose ledgers it could name, kinds of holders, or all holders of a tenant or namespace;
-    where it is empty, any ledger.
-    """
-
-    path: str
-    root: str
-    reason: str
+    path: str  #: Of the node, or of the node above it.
+    root: str  #: URL of the metadata root.
+    reason: str  #: For people.
+    #: The holders whose ledgers it could name, kinds of holders, or all those of a tenant or namespace; empty: any
+    #: ledger.
     about: tuple[Holder | type[Holder] | HoldersBelow, ...] = ()
 
     def concerns(self, holder: Holder | None) -> bool:
-        """Whether the place could name a ledger of this holder; None for a ledger whose holder is not known."""
+        """Return whether the place could name a ledger of this holder; None stands for an unknown holder."""
         if not self.about or holder is None or holder in self.about or type(holder) in self.about:
             return True
         return any(isinstance(some, HoldersBelow) and some.has(holder) for some in self.about)
 
 
 class NodeReferences(NamedTuple):
-    """What one node says: which ledgers each place in it names, or the doubt about it, or both.
+    """The references of one node, the doubt about it, or both."""
 
-    ``offloaded`` are the offloaded copies that a managed ledger names, finished or not, and ``with_copies`` the ledgers
-    that it names them with; of the ``puzzling`` ones it says something that is unknown to us. ``cursor`` is the whole
-    value of a cursor's node. They are empty for other nodes.
-    """
-
-    path: str
-    root: str
-    named: tuple[Named, ...] = ()
-    offloaded: frozenset[UUID] = frozenset()
-    cursor: CursorInfo | None = None
-    doubt: Doubt | None = None
-    with_copies: tuple[LedgerInfo, ...] = ()
-    puzzling: frozenset[int] = frozenset()
+    path: str  #: Of the node.
+    root: str  #: URL of its metadata root.
+    named: tuple[Named, ...] = ()  #: The places in the node, each with its ledgers.
+    offloaded: frozenset[UUID] = frozenset()  #: Offloaded copies that a managed ledger names, finished or not.
+    cursor: CursorInfo | None = None  #: The whole value of a cursor's node.
+    doubt: Doubt | None = None  #: None where the node was read and understood.
+    with_copies: tuple[LedgerInfo, ...] = ()  #: The ledgers that it names the offloaded copies with.
+    puzzling: frozenset[int] = frozenset()  #: Ledgers of which it says something unknown to us.
 
     @property
     def ledger_ids(self) -> frozenset[int]:
@@ -147,7 +140,7 @@ class ReferenceIndex:
         """Note all that a node says."""
         self._unfiled.append(node)
         if self._keeps_nodes:
-            # Kept in any case: who asks for nodes seldom asks for ledgers.
+            # Kept in any case: a user that asks for nodes seldom asks for ledgers.
             self._nodes[node.root][node.path] = node
         elif len(self._unfiled) >= _UNFILED:
             self._file()
@@ -160,7 +153,7 @@ class ReferenceIndex:
     def at(self, path: str) -> list[NodeReferences | None]:
         """Return what the roots say of the node, in the order of reading; None where one has no such node.
 
-        Raises KeyError if a root was not asked for the node, since that is no absence.
+        Raises KeyError if a root was not asked for the node, which is not the same as absent.
         """
         return [nodes[path] for nodes in self._nodes.values()]
 
@@ -180,7 +173,7 @@ class ReferenceIndex:
         return tuple(doubt for doubt in self.doubts if doubt.concerns(holder))
 
     def _file(self) -> None:
-        """Move what the nodes say that were added since into the compact arrays."""
+        """Move the references of the nodes added since into the compact arrays."""
         unfiled, self._unfiled = self._unfiled, []
         for node in unfiled:
             for place, ledger_ids in node.named:

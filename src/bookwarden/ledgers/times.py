@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-# The end of the year 9999: tables, and most who read them, know no later one.
+# The end of the year 9999: tables, and most of their readers, know no later time.
 LAST_MS: Final = 253_402_300_799_999
 
 
 def is_time(milliseconds: int) -> bool:
-    """Return whether a number can be a time that a clock told."""
+    """Return whether a number can be the time of a clock."""
     return 0 <= milliseconds <= LAST_MS

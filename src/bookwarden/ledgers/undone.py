@@ -9,7 +9,7 @@ from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 
 @dataclass(frozen=True, slots=True)
 class UndoneLedger:
-    """A ledger that an undo put back; ``at_ms`` is when, ``ctime_ms`` when the ledger was made, None if not known."""
+    """A ledger that an undo put back at ``at_ms``; it was created at ``ctime_ms``, None if not known."""
 
     ledger_id: int
     undo: str
@@ -17,7 +17,7 @@ class UndoneLedger:
     ctime_ms: int | None
 
     def is_of(self, reading: LedgerReading) -> bool:
-        """Whether this is about the ledger that was read; after a migration another may have got its id."""
+        """Return whether this is the ledger that was read; after a migration another may have got its id."""
         if not isinstance(reading, StoredLedger):
             return False
         return None in (self.ctime_ms, reading.metadata.ctime_ms) or self.ctime_ms == reading.metadata.ctime_ms

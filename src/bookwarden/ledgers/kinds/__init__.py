@@ -1,4 +1,4 @@
-"""The kinds of holders: what in Pulsar's metadata a ledger can belong to, each in a module of its own."""
+"""The kinds of holders in Pulsar's metadata that ledgers can belong to, each in a module of its own."""
 
 from __future__ import annotations
 

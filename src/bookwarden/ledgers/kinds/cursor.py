@@ -17,7 +17,7 @@ CURSOR = "pulsar/cursor"
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionsHolder(CursorsHolder):
-    """A holder that each cursor is, or has; ``cursor`` is the encoded subscription, as in the metadata path."""
+    """A cursor, or a holder that every cursor has; ``cursor`` is the encoded subscription, as in the metadata path."""
 
     names_below = 3
 
@@ -38,7 +38,7 @@ class SubscriptionsHolder(CursorsHolder):
         return CursorHolder(self.managed_ledger, self.cursor), ManagedLedgerHolder(self.managed_ledger)
 
     def is_markable(self) -> bool:
-        # Its parts are those of many others.
+        # Both parts are cached: many others share them.
         return is_cursor(self.cursor) and ManagedLedgerHolder(self.managed_ledger).is_markable()
 
     @classmethod
@@ -81,7 +81,7 @@ def marked_cursor(name: str | None) -> str:
 
 @lru_cache(maxsize=4096)
 def is_cursor(name: str) -> bool:
-    """Whether a cursor's name is encoded as Pulsar does it."""
+    """Return whether a cursor's name is encoded as Pulsar does it."""
     try:
         return encode_local_name(decode_local_name(name)) == name
     except FormatError:

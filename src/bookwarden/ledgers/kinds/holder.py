@@ -14,7 +14,7 @@ from bookwarden.ledgers.managed_ledger import CursorInfo
 
 
 class LedgerComponent(enum.Enum):
-    """What of Pulsar the ledger belonged to.
+    """The component of Pulsar that a ledger belonged to.
 
     The first three are PIP-186's enum names; the others are ours, since the proposal has none for these ledgers.
     """
@@ -27,7 +27,7 @@ class LedgerComponent(enum.Enum):
 
 
 class PlaceKind(enum.Enum):
-    """What a place in the metadata is; the values are for people."""
+    """The kind of a place in the metadata; the values are for people."""
 
     MANAGED_LEDGER = "managed ledger"
     SHADOW_TOPIC = "shadow topic"
@@ -46,21 +46,16 @@ MarkFields = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What in Pulsar's metadata a ledger can belong to; each subclass is a kind, and says all that is known of it."""
+    """An owner of ledgers in Pulsar's metadata; each subclass is a kind, and has all that is known of it."""
 
-    #: The kind, as marks and listings name it.
-    component: ClassVar[LedgerComponent]
-    #: The places that name ledgers of this kind.
-    places: ClassVar[tuple[PlaceKind, ...]]
-    #: What people call the holder, and what they call its ledgers.
-    label: ClassVar[str]
-    ledgers_label: ClassVar[str]
-    #: What the text begins with, and how many names in it are below those of the namespace.
-    prefix: ClassVar[str] = ""
-    names_below: ClassVar[int]
-    #: What the custom metadata says under COMPONENT, and the keys of its other values.
-    tag: ClassVar[str]
-    tag_names: ClassVar[tuple[str, ...]]
+    component: ClassVar[LedgerComponent]  #: The kind, as marks and listings name it.
+    places: ClassVar[tuple[PlaceKind, ...]]  #: The places that name ledgers of this kind.
+    label: ClassVar[str]  #: For people: such a holder.
+    ledgers_label: ClassVar[str]  #: For people: its ledgers.
+    prefix: ClassVar[str] = ""  #: Begins the text of each holder of the kind.
+    names_below: ClassVar[int]  #: Number of names in the text below those of the namespace.
+    tag: ClassVar[str]  #: Value under COMPONENT in the custom metadata.
+    tag_names: ClassVar[tuple[str, ...]]  #: Keys of its other values.
 
     @classmethod
     @abstractmethod
@@ -83,7 +78,7 @@ class Holder:
 
     @abstractmethod
     def mark_fields(self) -> MarkFields:
-        """Return how a mark names it: by the managed ledger, since a topic's name with a slash in it is ambiguous."""
+        """Return its fields in a mark: by the managed ledger, since a topic's name with a slash in it is ambiguous."""
 
     @classmethod
     @abstractmethod
@@ -95,7 +90,7 @@ class Holder:
         return (self,)
 
     def is_markable(self) -> bool:
-        """Whether a mark of the holder says the same holder."""
+        """Return whether a mark of the holder is read back as the same holder."""
         return _marks_itself(self)
 
 
@@ -112,12 +107,12 @@ class CursorsHolder(Holder):
     @classmethod
     @abstractmethod
     def of_cursor(cls, managed_ledger: str, cursor: str) -> CursorsHolder:
-        """Return the one whose ledgers a cursor's node names."""
+        """Return the holder of this kind whose ledgers a cursor's node names."""
 
     @staticmethod
     @abstractmethod
     def ledgers_in(info: CursorInfo) -> frozenset[int]:
-        """Return those ledgers."""
+        """Return the ledgers of this kind that a cursor's node names."""
 
 
 @lru_cache(maxsize=65_536)

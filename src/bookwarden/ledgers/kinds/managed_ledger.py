@@ -51,7 +51,7 @@ class ManagedLedgerHolder(Holder):
         return marked_managed_ledger(topic_name)
 
 
-# The marks of one topic come together; reading its name anew for each would cost more than decoding them.
+# The marks of one topic come together; parsing its name for each would cost more than decoding them.
 @lru_cache(maxsize=8192)
 def marked_managed_ledger(topic_name: str) -> ManagedLedgerHolder:
     """Return the managed ledger of a mark's topic, which is named in full or by its managed ledger.
