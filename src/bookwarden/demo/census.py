@@ -1,4 +1,4 @@
-"""A census of ledgers: what the metadata store, the bookie and the bucket hold, before and after."""
+"""A census of ledgers in the metadata store, on the bookie and in the bucket, before and after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bookwarden.ledgers.kinds import Holder, SchemaHolder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 
-# The names that the offloader gives data and index: see clusters/offload/names.py.
+# The offloader's names of data and index: see clusters/offload/names.py.
 _OBJECT = re.compile(r"[0-9a-f-]{36}-ledger-(\d+)(-index)?")
 
 
@@ -31,7 +31,7 @@ class CountedLedger:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Which ledgers each place holds."""
+    """The ledgers that each place holds."""
 
     in_metadata: frozenset[int]
     on_bookie: frozenset[int]
@@ -40,7 +40,7 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where ledgers can be; ``objects`` lists the names of the bucket's objects."""
+    """The places where ledgers can be; ``objects`` lists the names of the bucket's objects."""
 
     store: MetadataStore
     bookie: Bookie
@@ -52,11 +52,11 @@ class Places:
         return frozenset(number for number, there in held.items() if there)
 
     def in_bucket(self) -> frozenset[int]:
-        """Return of which ledgers there is anything at all in the bucket."""
+        """Return the ledgers of which the bucket has anything at all."""
         return offloaded_ledger_ids(self.objects())
 
     def whereabouts(self, ledger_ids: Collection[int]) -> Whereabouts:
-        """Return which of the ledgers each place holds now."""
+        """Return the ones among these ledgers that each place holds now."""
         self.store.sync()
         asked = frozenset(ledger_ids)
         listed = frozenset(list_ledger_ids(self.store))
@@ -64,7 +64,7 @@ class Places:
 
 
 def offloaded_ledger_ids(names: Iterable[str]) -> frozenset[int]:
-    """Return of which ledgers the objects of a bucket are copies, or parts of one."""
+    """Return the ledgers whose copies, or parts of copies, are among a bucket's objects."""
     found = (_OBJECT.fullmatch(name) for name in names)
     return frozenset(int(match[1]) for match in found if match)
 

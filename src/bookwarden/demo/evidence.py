@@ -14,14 +14,14 @@ from bookwarden.wiring.pulsar import dead_letters_of, decoder_of, in_flight_of
 
 
 class Evidence:
-    """Reads it by the sweep's own settings."""
+    """Reads the records with the sweep's own settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def outcomes(self, kind: LedgerType = LedgerType.LEDGER) -> dict[int, list[str]]:
         """Read the outcomes so far of each ledger, or of each ledger's offloaded copy, in their order."""
-        # Late, for it needs the extra `spark`: the demo's help does not.
+        # Imported late: it needs the extra `spark`, which the demo's help does not.
         from bookwarden.pipelines.sweep.outcome_table import read_outcomes
 
         found: dict[int, list[str]] = defaultdict(list)

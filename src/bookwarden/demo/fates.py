@@ -1,4 +1,4 @@
-"""Expected fates of the demo's ledgers, compared with what became of them."""
+"""Expected fates of the demo's ledgers, compared with their real ones."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ RESTORED = UndoOutcome.RESTORED.value
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What happens to a ledger in the demo: a word for people, its possible last outcomes, and if it stays.
+    """The expected end of a ledger in the demo."""
 
-    ``retried`` asks for at least one retry before the last outcome. An ``offloaded`` ledger has a copy in the bucket,
-    which goes or stays with it. An ``undone`` one is put back after the last outcome.
-    """
-
-    story: str
-    last_outcomes: frozenset[str]
-    stays: bool
-    retried: bool = False
-    offloaded: bool = False
-    undone: bool = False
+    story: str  #: A word for people.
+    last_outcomes: frozenset[str]  #: The possible last outcomes of the sweep; empty if it gets no mark.
+    stays: bool  #: Whether it is still there in the end.
+    retried: bool = False  #: Asks for at least one retry before the last outcome.
+    offloaded: bool = False  #: It has a copy in the bucket, which goes or stays with it.
+    undone: bool = False  #: It is put back after the last outcome.
 
 
 KEPT = Fate("untouched", frozenset(), stays=True)
@@ -42,7 +38,7 @@ ARCHIVE_TRIMMED = Fate("offloaded, then trimmed", frozenset({DELETED}), stays=Fa
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What is on record of ledgers, by id: the sweep's outcomes in order, those of their copies, an undo's outcome."""
+    """The records of ledgers, by id: the sweep's outcomes in order, those of their copies, an undo's outcome."""
 
     outcomes: Mapping[int, Sequence[str]]
     copy_outcomes: Mapping[int, Sequence[str]]
@@ -51,23 +47,20 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """One line of the demo's table: a ledger before, its outcomes in order, and after.
+    """One line of the demo's table: a ledger before and after."""
 
-    ``copy_outcomes`` are those of the offloaded copy; ``undone`` is empty where nothing was to be undone.
-    """
-
-    ledger: CountedLedger
-    fate: Fate
-    outcomes: tuple[str, ...]
-    copy_outcomes: tuple[str, ...]
-    undone: str
-    in_metadata: bool
-    on_bookie: bool
-    in_bucket: bool
+    ledger: CountedLedger  #: As in the census before.
+    fate: Fate  #: Expected.
+    outcomes: tuple[str, ...]  #: Of the sweep, in order.
+    copy_outcomes: tuple[str, ...]  #: Those of its offloaded copy, in order.
+    undone: str  #: The outcome of its undo; "" without one.
+    in_metadata: bool  #: After.
+    on_bookie: bool  #: After.
+    in_bucket: bool  #: After.
 
     @property
     def as_it_should(self) -> bool:
-        """Whether the records, the metadata store, the bookie and the bucket all say what the fate asks for."""
+        """Whether the records, the metadata store, the bookie and the bucket all agree with the fate."""
         fate = self.fate
         return (
             _settled(self.outcomes, fate.last_outcomes, retried=fate.retried)
@@ -95,7 +88,7 @@ def _settled(outcomes: Sequence[str], last_outcomes: frozenset[str], *, retried:
 def endings(
     census: Sequence[CountedLedger], fates: Mapping[int, Fate], records: Records, after: Whereabouts
 ) -> list[Ending]:
-    """Put together what was, what happened and what is."""
+    """Combine the census before, the records and the places after."""
     return [
         Ending(
             ledger,

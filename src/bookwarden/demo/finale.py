@@ -10,24 +10,19 @@ from bookwarden.demo.fates import Ending
 
 @dataclass(frozen=True, slots=True)
 class Finale:
-    """Every ledger, what is in flight, and what can still be read.
+    """The end of the demo: every ledger, the backlog, and the messages that can still be read."""
 
-    ``dead_letters`` are ledger ids and reasons, expected are the ids of ``damaged``. ``readable`` has the messages of
-    each topic, ``restored`` the entries of each ledger that was put back: those that were read, and those there were.
-    ``store`` is the name of the metadata store.
-    """
-
-    endings: tuple[Ending, ...]
-    in_flight: int
-    dead_letters: tuple[tuple[int | None, str], ...]
-    damaged: tuple[int, ...]
-    readable: Mapping[str, tuple[int, int]]
-    restored: Mapping[int, tuple[int, int]]
-    store: str
+    endings: tuple[Ending, ...]  #: Every ledger.
+    in_flight: int  #: Messages in the backlog.
+    dead_letters: tuple[tuple[int | None, str], ...]  #: Ledger ids and reasons.
+    damaged: tuple[int, ...]  #: The ledger ids that should be on the DLQ.
+    readable: Mapping[str, tuple[int, int]]  #: By topic, the numbers of messages found and expected.
+    restored: Mapping[int, tuple[int, int]]  #: By ledger that was put back, the numbers of entries found and expected.
+    store: str  #: Name of the metadata store, for people.
 
     @property
     def as_it_should(self) -> bool:
-        """Whether every ledger, the backlog, the DLQ and all that was read are as they should be."""
+        """Whether every ledger, the backlog, the DLQ and all messages are as they should be."""
         return (
             all(ending.as_it_should for ending in self.endings)
             and self.in_flight == 0

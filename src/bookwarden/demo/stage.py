@@ -33,7 +33,7 @@ class Stage:
 
     @property
     def store_name(self) -> str:
-        """What people call the metadata store."""
+        """The metadata store's name for people."""
         return _STORE_NAMES[self.cluster.options.metadata]
 
     @property
@@ -44,7 +44,7 @@ class Stage:
 
 @contextmanager
 def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORES[0]) -> Iterator[Stage]:
-    """Run the servers for the block, with all that they keep in this home; ``metadata`` is as in ClusterOptions."""
+    """Run the servers for the block, with all their files in this home; ``metadata`` is as in ClusterOptions."""
     ports = free_ports(2)
     objects, garbage = ObjectStore(home, ports[0]), GarbageOnDemand(ports[1])
     options = ClusterOptions(
@@ -56,7 +56,7 @@ def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORE
         bookie_settings=garbage.bookie_settings,
     )
     cluster = DevCluster(home, options, avoid=ports, progress=progress)
-    # First what may be missing, such as Java.
+    # First the requirements that may be missing, such as Java.
     load_runtime(progress=progress)
     ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
     if metadata == "oxia":

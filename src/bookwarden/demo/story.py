@@ -45,7 +45,7 @@ from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
 
 ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
 MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50}
-# No counter of short ids gives it.
+# A counter of short ids never gives this one.
 DAMAGED_LEDGER = 5_000_000_001
 _TRIMMED_IN_STORE = (ORDERS, INVOICES, ARCHIVE)
 _PATIENCE_S = 300.0
@@ -111,7 +111,7 @@ class Story:
         self._fates[DAMAGED_LEDGER] = DAMAGED
 
     def _release_bundles(self, phase_one: PhaseOneContext) -> None:
-        """Have the broker let go of topics that are trimmed in the store: nobody else may write a loaded one's node."""
+        """Have the broker unload topics that are trimmed in the store: only their broker may write a loaded one's node."""
         self._say(f"unloading {', '.join(_TRIMMED_IN_STORE)}, so that no broker owns them")
         ownership = BundleOwnership(phase_one.metadata.store)
 

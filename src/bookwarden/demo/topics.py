@@ -14,7 +14,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import read_positions, topi
 from bookwarden.errors import PulsarError
 
 TENANT = "demo"
-# The topics that are trimmed in the store are in a namespace of their own, which is unloaded.
+# Topics that are trimmed in the store have a namespace of their own, which is unloaded.
 NAMESPACES = {
     "orders": "demo/shop",
     "invoices": "demo/shop",
@@ -39,7 +39,7 @@ def topic_name(name: str) -> str:
 
 
 def create_namespaces(admin: PulsarAdmin) -> None:
-    """Create tenant and namespaces; the broker itself is to keep everything, so that trimming is ours."""
+    """Create tenant and namespaces; by their retention the broker keeps everything, so that trimming is ours."""
     clusters = [name for name in admin.get_json("/clusters") if name != "global"]
     admin.put(f"/tenants/{TENANT}", {"allowedClusters": clusters})
     for namespace in sorted(set(NAMESPACES.values())):
@@ -77,7 +77,7 @@ def begin_offload(admin: PulsarAdmin, name: str) -> None:
 
 
 def is_offloaded(admin: PulsarAdmin, name: str) -> bool:
-    """Return whether what was asked for is done; raise PulsarError where it failed."""
+    """Return whether the offload is done; raise PulsarError if it failed."""
     answer = admin.get_json(_offload_path(name))
     if answer["status"] == "ERROR":
         raise PulsarError(f"the broker could not offload topic {name}: {answer['lastError']}")
