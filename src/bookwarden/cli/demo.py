@@ -1,4 +1,4 @@
-"""The demo: the main job from end to end on a real Pulsar, and a table of what became of each ledger."""
+"""The demo: the main job from end to end on a real Pulsar, and a table of each ledger's end."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class DemoError(BookwardenError):
     """A ledger of the demo did not end as it should have."""
 
 
-# Waiting times for people who watch; conf/bookwarden.yaml has those for clusters.
+# Short waiting times, for people who watch; conf/bookwarden.yaml has those for clusters.
 _QUICK = {
     "two_phase_deletion_reconsume_later_in_seconds": 3.0,
     "two_phase_deletion_max_retry_delete_count": 2,
-    # Longer than Spark takes to start where it is slow: the mark that comes early must find time left.
+    # Longer than a slow start of Spark: the early mark must have some of it left.
     "still_referenced_grace_seconds": 3600.0,
     "unlisted_grace_seconds": 1.0,
 }
@@ -89,7 +89,7 @@ def _home(keep: bool) -> Iterator[Path]:
 
 
 def _forget_environment() -> None:
-    """Keep what was exported for other clusters and stores from reaching the demo's own."""
+    """Remove variables that were exported for other clusters and stores, before the demo's own start."""
     for variable in [name for name in os.environ if name.startswith(_FOREIGN) and name != "BOOKWARDEN_CACHE"]:
         del os.environ[variable]
     # boto3 would go through a proxy even to this machine.
@@ -104,7 +104,7 @@ def _write_settings(stage: Stage) -> Path:
 
 
 def describe(finale: Finale, seconds: float) -> Document:
-    """Make the table of every ledger, what else was looked at, and the verdict."""
+    """Make the table of every ledger, the other findings, and the verdict."""
     columns = (
         Column("ledger", right=True),
         Column("holder", whole=False),

@@ -27,15 +27,15 @@ _SETTINGS_FILE = "bookwarden.yaml"
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """The development cluster as it stands."""
+    """The development cluster at this moment."""
 
-    home: Path
-    pulsar: str
-    settings_file: Path
-    service_url: str
-    admin_url: str
-    store_url: str
-    servers: tuple[ServerStatus, ...]
+    home: Path  #: Folder of all its files.
+    pulsar: str  #: Its version.
+    settings_file: Path  #: For bookwarden.
+    service_url: str  #: Of the broker.
+    admin_url: str  #: Of the broker.
+    store_url: str  #: Of the metadata store.
+    servers: tuple[ServerStatus, ...]  #: Each with its state, process id and address.
 
 
 @click.group(epilog="Every command takes the cluster's addresses from --config HOME/bookwarden.yaml.")
@@ -133,14 +133,14 @@ def _start_what_does_not_run(cluster: DevCluster, invocation: Invocation) -> Non
         for server in cluster.servers:
             server.wait_until_ready()
         return
-    # A cluster of which a part died is started as a whole: the parts wait for each other in this order.
+    # If one server died all are started again: they wait for each other in this order.
     if len(idle) < len(cluster.servers):
         cluster.down()
     cluster.up()
 
 
 def settings_of(cluster: DevCluster) -> dict[str, Any]:
-    """Return the settings with which bookwarden works on this cluster; what it keeps lies in the cluster's home."""
+    """Return bookwarden's settings for this cluster; all its files are in the cluster's home."""
     state = cluster.home / "sweep"
     return {
         "pulsar": _pulsar_settings(cluster.connection()),

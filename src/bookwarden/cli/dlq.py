@@ -35,24 +35,21 @@ Examples:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A dead letter as programs read it; times in milliseconds since the epoch, ``ledger_id`` None if malformed.
+    """A dead letter as programs read it."""
 
-    ``schema_version`` is in hexadecimal digits, for the registry of ``topic``.
-    """
-
-    id: str
-    ledger_id: int | None
-    holder: str
-    outcome: str
-    attempts: int
-    reason: str
-    published_at: int
-    topic: str
-    key: str | None
-    event_time: int | None
-    schema_version: str | None
-    payload: bytes
-    properties: dict[str, str]
+    id: str  #: Message id on the DLQ.
+    ledger_id: int | None  #: None for a malformed mark.
+    holder: str  #: As text; the message's key for a malformed mark.
+    outcome: str  #: "" if a Java client sent it to the DLQ.
+    attempts: int  #: Retries before it was given up.
+    reason: str  #: For people.
+    published_at: int  #: In ms since the epoch.
+    topic: str  #: The partition of the DLQ.
+    key: str | None  #: Of the message; None without one.
+    event_time: int | None  #: In ms since the epoch; None if not set.
+    schema_version: str | None  #: In hexadecimal digits, for the registry of ``topic``; None without a schema.
+    payload: bytes  #: The mark, as its producer encoded it.
+    properties: dict[str, str]  #: As sent, and phase two's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which dead letters a command takes: by ids, by reason, at most so many; None does not limit."""
+    """The dead letters that a command takes: by ids, by reason, at most so many; None does not limit."""
 
     ids: tuple[str, ...] | None = None
     reason: str | None = None
@@ -203,7 +200,7 @@ def _exported(view: DeadLetterView) -> str:
 
 
 def _write_whole(file: Path, lines: Iterable[str]) -> int:
-    """Write the file under another name first: half an export must not be taken for one."""
+    """Write the file under another name first: half an export must not pass for a whole one."""
     count = 0
     part = file.with_name(file.name + ".part")
     try:
@@ -238,7 +235,7 @@ def _run(
         return
     if not yes:
         planned = take(choice, dry=True)
-        # Those that were looked at, and no others that arrive while the question stands.
+        # Exactly the letters that were shown, and none that arrive while the question waits.
         choice = Choice(tuple(letter.message_id for letter in planned))
         confirm(f"{verb} {counted(len(planned), 'dead letter')}?", yes=False)
     done = take(choice, dry=False) if choice.ids != () else []

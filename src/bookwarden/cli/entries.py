@@ -1,4 +1,4 @@
-"""Output of a ledger's entries: payloads are bytes, and stay what they are."""
+"""Output of a ledger's entries: payloads are bytes, and are not converted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROW: Final = 16
 
 
 def write_entries(entries: Iterable[Entry], form: str, output: BinaryIO) -> int:
-    """Write each entry in a form of ENTRY_FORMS as it comes; return how many there were."""
+    """Write each entry in a form of ENTRY_FORMS as it arrives; return their number."""
     render, count = ENTRY_FORMS[form], 0
     for entry in entries:
         output.write(render(entry))

@@ -1,4 +1,4 @@
-"""The command that counts what is marked and not yet swept."""
+"""The command that counts the marks not yet swept."""
 
 from __future__ import annotations
 

@@ -46,14 +46,14 @@ class MarkRow:
 class MarkReportView:
     """An operation on one topic or partition, as programs read it."""
 
-    operation: str
-    mode: str
-    target: str
-    dry_run: bool
-    done: bool
-    problem: str
-    removed: tuple[int, ...]
-    ledgers: tuple[MarkRow, ...]
+    operation: str  #: The value of an Operation.
+    mode: str  #: The value of a Mode.
+    target: str  #: The topic or partition, or its subscription or schema.
+    dry_run: bool  #: Whether only the plan is shown.
+    done: bool  #: False while the metadata still refers to the ledgers.
+    problem: str  #: Why it is not done; "" if it is, or in a dry run.
+    removed: tuple[int, ...]  #: Ids of ledgers removed from the metadata, in store mode.
+    ledgers: tuple[MarkRow, ...]  #: Those to mark in a dry run, else each with its mark's result.
 
 
 _EPILOG = """\b
@@ -189,7 +189,7 @@ def mark_ledger(
             return
         require_marking(invocation.settings)
         confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
-        # First, or the sweep might be faster, and keep a ledger that it was just told to delete.
+        # First, or a faster sweep might keep a ledger that it was just told to delete.
         undone = context.metadata.undone.withdraw_many([found.ledger_id for found in marks])
         with confirmed.told_at_interruption():
             report = context.marker.mark(marks)
@@ -213,7 +213,7 @@ def _end_with(gone: Sequence[int]) -> None:
 
 
 class _Confirmed:
-    """How many marks of one command the broker has confirmed."""
+    """The number of one command's marks that the broker has confirmed."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -245,9 +245,9 @@ def _run(invocation: Invocation, make: MakePlans, question: str, *, dry_run: boo
         if shown is not None:
             planned = sum(len(plan.marks) for plan in shown)
             confirm(f"{question} {counted(planned, 'ledger')} would be marked.", yes=False)
-        # Without marks the broker does what it was asked, and there is nothing to tell.
+        # Without marks the broker was asked all the same, and there is nothing to report.
         with confirmed.told_at_interruption() if context.marker.enabled else nullcontext():
-            # An answer may take long.
+            # The answer to a question may take long.
             plans = make(context)
             if shown is not None:
                 require_shown(shown, plans)

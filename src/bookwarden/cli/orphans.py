@@ -1,4 +1,4 @@
-"""The commands of the orphan scan: scan, look at what was found, apply."""
+"""The commands of the orphan scan: scan, show plans and reports, apply."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _to_itself(settings: Settings, plans: PlanFiles, plan_id: str, execute: bool
     from bookwarden.pipelines.scan.folder import plan_folder
     from bookwarden.pipelines.scan.lock import alone
 
-    # A plan that is not there must not get a folder.
+    # An absent plan must not get a folder.
     plans.manifest(plan_id)
     with alone(plan_folder(settings, plan_id)):
         yield
@@ -218,7 +218,7 @@ def _to_itself(settings: Settings, plans: PlanFiles, plan_id: str, execute: bool
 def _apply_copies(
     context: OrphanApplyContext, plans: PlanFiles, plan_id: str, execute: bool, allowed: tuple[str, ...]
 ) -> tuple[ApplyResult | None, RefusedError | None]:
-    """Apply the plan's offloaded copies, if it has any; what is refused of them leaves the ledgers applied."""
+    """Apply the plan's offloaded copies, if it has any; a refusal leaves the ledgers applied."""
     if not plans.manifest(plan_id).copy_candidates:
         return None, None
     try:
@@ -265,7 +265,7 @@ def _with_limit(settings: Settings, limit: float | None) -> Settings:
 
 @contextmanager
 def _progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each stage on a terminal; elsewhere say when one begins and ends."""
+    """Show a bar for each stage on a terminal; elsewhere write a line when one begins and ends."""
     if invocation.output != "json" and sys.stderr.isatty():
         with Progress(
             TextColumn("{task.description}"),

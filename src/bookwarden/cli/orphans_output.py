@@ -1,4 +1,4 @@
-"""Output of plans of orphan scans, and of what became of them, for people and programs."""
+"""Output of plans of orphan scans, and of applying them, for people and programs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def describe_plan(
     applied: tuple[ApplyProgress, ApplyProgress] | None = None,
     notes: Sequence[str] = (),
 ) -> Document:
-    """Describe what a scan found, and what its plan would do; how far its ledgers and its copies were ``applied``.
+    """Describe a scan's findings and its plan; ``applied`` is the progress of its ledgers and of its copies.
 
-    ``notes`` are what an operator should look at besides.
+    ``notes`` are further points for an operator to check.
     """
     parts: list[Part] = [_facts(plan, summary, applied), *_fuzzy(summary), _classes(summary)]
     parts += [
@@ -61,7 +61,7 @@ def describe_plans(
     unfinished: Sequence[str],
     damaged: Sequence[tuple[str, str]] = (),
 ) -> Document:
-    """List plans, the latest first, scans that have none yet, and what is damaged of a plan, by the plan's id."""
+    """List plans, the latest first, scans that have none yet, and the damage of plans, by the plan's id."""
     columns = (
         Column("plan"),
         Column("made"),
@@ -98,7 +98,7 @@ def describe_plans(
 
 
 def describe_applied(result: ApplyResult, copies: ApplyResult | None = None, refused: str = "") -> Document:
-    """Describe what became of a plan's ledgers, and of its offloaded copies, or why these were refused."""
+    """Describe the result for a plan's ledgers, and for its offloaded copies, or why these were refused."""
     parts = _applied("ledger", result)
     data: dict[str, Any] = {**_fields(result), "done": result.done, "left": result.left}
     if copies is not None:
@@ -295,7 +295,7 @@ def _copies(copies: Sequence[CopyCandidate]) -> list[Part]:
 
 
 def _shown(parts: list[Part]) -> list[Part]:
-    """Leave out tables with a title and nothing under it."""
+    """Omit empty tables that have a title."""
     return [part for part in parts if not (isinstance(part, Table) and part.title and not part.rows)]
 
 

@@ -1,4 +1,4 @@
-"""Looked at before anything is begun: what would let it fail, told at once and in one line."""
+"""Checks before a command begins anything: causes of failure, reported at once and in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE_S = 10
 def require_topics(settings: Settings, *topics: str) -> None:
     """Raise NotFoundError unless the deletion topics exist and have their subscription.
 
-    A producer would let the broker create a topic that has none, and so keeps nothing.
+    A producer would let the broker create a topic without one, which keeps nothing.
     """
     found = Topics(PulsarAdmin(connection_of(settings)))
     subscription = settings.deletion.subscription
@@ -36,7 +36,7 @@ def require_topics(settings: Settings, *topics: str) -> None:
 
 
 def require_marking(settings: Settings) -> None:
-    """Raise PulsarError or NotFoundError where marks could not be sent, or would not be kept."""
+    """Raise PulsarError or NotFoundError if marks could not be sent, or would not be kept."""
     require_topics(settings, settings.deletion.topic)
     _require_service_url(settings)
 
@@ -51,17 +51,17 @@ def require_sweeping(settings: Settings) -> None:
     require_topics(settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
     _require_service_url(settings)
     with MetadataContext(settings) as metadata:
-        # Reads the ledgers root as well, which is where a wrong URL shows.
+        # This reads the ledgers root as well, where a wrong URL shows.
         metadata.catalog.read_many([0])
         for store in metadata.stores.values():
             store.sync()
 
 
 def require_spark() -> None:
-    """Raise MissingExtraError or SparkError unless Spark can be started here; itself would say it in many lines."""
+    """Raise MissingExtraError or SparkError unless Spark can be started here; its own error has many lines."""
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError("Spark is not installed: pip install 'bookwarden[spark]'")
-    # Late: nothing else here needs what starts servers.
+    # Imported late: nothing else here starts servers.
     from bookwarden.devcluster.servers.java import find_java
 
     try:

@@ -13,7 +13,7 @@ _DOUBT_COLUMNS = (Column("not read", whole=False), Column("metadata root"), Colu
 
 
 def reference_pairs(found: Explanation) -> tuple[tuple[str, str], ...]:
-    """List whose the ledger is, and whether that still names it."""
+    """List the ledger's holder, and whether that still names it."""
     if found.holder is None:
         return (("holder", "none that the sweep knows"),)
     holder = ("holder", f"{found.holder.label} {found.holder}")

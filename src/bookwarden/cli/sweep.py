@@ -48,7 +48,7 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
     if dry_run:
         invocation.write(_describe(list(_preview(settings))))
         return
-    # From here on it may run for months: each batch is told of.
+    # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
     end = _sweep(settings, once)
     summary = _summary(end.counts) or "nothing was due"

@@ -29,7 +29,7 @@ Examples:
 How long it can be undone, and what to do next: docs/undo.md."""
 
 _TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%Y-%m-%d"]
-# More than these, and those that are whole are only counted for people.
+# Beyond this number, whole ledgers are only counted for people.
 _SHOWN = 100
 _DONE = (UndoOutcome.RESTORED, UndoOutcome.NOTHING_TO_DO, UndoOutcome.WOULD_RESTORE)
 _NEXT = (
@@ -88,7 +88,7 @@ def undo(
                 invocation.say(f"{len(rows):,} of {counted(len(deletions), 'ledger')}")
             settled = True
         finally:
-            # What was settled before an error is told as well; the rest is settled by another undo.
+            # Rows settled before an error are shown as well; another undo settles the rest.
             if rows or settled:
                 invocation.write(_describe(context.name, rows, list(damage), dry_run=dry_run))
     left = [row for row in rows if row.outcome not in _DONE]

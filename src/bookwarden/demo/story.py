@@ -111,7 +111,7 @@ class Story:
         self._fates[DAMAGED_LEDGER] = DAMAGED
 
     def _release_bundles(self, phase_one: PhaseOneContext) -> None:
-        """Have the broker unload topics that are trimmed in the store: only their broker may write a loaded one's node."""
+        """Unload topics that are trimmed in the store: only its broker may write the node of a loaded one."""
         self._say(f"unloading {', '.join(_TRIMMED_IN_STORE)}, so that no broker owns them")
         ownership = BundleOwnership(phase_one.metadata.store)
 

@@ -1,4 +1,4 @@
-"""`bookwarden metadata-migration counters`: what no copy carries over, ledger ids above all."""
+"""`bookwarden metadata-migration counters`: counters that no copy carries over, of ledger ids above all."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ class _RowFile(Protocol):
         """Write some rows."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
 
 
 @contextmanager
 def difference_file(path: Path | None) -> Iterator[DifferenceSink]:
-    """Return what writes differences to a file, which is there when all of them are; None writes none.
+    """Return a writer of differences to a file, which appears once it has all of them; None writes none.
 
-    A file of that name is replaced then. Raises ConfigError for another suffix than .parquet and .jsonl.
+    It then replaces a file of that name. Raises ConfigError for another suffix than .parquet and .jsonl.
     """
     if path is None:
         yield lambda _: None
@@ -67,7 +67,7 @@ def _parquet_file(path: Path) -> _RowFile:
     from bookwarden.pipelines.verification.difference_tables import DIFFERENCES
 
     class ParquetRows:
-        """Rows in groups, since a group of a few is larger than the rows in it."""
+        """Rows in large groups, since a small group is larger than its rows."""
 
         def __init__(self) -> None:
             self._writer = pq.ParquetWriter(path, DIFFERENCES, compression="zstd")

@@ -7,7 +7,7 @@ from typing import Final
 from bookwarden.cli.shell.output import moment
 from bookwarden.migration.comparison.differences import Difference
 
-# Beyond the exit codes of errors, and those of scans.
+# Above the exit codes of errors, and those of scans.
 DIFFERENCES_FOUND: Final = 22
 
 

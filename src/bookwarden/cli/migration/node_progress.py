@@ -17,14 +17,14 @@ _SAID_EVERY: Final = 250_000
 
 @contextmanager
 def node_progress(invocation: Invocation, what: str, done: str, unit: str = "nodes") -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many nodes were done so far; elsewhere say it from time to time.
+    """Show on a terminal how many nodes were done so far; elsewhere write a line from time to time.
 
-    ``what`` is the line that begins it elsewhere, ``done`` the participle that goes with the number and its ``unit``.
+    ``what`` is the first line elsewhere, ``done`` the participle after the number and its ``unit``.
     """
     if invocation.output != "json" and sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.completed:,}} {unit}"))
         with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
-            # How many there are is not known before they were all listed.
+            # The total is not known before all were listed.
             task = bars.add_task(done, total=None)
             yield lambda nodes: bars.update(task, completed=nodes)
         return

@@ -1,4 +1,4 @@
-"""`bookwarden metadata-migration preflight`: what would let a migration fail, told before it is begun."""
+"""`bookwarden metadata-migration preflight`: the causes that would make a migration fail, found before it begins."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def preflight(
 def examine(
     invocation: Invocation, control: MigrationControl, target: str, *, read_only: bool
 ) -> tuple[list[Finding], Survey]:
-    """Look at everything, and judge it."""
+    """Observe everything, and judge it."""
     with node_progress(invocation, f"reading all of {control.source_url}", "read") as tell:
         found = control.survey(tell)
     return judge(control.observe(target, found, may_write=not read_only)), found
 
 
 def describe(source: str, target: str, findings: list[Finding], found: Survey) -> Document:
-    """Describe what was found, the lines in the order in which they are best dealt with."""
+    """Describe the findings, in the best order to deal with them."""
     columns = (
         Column("check"),
         Column("verdict"),

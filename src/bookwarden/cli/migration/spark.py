@@ -24,7 +24,7 @@ def verify_on_spark(
     *,
     resume: bool,
 ) -> Verification:
-    """Compare on a Spark that is started here; without a folder nothing but the result is kept."""
+    """Compare on a Spark that is started here; without a folder only the result is kept."""
     require_spark()
     from bookwarden.pipelines.verification.driver import VerificationRequest, run_verification
 

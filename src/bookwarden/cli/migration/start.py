@@ -90,7 +90,7 @@ def _say_what_comes(invocation: Invocation, source: str, target: str, skipped: l
 
 
 def _await_flag(control: MigrationControl, target: str) -> None:
-    """Wait until the order shows in the source; raise PulsarError if it does not."""
+    """Wait until the source's flag shows the order; raise PulsarError if it does not."""
     deadline = time.monotonic() + _FLAG_WITHIN_S
     while time.monotonic() < deadline:
         look = control.look()

@@ -1,4 +1,4 @@
-"""`bookwarden metadata-migration status`: what the flag says, who is registered, what the broker answers."""
+"""`bookwarden metadata-migration status`: the flag, the registered participants, the broker's answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bookwarden.errors import BookwardenError
 from bookwarden.migration.watching import Ending, Look, ending_of
 from bookwarden.wiring.migration_control import MigrationControl
 
-# Beyond the exit codes of errors, and those of scans, comparisons and pre-flights.
+# Above the exit codes of errors, and those of scans, comparisons and pre-flights.
 MIGRATION_FAILED: Final = 24
 UNDER_WAY: Final = 25
 
@@ -52,7 +52,7 @@ def exit_code_of(look: Look) -> int:
 
 
 def participants_table(look: Look) -> Table:
-    """List who is registered in the source."""
+    """List the participants that are registered in the source."""
     rows = tuple((name, whose or "a broker's or a bookie's") for name, whose in sorted(look.participants.items()))
     return Table((Column("participant"), Column("whose", whole=False)), rows, empty="No participant is registered.")
 

@@ -70,7 +70,7 @@ def watch(
 def watch_to_the_end(
     invocation: Invocation, control: MigrationControl, *, found: Survey | None = None, timeout: float | None = None
 ) -> int:
-    """Report on a migration until it is over; return the exit code. Without a survey one is made beside."""
+    """Report on a migration until it is over; return the exit code. Without a survey one is made meanwhile."""
     counting = _Counting(control, found)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
@@ -84,7 +84,7 @@ def watch_to_the_end(
 
 
 class _Looks:
-    """Looks at a migration; where the source does not answer the last look is given again, with why."""
+    """Looks at a migration; while the source does not answer the last look is repeated, with the reason."""
 
     def __init__(self, control: MigrationControl, copied: Callable[[Look], Copied | None]) -> None:
         self._control = control
@@ -101,7 +101,7 @@ class _Looks:
 
 
 class _Counting:
-    """Says how much is copied, as soon as the source was surveyed; a target that does not answer us delays no look."""
+    """Counts the copied nodes, once the source is surveyed; a target that does not answer delays no look."""
 
     def __init__(self, control: MigrationControl, found: Survey | None) -> None:
         self._control = control
@@ -116,7 +116,7 @@ class _Counting:
             return None
         is_over = look.phase == "COMPLETED"
         if is_over:
-            # What was counted before the end is not the last word.
+            # The count from before the end is not final.
             self._wait(_LAST_COUNT_S)
         if self._under_way is None:
             asked = (self._found, look.target_url)
@@ -138,7 +138,7 @@ class _Counting:
         try:
             self._found = self._control.survey()
         except BookwardenError:
-            # The watch goes on without the figure; what is wrong with the source it tells by itself.
+            # The watch goes on without the figure; it reports troubles of the source by itself.
             return
 
 
@@ -165,7 +165,7 @@ def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
 
 
 class _Lines:
-    """Writes a step when something changed, and from time to time."""
+    """Writes a step after a change, and from time to time."""
 
     def __init__(self, render: Callable[[Step], str], write: Callable[[str], object]) -> None:
         self._render = render

@@ -6,7 +6,7 @@ from typing import Final
 
 from bookwarden.errors import MissingExtraError
 
-# By what is imported; setup.cfg has the distributions.
+# By imported module; setup.cfg has the distributions.
 EXTRA_OF: Final = {
     "numpy": "spark",
     "pandas": "spark",
@@ -30,7 +30,7 @@ EXTRA_OF: Final = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """Return which extra is to be installed after a failed import; None for a module that no extra brings."""
+    """Return the extra to install after a failed import; None for a module that no extra brings."""
     name = error.name or ""
     for package, extra in EXTRA_OF.items():
         if f"{name}.".startswith(f"{package}.") or f"{package}.".startswith(f"{name}."):

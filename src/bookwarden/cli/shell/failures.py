@@ -1,4 +1,4 @@
-"""The end of a failed command: one line on the standard error, and an exit code that tells what was wrong."""
+"""The end of a failed command: one line on the standard error, and an exit code for the kind of failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TranslatingGroup(click.Group):
     """The root of all commands: turns the errors of each into its line and exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the commands in the order in which they were added, which is the order of their use."""
+        """List the commands in the order in which they were added: that of their use."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -43,7 +43,7 @@ class TranslatingGroup(click.Group):
         except (EOFError, click.Abort) as error:
             return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
         except SystemError as error:
-            # The native Pulsar client reports Ctrl-C so.
+            # The native Pulsar client reports Ctrl-C like this.
             if not isinstance(error.__cause__, KeyboardInterrupt):
                 raise
             return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)

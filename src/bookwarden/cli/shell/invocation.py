@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LEDGER_ID = click.IntRange(0, MAX_LEDGER_ID)
 
-# Libraries that tell at length what their errors tell as well.
+# Libraries whose long log messages only repeat their errors.
 _CHATTY = ("kazoo", "pulsar", "urllib3")
 
 
@@ -37,14 +37,14 @@ class Invocation:
     @cached_property
     def settings(self) -> Settings:
         """The settings; ConfigError when they are not usable."""
-        # Late, as in `writer`: --help and --version need neither settings nor tables.
+        # Imported late, as in `writer`: --help and --version need neither settings nor tables.
         from bookwarden.config import load_settings
 
         return load_settings(self.config, self.overrides)
 
     @cached_property
     def writer(self) -> Writer:
-        """Where results and failures go."""
+        """The writer of results and failures."""
         from bookwarden.cli.shell.output import JsonWriter, TextWriter
 
         return (JsonWriter if self.output == "json" else TextWriter)(sys.stdout, sys.stderr)
@@ -54,12 +54,12 @@ class Invocation:
         self.writer.write(document)
 
     def say(self, line: str) -> None:
-        """Report to people how a long command is getting on; programs that read JSON are not told."""
+        """Report the progress of a long command to people; nothing is written for programs that read JSON."""
         if self.output != "json":
             click.echo(line, err=True)
 
     def set_up_logging(self, usual: int = logging.ERROR) -> None:
-        """Log to the standard error what a command usually tells, and more on demand."""
+        """Log to the standard error at the command's usual level, and more on demand."""
         level = logging.DEBUG if self.debug else logging.INFO if self.verbose else usual
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
         for name in _CHATTY:
@@ -105,11 +105,11 @@ output_option: Callable[[Any], Any] = click.option(
 
 
 def max_reads_option(what: str) -> Callable[[Any], Any]:
-    """Add --max-reads-per-second to a command as ``limit``; the help goes on with what is read."""
+    """Add --max-reads-per-second to a command as ``limit``; the help ends with the text given."""
     kind = click.FloatRange(min=0, min_open=True)
     return click.option("--max-reads-per-second", "limit", type=kind, metavar="N", help=f"Nodes read {what}")
 
 
 def show_option(what: str) -> Callable[[Any], Any]:
-    """Add --show, how much of a result a command lists; the help says what."""
+    """Add --show, how much of a result a command lists; the help has the text given."""
     return click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help=what)

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called: a call of the program loads what it needs, and no other command."""
+"""Commands that are imported when they are called, so that each call of the program loads one command only."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class LateCommand(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the arguments as the command itself does; what runs in this context is the command itself."""
+        """Parse the arguments as the command itself does; the context runs the command itself."""
         return self.load().make_context(info_name, args, parent, **extra)

@@ -57,7 +57,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence for people; programs find what it says in the data."""
+    """A sentence for people; programs find the same in the data."""
 
     text: str
 
@@ -67,7 +67,7 @@ Part = Table | Facts | Note
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a command has to say: ``data`` for programs, ``parts`` for people."""
+    """The result of a command: ``data`` for programs, ``parts`` for people."""
 
     data: object
     parts: tuple[Part, ...]
@@ -137,7 +137,7 @@ class TextWriter:
 
 
 def plain(value: object) -> Any:
-    """Turn a value into what JSON knows: enums by value, bytes as text where they are text, sets in order."""
+    """Convert a value to types of JSON: enums by value, bytes as text where they are text, sets in order."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -159,12 +159,12 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, which from a message or a name could command the terminal."""
+    """Escape control characters, by which a message or a name could control the terminal."""
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
 
 
 def moment(milliseconds: int | None) -> str:
-    """Render a time in milliseconds since the epoch as UTC; a dash for none."""
+    """Render a time in milliseconds since the epoch as UTC; a dash if it is not set."""
     if not milliseconds or milliseconds < 0:
         return "-"
     try:
@@ -192,7 +192,7 @@ def _rich_table(table: Table) -> RichTable:
 
 
 def _filled(table: Table) -> tuple[list[Column], list[tuple[str, ...]]]:
-    """Leave out the columns in which nothing stands."""
+    """Omit the empty columns."""
     kept = [index for index in range(len(table.columns)) if any(row[index] for row in table.rows)]
     return [table.columns[index] for index in kept], [tuple(row[index] for index in kept) for row in table.rows]
 

@@ -1,4 +1,4 @@
-"""The question before anything is destroyed."""
+"""The confirmation before anything is destroyed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ yes_option: Callable[[Any], Any] = click.option("--yes", is_flag=True, help="Do 
 
 
 def confirm(question: str, *, yes: bool, look: str = "--dry-run") -> None:
-    """Ask unless `yes`; raise RefusedError, which names how to ``look`` only, when nobody says yes."""
+    """Ask unless `yes`; raise RefusedError, which names how to ``look`` only, unless the answer is yes."""
     if yes:
         return
     if not sys.stdin.isatty():
