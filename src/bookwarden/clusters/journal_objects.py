@@ -1,4 +1,4 @@
-"""Journal objects on S3 and what speaks its protocol, below one prefix of a bucket.
+"""Journal objects on S3 and stores with its protocol, below one prefix of a bucket.
 
 Credentials, region and endpoint are found as AWS's own tools find them: environment (AWS_ENDPOINT_URL for a store
 that is not AWS), configuration files, the machine's role.
@@ -32,7 +32,7 @@ class S3Objects:
     """The objects of ``s3://bucket/prefix``; connects at the first call, and is not for use across a fork."""
 
     def __init__(self, location: str) -> None:
-        """Take the location apart; raise ConfigError where it, or what AWS's chain finds, is of no use."""
+        """Parse the location; raise ConfigError where it, or AWS's configuration, cannot be used."""
         bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
         self._location = location
         self._bucket = bucket
@@ -55,7 +55,7 @@ class S3Objects:
         return [name for name in self.names_from("") if name.endswith(_SUFFIX)]
 
     def names_from(self, beginning: str) -> list[str]:
-        """List all objects whose names begin so, in their order."""
+        """List all objects whose names begin with this, in their order."""
         found: list[str] = []
         prefix = self._prefix + beginning
         try:
@@ -94,7 +94,7 @@ def _client() -> Any:
     client = boto3.client("s3", config=_config("auto"))
     if "amazonaws.com" in client.meta.endpoint_url:
         return client
-    # A store at an address of its own seldom has a name for each bucket.
+    # A store with an endpoint of its own seldom has a DNS name for each bucket.
     client.close()
     return boto3.client("s3", config=_config("path"))
 
@@ -104,7 +104,7 @@ def _config(addressing: str) -> Config:
         retries={"mode": "standard", "total_max_attempts": _TRIES},
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
-        # Stores other than AWS may not know its newer checksums; ours is checked by all.
+        # Stores other than AWS may not know its newer checksums; all check this one.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": addressing},

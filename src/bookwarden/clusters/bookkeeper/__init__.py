@@ -1,1 +1,1 @@
-"""BookKeeper: where ledger metadata lies and how it is read and deleted."""
+"""BookKeeper: the place of ledger metadata, its reading and deletion."""

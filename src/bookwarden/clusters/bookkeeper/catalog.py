@@ -29,8 +29,8 @@ _CREATES_IN_FLIGHT: Final = 16
 class BookKeeperCatalog:
     """Reads and deletes ledger metadata below one ledgers root.
 
-    Pulsar's own ledger manager uses the hybrid layout whatever the LAYOUT node says, so a ledger is looked for
-    where either puts it.
+    Pulsar's own ledger manager uses the hybrid layout whatever the LAYOUT node says, so a ledger is looked up in both
+    places.
     """
 
     def __init__(self, store: MetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
@@ -65,7 +65,7 @@ class BookKeeperCatalog:
     ) -> list[DeleteResult]:
         """Delete the metadata of each ledger if it still has the version that was read, in the order asked.
 
-        ``conditions``, those of each, are other nodes that have to be as they were read, where the store can demand it.
+        ``conditions`` are, for each, other nodes that must be as they were read, where the store can check that.
         Parent directories stay, as Pulsar's ledger manager leaves them.
         """
         if not ledgers:
@@ -77,23 +77,23 @@ class BookKeeperCatalog:
         )
 
     def paths_of(self, ledger_id: int) -> tuple[str, ...]:
-        """List the nodes at which the ledger's metadata may be; none for an id that cannot be."""
+        """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
         try:
             return self._places(ledger_id, self._known_layouts())
         except FormatError:
             return ()
 
     def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none; what came of each, read afterwards.
+        """Create the node of each (id, path, raw metadata) that has none; return each as read afterwards.
 
-        The nodes above are created where they are missing. Raises FormatError for a path that is not the ledger's,
+        Missing parents are created. Raises FormatError for a path that is not the ledger's,
         before anything is created, and StoreError when the store does not answer.
         """
         for ledger_id, path, _ in ledgers:
             if path not in self.paths_of(ledger_id):
                 raise FormatError(f"{path} is not where the metadata of ledger {ledger_id} is kept")
         with ThreadPoolExecutor(_CREATES_IN_FLIGHT, thread_name_prefix="restore") as pool:
-            # Exhausted, so that the first error is raised; the others are under way or done all the same.
+            # All results are awaited, so that the first error is raised; the other calls are under way or done anyway.
             list(pool.map(lambda ledger: self._create(ledger[1], ledger[2]), ledgers))
 
     def _create(self, path: str, raw: bytes) -> None:
@@ -115,13 +115,13 @@ class BookKeeperCatalog:
         paths = [ledger_path(self._root, ledger_id, layouts[0])]
         for layout in layouts[1:]:
             if layout is LedgerLayout.LEGACY_HIERARCHICAL:
-                # It holds no id that the hybrid would put elsewhere, save a few beyond Java's int that never were.
+                # It holds no id that the hybrid would put elsewhere, save a few beyond Java's int that are never given.
                 continue
             paths.append(ledger_path(self._root, ledger_id, layout))
         return tuple(dict.fromkeys(paths))
 
     def _get_below_root(self, paths: Sequence[str]) -> list[Versioned | None]:
-        # Below a root that does not exist every ledger would look as if it were gone already.
+        # Below a missing root every ledger would seem to be gone already.
         *values, root = self._store.get_many([*paths, self._root or "/"])
         if root is None:
             raise StoreError(f"the metadata store has no ledgers root {self._root}: check the setting ledgers_root")

@@ -1,4 +1,4 @@
-"""The id that the next ledger gets, and the largest that there is.
+"""The id of the next ledger, and the largest existing one.
 
 Format: bookkeeper.PulsarLedgerIdGenerator of pulsar-metadata 4.2, and BookKeeper's own. An id is the number of a
 sequential node below ``<root>/idgen``, until these are used up; from then on there is ``<root>/idgen-long``, of whose
@@ -17,12 +17,12 @@ from bookwarden.metastore.interface import MetadataStore
 
 _UPPER: Final = re.compile(r"HOB-(\d{10})", re.ASCII)
 _FLAT: Final = re.compile(r"L(\d{10,19})", re.ASCII)
-# How many digits of an id each level of directories has, in the short and in the long tree.
+# Digits of an id on each level of directories, in the short and in the long tree.
 _TREES: Final = ((2, 4, 4), (3, 4, 4, 4, 4))
 
 
 def read_ledger_numbers(store: MetadataStore, root: str) -> LedgerNumbers | None:
-    """Read the counter that new ledgers get their ids from; None if none got one yet."""
+    """Read the counter that gives new ledgers their ids; None if it has not given any yet."""
     try:
         uppers = [
             int(match[1]) for name in store.list_children(f"{root}/idgen-long") if (match := _UPPER.fullmatch(name))
@@ -41,7 +41,7 @@ def read_ledger_numbers(store: MetadataStore, root: str) -> LedgerNumbers | None
 
 
 def largest_ledger_id(store: MetadataStore, root: str, first: int, end: int) -> int | None:
-    """Find the largest id from ``first`` up to, and without, ``end`` that has metadata, in any layout; None if none."""
+    """Find the largest id with metadata, in any layout, from ``first`` to before ``end``; None if there is none."""
     names = store.children_of(root)
     flat = (int(match[1]) for name in names if (match := _FLAT.fullmatch(name)))
     found = [ledger_id for ledger_id in flat if first <= ledger_id < end]
@@ -52,7 +52,7 @@ def largest_ledger_id(store: MetadataStore, root: str, first: int, end: int) -> 
 
 
 class _Tree:
-    """Directories of ledgers, of which only those are listed that may have the largest id wanted."""
+    """Directories of ledgers; only those that may have the largest id wanted are listed."""
 
     def __init__(self, store: MetadataStore, widths: Sequence[int], first: int, end: int) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class _Tree:
         self._end = end
 
     def largest(self, path: str, digits: str, names: Sequence[str], level: int = 0) -> int | None:
-        """Look below a directory that stands for these first digits of ids."""
+        """Search below the directory of ids with these first digits."""
         is_last = level == len(self._widths) - 1
         pattern = re.compile(rf"{'L' if is_last else ''}(\d{{{self._widths[level]}}})", re.ASCII)
         left = sum(self._widths[level + 1 :])

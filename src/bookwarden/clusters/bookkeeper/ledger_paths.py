@@ -26,7 +26,7 @@ SPECIAL_CHILDREN: Final = frozenset(
 
 
 class LedgerLayout(enum.Enum):
-    """How ledger ids are spread over directories; the values are BookKeeper's names."""
+    """The layout of ledger ids in directories; the values are BookKeeper's names."""
 
     FLAT = "flat"
     LEGACY_HIERARCHICAL = "legacyhierarchical"
@@ -34,7 +34,7 @@ class LedgerLayout(enum.Enum):
     LONG_HIERARCHICAL = "longhierarchical"
 
 
-# Looked up once: an enum's attribute takes a fifth of the time that a path takes.
+# Looked up once: an enum's attribute takes a fifth of the time of a path.
 _HYBRID: Final = LedgerLayout.HIERARCHICAL
 
 _FACTORIES: Final = {
@@ -62,7 +62,7 @@ def ledger_path(root: str, ledger_id: int, layout: LedgerLayout = LedgerLayout.H
 
 
 def ledger_id_of(root: str, path: str) -> int | None:
-    """Read the id off a node's path, whatever the layout; None for a node that is no ledger's."""
+    """Parse the id in a node's path, in any layout; None for a node that is not a ledger's."""
     if not path.startswith(root + "/"):
         return None
     rest = path[len(root) :]
@@ -90,7 +90,7 @@ def parse_layout(raw: bytes) -> LedgerLayout:
     if lines[0] == "2" and factory is not None:
         return factory
     if lines[0] == "1" and name == "hierarchical":
-        # Version 1 knew no hybrid: its hierarchical is the short tree.
+        # Version 1 had no hybrid: its hierarchical is the short tree.
         return LedgerLayout.LEGACY_HIERARCHICAL
     if lines[0] == "1" and name in [layout.value for layout in LedgerLayout]:
         return LedgerLayout(name)

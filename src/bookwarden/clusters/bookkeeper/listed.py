@@ -18,12 +18,12 @@ from bookwarden.wire.pb.usual_metadata_pb2 import UsualMetadata
 _REMEMBERED: Final = 65_536
 
 
-# An enum's names are slow to ask for.
+# Looking up an enum's name is slow.
 _KINDS: Final = {kind: kind.component.name for kind in KINDS}
 
 
 class Meaning(NamedTuple):
-    """What custom metadata says: the last fields but one of a ListedLedger."""
+    """The meaning of custom metadata: the last fields but one of a ListedLedger."""
 
     kind: str | None
     holder: str | None
@@ -31,7 +31,7 @@ class Meaning(NamedTuple):
 
 
 def listed_ledger(ledger_id: int, path: str, value: bytes, version: int, created_ms: int) -> ListedLedger:
-    """Make the row of a ledger whose node has this value; what cannot be understood is told in ``problem``."""
+    """Make the row of a ledger whose node has this value; ``problem`` says what could not be understood."""
     try:
         metadata = decode_ledger_metadata(value)
     except FormatError as error:
@@ -41,12 +41,12 @@ def listed_ledger(ledger_id: int, path: str, value: bytes, version: int, created
     return ListedLedger(ledger_id, path, version, created_ms, metadata.ctime_ms, state, length, *meaning)
 
 
-# A holder's ledgers share theirs.
+# A holder's ledgers have the same custom metadata.
 @lru_cache(maxsize=_REMEMBERED)
 def meaning_of(fields: bytes) -> Meaning | None:
-    """Return what the custom metadata among the encoded fields of version 3 means.
+    """Return the meaning of the custom metadata among the encoded fields of version 3.
 
-    Returns None for what decode_ledger_metadata would refuse.
+    Returns None for fields that decode_ledger_metadata would refuse.
     """
     try:
         return _meaning(decode_custom_metadata(UsualMetadata.FromString(fields).customMetadata))

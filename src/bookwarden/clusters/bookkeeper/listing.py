@@ -26,7 +26,7 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 # A directory holds up to ten thousand ledgers, a row of the listing takes about half a kilobyte.
 _DIRECTORIES_IN_PIECE: Final = 2
 _FLAT_LEDGERS_IN_PIECE: Final = 20_000
-# Where most directories are nearly empty, as those of an old cluster are, a piece takes more of them.
+# Where most directories are nearly empty, as in an old cluster, a piece takes more of them.
 _MOST_PIECES: Final = 2_000
 _READ_AT_ONCE: Final = 10_000
 
@@ -40,8 +40,8 @@ _LEAVES: Final = {f"L{number:04d}": number for number in range(10_000)}
 class ListingPiece:
     """Directories whose ledgers are read together.
 
-    The ledgers root itself is one of them where ledgers lie flat in it; of those only ids from ``first_id`` up to, not
-    including, ``end_id`` are of this piece. ``unparsable`` are paths found on the way whose names fit no layout.
+    The ledgers root itself is one of them where ledgers lie flat in it; of those the piece has ids from ``first_id`` to
+    before ``end_id``. ``unparsable`` are paths found on the way whose names fit no layout.
     """
 
     directories: tuple[str, ...]
@@ -55,7 +55,7 @@ class ListingPiece:
 
 
 class PieceOfNames(NamedTuple):
-    """What listing a piece gave: ids in their order, and the path of each.
+    """A piece listed by names: ids in their order, and the path of each.
 
     ``digest`` is digest_of of the ids. ``unparsable`` are paths whose names fit no layout.
     """
@@ -67,25 +67,22 @@ class PieceOfNames(NamedTuple):
 
 
 class PieceOfLedgers(NamedTuple):
-    """What reading a piece gave: the id, the path and the node of each ledger that still had one when it was read.
+    """A piece as it was read: the ledgers that still had a node then, in the order of their ids."""
 
-    ``names`` and ``digest`` are of the names that were listed just before.
-    """
-
-    ids: list[int]
-    paths: list[str]
-    nodes: list[Versioned]
-    names: int
-    digest: str
-    unparsable: list[str]
+    ids: list[int]  #: One for each ledger.
+    paths: list[str]  #: One for each ledger.
+    nodes: list[Versioned]  #: One for each ledger, with the encoded metadata.
+    names: int  #: Number of names that were listed just before.
+    digest: str  #: digest_of of the listed ids.
+    unparsable: list[str]  #: Paths whose names fit no layout.
 
 
 class LedgerListing:
     """Lists the ledgers below one ledgers root; its calls may be made from several processes, each with its own store.
 
-    An id may come twice, if both trees have a node of it. Every call raises StoreError, with the name of the directory,
-    when one cannot be listed: a part of a listing is never given for the whole. A directory that is removed
-    meanwhile is an empty one.
+    An id may come twice, if both trees have a node of it. Every call raises StoreError, which names the directory, when
+    one cannot be listed: a partial listing never passes for a whole one. A directory that is removed meanwhile counts
+    as empty.
     """
 
     def __init__(self, store: MetadataStore, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> None:
@@ -98,10 +95,10 @@ class LedgerListing:
         return self._root
 
     def pieces(self, besides: Sequence[ListingPiece] = ()) -> list[ListingPiece]:
-        """Cut what there is now into pieces, by walking the directories above the ledgers.
+        """Divide the ledgers into pieces, by walking the directories above them.
 
-        With ``besides``, the pieces of a former call, only what none of them covers is given: directories that came
-        later, or that the former walk was not told of.
+        With ``besides``, the pieces of a former call, only directories that none of them covers are returned: created
+        later, or missing from the former walk.
         """
         self._store.sync()
         flat, leaves, unparsable = self._walk()
@@ -137,7 +134,7 @@ class LedgerListing:
         return PieceOfNames(ids, paths, digest_of(ids), names.unparsable)
 
     def read_paths(self, paths: Sequence[str]) -> list[ListedLedger]:
-        """Read the ledgers at these paths, as relist names them; one that is gone is absent from the rows."""
+        """Read the ledgers at these paths, as relist names them; the rows omit those that are gone."""
         ids = [ledger_id_of(self._root, path) for path in paths]
         known = [(ledger_id, path) for ledger_id, path in zip(ids, paths, strict=True) if ledger_id is not None]
         found = self._nodes([ledger_id for ledger_id, _ in known], [path for _, path in known])
@@ -175,7 +172,7 @@ class LedgerListing:
         return flat, leaves, unparsable
 
     def _below(self, directory: str, levels: int, unparsable: list[str]) -> Iterator[str]:
-        """Yield the directories so many levels below."""
+        """Yield the directories `levels` levels below."""
         for name in self._children(directory):
             path = f"{directory}/{name}"
             if not _INNER.fullmatch(name):
@@ -208,7 +205,7 @@ class LedgerListing:
         try:
             return self._list(self._root or "/")
         except NotFoundError as error:
-            # Without a root every reference would look as if its ledger were lost.
+            # Without a root the ledgers of all references would seem to be lost.
             raise StoreError(
                 f"the metadata store has no ledgers root {self._root}: check the setting ledgers_root"
             ) from error
@@ -233,7 +230,7 @@ class LedgerListing:
 
 
 def first_id_of(ledgers_root: str, directory: str) -> int:
-    """Compute the id that a ledger L0000 in a directory of ledgers has; it may be beyond the largest that there is."""
+    """Compute the id of a ledger L0000 in a directory of ledgers; it may be beyond the largest possible one."""
     return int(directory[len(ledgers_root) :].replace("/", "")) * len(_LEAVES)
 
 
@@ -246,6 +243,6 @@ def digest_of(ledger_ids: Iterable[int]) -> str:
 
 
 def _flat_pieces(root: str, ledger_ids: list[int]) -> list[ListingPiece]:
-    """Cut at ids that exist now; the first and the last piece are open, so that later ids fall into one too."""
+    """Divide at existing ids; the first and the last piece have no bound, so that later ids fall into one too."""
     cuts = [0, *sorted(ledger_ids)[_FLAT_LEDGERS_IN_PIECE::_FLAT_LEDGERS_IN_PIECE], MAX_LEDGER_ID + 1]
     return [ListingPiece((root,), first, end) for first, end in pairwise(cuts)]

@@ -1,8 +1,7 @@
-"""Returning ids: whether a store may give ledger ids that it, or the store that its metadata was moved from, gave
-before.
+"""Returning ids: ledger ids that a store may give although it, or the store that it was moved from, gave them before.
 
-Oxia numbers ledgers by the writes of a key, which begin anew in whatever was copied there (docs/metadata-migration.md,
-"Counters"). ZooKeeper counts in a field of the parent that nothing but ZooKeeper itself writes, so it is not asked.
+Oxia numbers ledgers by the writes of a key, and counts a copied key's from the start (docs/metadata-migration.md,
+"Counters"). ZooKeeper counts in a field of the parent that only ZooKeeper itself writes, so it is not asked.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from bookwarden.metastore.interface import MetadataStore
 
 logger = logging.getLogger(__name__)
 
-# A counter that was ahead of all ledgers stays so: new ones get their ids from it.
+# A counter ahead of all ledgers stays ahead: new ones get their ids from it.
 _REFRESH_SECONDS: Final = 60.0
 _NO_COUNTER: Final = "it is not known which id the next ledger gets, since there is no counter below"
 _WHAT_TO_DO: Final = "run `bookwarden metadata-migration counters --execute` (docs/metadata-migration.md, Counters)"
 
 
 class ReturningIds:
-    """Holds the next ledger id against the largest that has metadata. Thread-safe.
+    """Compares the next ledger id with the largest that has metadata. Thread-safe.
 
-    ``begins_anew`` says whether the store, as it is now, counts so that a copy begins anew. A counter that is ahead is
-    looked at again after a minute, one that is behind at each call.
+    ``begins_anew`` says whether the present store's counters start over in a copy. A counter that is ahead is read
+    again after a minute, one that is behind at each call.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class ReturningIds:
         self._told = False
 
     def doubt(self) -> str | None:
-        """Return why a ledger may have the id of a former one, and what to do; None where none can.
+        """Return why a ledger may have a former one's id, and what to do; None where it cannot.
 
         Raises StoreError when the store does not answer.
         """
@@ -68,9 +67,9 @@ class ReturningIds:
         numbers = read_ledger_numbers(self._store, self._root)
         if numbers is None:
             return f"{_NO_COUNTER} {self._root}: {_WHAT_TO_DO}"
-        # Ids of another half are not this counter's to give.
+        # This counter gives no ids of another half.
         largest = largest_ledger_id(self._store, self._root, numbers.first_id, numbers.end_id)
-        # Read behind it, lest a ledger that is made meanwhile seem to be ahead of the counter.
+        # Read after the largest id, so that a ledger created meanwhile does not seem to be ahead of the counter.
         now = read_ledger_numbers(self._store, self._root)
         if now is None:
             return f"{_NO_COUNTER} {self._root}: {_WHAT_TO_DO}"

@@ -1,4 +1,4 @@
-"""The place of BookKeeper's metadata, from what its settings say.
+"""The place of BookKeeper's metadata, from its settings.
 
 Format: metadataServiceUri. With BookKeeper's own drivers (meta.zk.ZKMetadataDriverBase, BookKeeper 4.17) it is
 ``zk+<ledger manager>://host:port;host:port/ledgers``: ``;`` or ``,`` parts the hosts, and the path is the ledgers
@@ -21,7 +21,7 @@ from bookwarden.metastore.urls import split_chroot
 _PULSAR_DRIVER: Final = "metadata-store:"
 _LEDGER_MANAGERS: Final = ("hierarchical", "longhierarchical", "flat", "null")
 
-# What Pulsar takes as a setting of its client and not as part of the URL, from 4.2 on (MetadataStoreConfigQueryParams).
+# From 4.2 on Pulsar takes these as settings of its client and not as part of the URL (MetadataStoreConfigQueryParams).
 _CLIENT_PARAMETERS: Final = frozenset(
     {
         "allowReadOnlyOperations",
@@ -46,9 +46,9 @@ class BookKeeperPlace:
 
 
 def bookkeeper_place(text: str, ledgers_root: str | None = None) -> BookKeeperPlace:
-    """Read a metadataServiceUri, or the URL of a store, with which goes ``ledgers_root`` (default ``/ledgers``).
+    """Parse a metadataServiceUri, or a store's URL, to which ``ledgers_root`` (default ``/ledgers``) belongs.
 
-    Raises ConfigError for what is neither, and where a metadataServiceUri names another ledgers root.
+    Raises ConfigError for other text, and where a metadataServiceUri names another ledgers root.
     """
     text = text.strip()
     if text.startswith(_PULSAR_DRIVER):
@@ -59,7 +59,7 @@ def bookkeeper_place(text: str, ledgers_root: str | None = None) -> BookKeeperPl
         scheme = text.partition(":")[0]
         if "+" in scheme:
             raise ConfigError(f"bookkeeper_url {text}: there is no store for {scheme.partition('+')[0]}")
-        # Raises for what is no store's.
+        # Raises for a URL that is no store's.
         split_chroot(text)
         return BookKeeperPlace(text, DEFAULT_LEDGERS_ROOT if ledgers_root is None else ledgers_root.rstrip("/"))
     if ledgers_root is not None and ledgers_root.rstrip("/") != place.ledgers_root:

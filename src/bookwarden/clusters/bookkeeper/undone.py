@@ -1,6 +1,6 @@
 """Record of the ledgers that an undo put back: a node for each beside BookKeeper's metadata, where every sweep sees it.
 
-The node's path is made of the id as that of a ledger is; its value is JSON: undo (its name), at (ms) and ctime (ms, of
+The node's path is made from the id like a ledger's; its value is JSON: undo (its name), at (ms) and ctime (ms, of
 the ledger's metadata, or null). Pulsar's migration to another store copies the nodes like all others.
 """
 
@@ -28,11 +28,11 @@ class UndoneLedgers:
         self._root = root
 
     def read_many(self, ledger_ids: Sequence[int]) -> dict[int, UndoneLedger]:
-        """Return the records of those of the ledgers that have one.
+        """Return the records of these ledgers, where there is one.
 
-        A record is written before its ledger is put back, so whoever has read the ledger finds it, without a sync.
+        A record is written before its ledger is put back, so after reading the ledger it is found without a sync.
         """
-        # Where nothing was ever undone there is one question, however many the ledgers.
+        # Without any undo there is one request, for any number of ledgers.
         if not ledger_ids or self._store.get(self._root) is None:
             return {}
         nodes = self._store.get_many([ledger_path(self._root, ledger_id) for ledger_id in ledger_ids])
@@ -40,13 +40,13 @@ class UndoneLedgers:
         return {ledger_id: _decode(ledger_id, node.value) for ledger_id, node in found if node is not None}
 
     def note_many(self, ledgers: Sequence[UndoneLedger]) -> None:
-        """Write the record of each ledger, over one that is there."""
+        """Write the record of each ledger, replacing an earlier one."""
         with ThreadPoolExecutor(_WRITES_IN_FLIGHT, thread_name_prefix="undone") as pool:
             # Exhausted, so that the first error is raised.
             list(pool.map(self._note, ledgers))
 
     def withdraw_many(self, ledger_ids: Sequence[int]) -> frozenset[int]:
-        """Take the records of these ledgers away; return those that had one."""
+        """Remove the records of these ledgers; return the ledgers that had one."""
         paths = [ledger_path(self._root, ledger_id) for ledger_id in ledger_ids]
         nodes = zip(ledger_ids, paths, self._store.get_many(paths), strict=True)
         found = [(ledger_id, path, node) for ledger_id, path, node in nodes if node is not None]
@@ -75,7 +75,7 @@ def _encode(ledger: UndoneLedger) -> bytes:
 
 
 def _decode(ledger_id: int, value: bytes) -> UndoneLedger:
-    """Read a record; one that cannot be read keeps its ledger all the same."""
+    """Parse a record; even an unreadable one keeps its ledger."""
     try:
         fields = json.loads(value)
         ctime = fields["ctime"]

@@ -45,7 +45,7 @@ class AzureStore:
     """The copies of one container; a fork needs a store of its own."""
 
     def __init__(self, location: StoreLocation, access: AzureAccess, limits: RequestLimits) -> None:
-        """Make a store that connects at its first call; raise ConfigError for an account that cannot be."""
+        """Make a store that connects at its first call; raise ConfigError for an impossible account."""
         self._container = location.bucket
         self._limits = limits
         self._identity = None if access.account_key else DefaultAzureCredential()
@@ -64,11 +64,11 @@ class AzureStore:
             raise ConfigError(f"offload.stores, azureblob, account_url {access.account_url!r}: {error}") from error
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at the data blob of each copy, in the order asked."""
+        """Check the data blob of each copy, in the order asked."""
         return look_at_each(copies, lambda copy: look(copy, self._head), self._limits.parallel)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, and read the index, in the order asked."""
+        """Check data and index of each copy, and read the index, in the order asked."""
         return look_at_each(copies, lambda copy: examine(copy, self._head, self._beginning), self._limits.parallel)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
@@ -118,9 +118,9 @@ class AzureStore:
             return self._unseen(error)
 
     def _unseen(self, error: AzureError) -> AbsentCopy | UnreadableCopy:
-        """Translate an error about a blob; StoreSilentError where it is the store's own trouble."""
+        """Translate an error about a blob; StoreSilentError where the store itself fails."""
         if isinstance(error, ResourceNotFoundError):
-            # A missing container is no missing blob.
+            # A missing container does not prove a missing blob.
             return AbsentCopy() if _code(error) == _GONE else UnreadableCopy(self._say(error))
         if _is_silence(error):
             raise StoreSilentError(self._say(error)) from error

@@ -32,19 +32,19 @@ _SEQUENCE_FILE = b"SEQ"
 
 
 class FileSystemStore:
-    """The copies below one base path; the managed ledger's name is part of a copy's path, and so its proof."""
+    """The copies below one base path; a copy's path has its managed ledger's name, which proves its owner."""
 
     def __init__(self, location: StoreLocation, mount: str | None) -> None:
-        """Make a store; ``mount`` is where the recorded base path is found here, if not under its own name."""
+        """Make a store; ``mount`` is the recorded base path on this machine, if it has another name here."""
         self._base = Path(mount) if mount else _local_path(location.endpoint)
         self._recorded = location.endpoint
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at the folder of each copy, in the order asked."""
+        """Check the folder of each copy, in the order asked."""
         return [self._guarded(copy, self._look, UnreadableCopy) for copy in copies]
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, and read the index, in the order asked."""
+        """Check data and index of each copy, and read the index, in the order asked."""
         return [self._guarded(copy, self._examine, UnreadableCopy) for copy in copies]
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
@@ -99,24 +99,24 @@ class FileSystemStore:
             return fail(f"{folder}: {error.strerror}")
 
     def _reached_base(self) -> Path | str:
-        """Return the base path; explain where it cannot be reached."""
+        """Return the base path, or the reason why it cannot be reached."""
         if self._base is None:
             return f"{self._recorded!r} is not on this machine: give offload.stores the folder it is mounted on"
-        # A share that is not mounted is an empty folder, or none: not one with its copies gone.
+        # An unmounted share is an empty or missing folder, which does not prove that its copies are gone.
         if not self._base.is_dir() or not any(self._base.iterdir()):
             return f"{self._base} is not there or is empty: is {self._recorded!r} mounted?"
         return self._base
 
 
 def _index(path: Path) -> CopyIndex | DamagedIndex:
-    """Check whether it is one; those of Hadoop are sequence files, and tell only where in the data to look for what."""
+    """Check for a Hadoop sequence file, which only has positions in the data."""
     with path.open("rb") as file:
         begins = file.read(len(_SEQUENCE_FILE))
     return CopyIndex() if begins == _SEQUENCE_FILE else DamagedIndex("it is not Hadoop's index of a MapFile")
 
 
 def _look_into(folder: Path, base: Path) -> tuple[list[StoredObject], list[Path]]:
-    """Return what is in a folder, and the folders to look into next; what vanishes meanwhile is left out."""
+    """Return a folder's files, and its folders to search next; those that vanish meanwhile are omitted."""
     found, below = [], []
     try:
         entries = list(os.scandir(folder))

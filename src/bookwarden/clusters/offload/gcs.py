@@ -49,20 +49,20 @@ class GcsStore:
     """The copies of one bucket; a fork needs a store of its own."""
 
     def __init__(self, location: StoreLocation, access: GcsAccess, limits: RequestLimits) -> None:
-        """Make a store; raise ConfigError where there are no credentials."""
+        """Make a store; raise ConfigError without credentials."""
         self._location = location
         self._limits = limits
         self._client = _client(location, access)
-        # A batch counts as one request, and tries again as long as the store asks for that.
+        # A batch counts as one request, and is retried as long as the store asks for that.
         self._retry: Retry = DEFAULT_RETRY.with_timeout(limits.read_timeout)
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at the data object of each copy, in the order asked."""
+        """Check the data object of each copy, in the order asked."""
         head = partial(self._head, self._client.bucket(self._location.bucket))
         return look_at_each(copies, lambda copy: look(copy, head), self._limits.parallel)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, and read the index, in the order asked."""
+        """Check data and index of each copy, and read the index, in the order asked."""
         bucket = self._client.bucket(self._location.bucket)
         head, beginning = partial(self._head, bucket), partial(self._beginning, bucket)
         return look_at_each(copies, lambda copy: examine(copy, head, beginning), self._limits.parallel)
@@ -84,7 +84,7 @@ class GcsStore:
         return fates
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Yield objects page by page; Google tells of no unfinished uploads."""
+        """Yield objects page by page; Google does not list unfinished uploads."""
         try:
             listed = self._client.list_blobs(
                 self._location.bucket,
@@ -137,7 +137,7 @@ class GcsStore:
             for copy in copies:
                 for name in object_names(copy):
                     bucket.delete_blob(name, timeout=self._timeout)
-        # The library's own examples read the answers of a batch here; it has no other way to them.
+        # The library's own examples read the answers of a batch here; there is no other way.
         answers = batch._responses
         return [self._fate(answers[place : place + 2]) for place in range(0, len(answers), 2)]
 

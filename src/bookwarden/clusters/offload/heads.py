@@ -1,4 +1,4 @@
-"""The head of an object, and what the heads of a copy's objects and its index say of the copy."""
+"""The head of an object, and the reading of a copy from its objects' heads and its index."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class StoredHead(NamedTuple):
 
 
 Head = StoredHead | AbsentCopy | UnreadableCopy
-# Looks at the object of a name; may raise StoreSilentError.
+# Reads the head of the object with this name; may raise StoreSilentError.
 ReadsHead = Callable[[str], Head]
 # Reads the first INDEX_BEGINNING bytes of an object that is not empty; may raise StoreSilentError.
 ReadsBeginning = Callable[[str], bytes | AbsentCopy | UnreadableCopy]
 
 
 def look(copy: OffloadedCopy, head: ReadsHead) -> CopyReading:
-    """Look at the data alone, which tells whose the copy is."""
+    """Check the data alone, whose head names the copy's owner."""
     data = head(data_name(copy))
     return PresentCopy(data.owner) if isinstance(data, StoredHead) else data
 
 
 def examine(copy: OffloadedCopy, head: ReadsHead, beginning: ReadsBeginning) -> CopyReading:
-    """Look at data and index, and read the latter."""
+    """Check data and index, and read the latter."""
     data_key, index_key = object_names(copy)
     data = head(data_key)
     if not isinstance(data, StoredHead):

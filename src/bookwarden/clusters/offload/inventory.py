@@ -1,7 +1,7 @@
 """Inventories of S3 buckets, in place of a listing: manifest.json and the data files that it names, CSV or Parquet.
 
-Source: "Amazon S3 Inventory" in the S3 user guide. An inventory tells of objects only, not of unfinished uploads. It
-counts only as a whole: each data file must have the size and the MD5 that the manifest states.
+Source: "Amazon S3 Inventory" in the S3 user guide. An inventory lists objects only, no unfinished uploads. It counts
+only as a whole: each data file must have the size and the MD5 that the manifest states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEEDED = (_KEY, _SIZE, _MODIFIED)
 
 
 class InventorySource(Protocol):
-    """Where an inventory lies."""
+    """The files of an inventory."""
 
     def read(self, name: str) -> bytes:
         """Read a file by its key; FormatError where there is none, StoreError where it cannot be read."""
@@ -46,7 +46,7 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a manifest says: the bucket that was listed, when (milliseconds since the epoch), and the data files."""
+    """The manifest of an inventory: its bucket, its time (milliseconds since the epoch), and the data files."""
 
     bucket: str
     created_ms: int
@@ -106,9 +106,9 @@ def read_manifest(source: InventorySource, name: str = _MANIFEST) -> Inventory:
 
 
 def pages(source: InventorySource, inventory: Inventory, file: InventoryFile) -> Iterator[list[StoredObject]]:
-    """Yield the objects of a data file, page by page; versions that are not the latest, and deletes, are left out.
+    """Yield the objects of a data file, page by page, without delete markers and older versions.
 
-    Raises FormatError where the file is missing, or not what the manifest says.
+    Raises FormatError where the file is missing, or not as the manifest says.
     """
     data = source.read(file.key)
     if len(data) != file.size or hashlib.md5(data, usedforsecurity=False).hexdigest() != file.md5:
@@ -147,7 +147,7 @@ def _csv_rows(data: bytes, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} fields, and the schema {len(columns)}")
         fields = dict(zip(columns, row, strict=True))
-        # Keys are written as in URLs.
+        # Keys are URL-encoded.
         fields[_KEY] = unquote_plus(fields[_KEY])
         yield fields
 

@@ -20,26 +20,23 @@ from bookwarden.ledgers.listing import ListedObject
 from bookwarden.ledgers.offloaded_copies import FILE_SYSTEM, StoreLocation
 
 _S3 = frozenset({"S3", "aws-s3"})
-# Of these a listing can begin and end in the middle.
+# Listings of these drivers can begin and end in the middle.
 _IN_RANGES = _S3 | {"google-cloud-storage"}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectPiece:
-    """A place as the settings name it, and the names that are listed there; picklable, and plain values for JSON.
+    """A range of names in a place of the settings; picklable, and plain values for JSON."""
 
-    Where ``inventory`` names a folder, the data file with the key ``file`` of the inventory in it is read instead.
-    """
-
-    driver: str
-    bucket: str
-    region: str
-    endpoint: str
-    prefix: str = ""
-    start: str = ""
-    end: str = ""
-    inventory: str = ""
-    file: str = ""
+    driver: str  #: As the settings name it.
+    bucket: str  #: "" for a file system.
+    region: str  #: "" if not set.
+    endpoint: str  #: A URL, or the base path of a file system; "" if not set.
+    prefix: str = ""  #: Of all names of the piece.
+    start: str = ""  #: The first possible name; "" for no bound.
+    end: str = ""  #: The first name after the piece; "" for no bound.
+    inventory: str = ""  #: The folder of an inventory to read instead of listing; "" without one.
+    file: str = ""  #: The key of a data file in that inventory.
 
     @property
     def location(self) -> StoreLocation:
@@ -55,7 +52,7 @@ class ObjectPiece:
 class ObjectListing:
     """Lists the stores that the settings name; a bucket that they do not name is never looked into.
 
-    ``inventories`` are folders with S3 inventories; a bucket that one is of is not listed itself.
+    ``inventories`` are folders with S3 inventories; a bucket with one is not listed itself.
     """
 
     def __init__(self, stores: OffloadStores, inventories: Sequence[str] = ()) -> None:
@@ -65,7 +62,7 @@ class ObjectListing:
     def pieces(self) -> list[ObjectPiece]:
         """List the pieces that make up the whole listing.
 
-        Raises StoreError or FormatError where an inventory cannot be read, ConfigError for one of no bucket of these.
+        Raises StoreError or FormatError where an inventory cannot be read, ConfigError for one of another bucket.
         """
         inventoried = dict(piece for folder in self._inventories for piece in self._of_inventory(folder))
         return [
@@ -84,11 +81,11 @@ class ObjectListing:
             yield location, [ObjectPiece(*location, inventory=folder, file=key) for key in files]
 
     def locations(self) -> dict[str, StoreLocation]:
-        """Return the place behind each store's name in the rows."""
+        """Return the place of each store, by its name in the rows."""
         return {store_name(location): location for location in self._stores.locations()}
 
     def not_listed(self) -> dict[str, str]:
-        """Return for each store that cannot be listed at all why not."""
+        """Return the reason for each store that cannot be listed at all."""
         reason = "its buckets are not named: list them in offload.stores, so that they are scanned"
         return dict.fromkeys(self._stores.unnamed(), reason)
 
@@ -114,14 +111,14 @@ def _inventory_pages(piece: ObjectPiece) -> Iterator[list[StoredObject]]:
 
 
 class ListingDigest:
-    """A digest over the names of a listing, and their number, as its pages come."""
+    """A running digest over the names of a listing, and their number."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
         self.names = 0
 
     def add(self, page: list[ListedObject]) -> None:
-        """Take in a page."""
+        """Add a page."""
         self.names += len(page)
         for row in page:
             self._digest.update(f"{row.key}\n{row.upload_id or ''}\n{row.length}\n{row.modified_ms}\n".encode())
@@ -131,7 +128,7 @@ class ListingDigest:
 
 
 def store_name(location: StoreLocation) -> str:
-    """Format a place for tables and people: what the settings say of it, the empty parts left out."""
+    """Format a place for tables and people: its settings, without the empty ones."""
     return " ".join(part for part in location if part)
 
 

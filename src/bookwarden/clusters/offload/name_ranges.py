@@ -1,6 +1,6 @@
-"""Ranges of the names in a store, so that one bucket is listed by many at once, and what a listing says of each name.
+"""Ranges of the names in a store, by which a bucket is listed in parallel, and the objects of a listing.
 
-Names of copies begin with a UUID, so the sixteen digits part them evenly. What lies between is listed as well: an
+Names of copies begin with a UUID, so the sixteen digits divide them evenly. Names in between are listed as well: an
 object whose name is not a copy's is kept, and counted.
 """
 
@@ -34,7 +34,7 @@ class NameRange:
 
     @property
     def start_after(self) -> str:
-        """A name before all of the range, for stores that begin behind a name; few others lie between."""
+        """A name shortly before the range, for stores that begin after a given name."""
         return f"{chr(ord(self.start) - 1)}~" if self.start else ""
 
 

@@ -36,12 +36,12 @@ def map_file_name(copy: OffloadedCopy) -> str:
 
 
 def owner_in(metadata: Mapping[str, str]) -> str | None:
-    """Return the managed ledger that an object's metadata tells of; the stores change the case of names."""
+    """Return the managed ledger in an object's metadata; stores change the case of names."""
     return next((value for name, value in metadata.items() if name.lower() == _OWNER), None)
 
 
 def parse_object_name(name: str) -> tuple[UUID, int | None] | None:
-    """Read UUID and ledger off the name of a copy's data or index; None where it is neither.
+    """Parse UUID and ledger in the name of a copy's data or index; None where it is neither.
 
     The ledger is None for a segment of the former streaming offload, whose name has none.
     """
@@ -50,7 +50,7 @@ def parse_object_name(name: str) -> tuple[UUID, int | None] | None:
 
 
 def parse_map_file_name(name: str) -> tuple[UUID, int | None] | None:
-    """Read UUID and ledger off the last name in the path of a copy's folder; None where it is none."""
+    """Parse UUID and ledger in the last name of a folder's path; None where it is not a copy's."""
     found = _MAP_FILE.fullmatch(name)
     return None if found is None else _copy_named(found[2], found[1])
 

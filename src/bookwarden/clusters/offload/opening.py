@@ -1,4 +1,4 @@
-"""Opens the stores of offloaded copies; the library of a driver is loaded only when one is set up."""
+"""Opens the stores of offloaded copies; a driver's library is loaded only if the settings have such a store."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from bookwarden.ledgers.offloaded_copies import StoreLocation
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlace:
-    """One place of copies, as in the settings: the fields of a driver, the others empty."""
+    """One place of copies in the settings (`OffloadStoreSettings`); the fields of other drivers are empty."""
 
-    driver: str
-    endpoint: str = ""
-    buckets: tuple[str, ...] = ()
-    region: str = ""
-    access_key: str | None = None
-    secret_key: str | None = None
-    profile: str | None = None
-    path_style: bool | None = None
-    tls_trust_certs_file: str | None = None
-    service_account_file: str | None = None
-    account_url: str | None = None
-    account_name: str | None = None
-    account_key: str | None = None
-    mount: str | None = None
+    driver: str  #: S3, aws-s3, google-cloud-storage, azureblob or filesystem.
+    endpoint: str = ""  #: A URL, or the base path of a file system.
+    buckets: tuple[str, ...] = ()  #: Copies may be deleted in these.
+    region: str = ""  #: "" allows every region.
+    access_key: str | None = None  #: S3; None: AWS's own chain finds credentials.
+    secret_key: str | None = None  #: S3.
+    profile: str | None = None  #: S3, in AWS's configuration files.
+    path_style: bool | None = None  #: S3; None: with an endpoint only.
+    tls_trust_certs_file: str | None = None  #: S3, PEM.
+    service_account_file: str | None = None  #: Google's key file; None: Google's own chain finds credentials.
+    account_url: str | None = None  #: Azure, which brokers do not record.
+    account_name: str | None = None  #: Azure.
+    account_key: str | None = None  #: Azure; None: Azure's own chain finds credentials.
+    mount: str | None = None  #: The file system's base path on this machine, if it is another one.
 
 
 def allowed_store(place: OffloadPlace, limits: RequestLimits) -> AllowedStore:
-    """Make what opens a place's locations; raise MissingExtraError where its library is missing."""
+    """Make the opener of a place's locations; raise MissingExtraError where its library is missing."""
     loaders: dict[str, Callable[[], AllowedStore]] = {
         "S3": lambda: _s3(place, limits),
         "aws-s3": lambda: _s3(place, limits),

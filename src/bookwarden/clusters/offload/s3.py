@@ -1,4 +1,4 @@
-"""Copies on S3 and what speaks its protocol (drivers S3 and aws-s3), through boto3."""
+"""Copies on S3 and stores with its protocol (drivers S3 and aws-s3), through boto3."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 
 # DeleteObjects takes 1,000 keys; a copy has two.
 _COPIES_PER_REQUEST = 500
-# An upload begins before its ledger can be marked, so a listing that is a little old has it.
+# An upload begins before its ledger can be marked, so a slightly old listing has it.
 _UPLOADS_MAX_AGE = 60.0
 _GONE = ("NoSuchKey", "NoSuchUpload")
 
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """Credentials; where none are given AWS's own chain finds them. ``path_style`` None: with an endpoint only."""
+    """Credentials; without any, AWS's own chain finds them. ``path_style`` None: with an endpoint only."""
 
     access_key: str | None = None
     secret_key: str | None = None
@@ -59,7 +59,7 @@ class S3Store:
     def __init__(self, location: StoreLocation, access: S3Access, limits: RequestLimits, region: str = "") -> None:
         """Make a store that connects at its first call; ``region`` is used where none was recorded.
 
-        Raises ConfigError for an endpoint, a profile or a region that cannot be.
+        Raises ConfigError for an impossible endpoint, profile or region.
         """
         self._bucket = location.bucket
         self._limits = limits
@@ -68,12 +68,12 @@ class S3Store:
         self._uploads_listed: float | None = None
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at the data object of each copy, in the order asked."""
+        """Check the data object of each copy, in the order asked."""
         head = partial(self._head, {})
         return look_at_each(copies, lambda copy: look(copy, head), self._limits.parallel)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at data and index of each copy, and read the index, in the order asked."""
+        """Check data and index of each copy, and read the index, in the order asked."""
         words: dict[int, str] = {}
         head, beginning = partial(self._head, words), partial(self._beginning, words)
         return look_at_each(copies, lambda copy: examine(copy, head, beginning), self._limits.parallel)
@@ -88,7 +88,7 @@ class S3Store:
             except (ClientError, BotoCoreError) as error:
                 if start == 0 and _is_silence(error):
                     raise StoreSilentError(self._say(error)) from error
-                # Each request was tried several times: what the store refuses now it refuses for the rest too.
+                # Each request was tried several times: the store would refuse the rest too.
                 failures.update(dict.fromkeys(copies[start:], self._say(error)))
                 break
         fates = {copy: CopyDeletion(CopyFate.FAILED, why) for copy, why in failures.items()}
@@ -96,7 +96,7 @@ class S3Store:
         return [fates.get(copy, CopyDeletion(CopyFate.DELETED)) for copy in copies]
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Yield objects and unfinished uploads by pages; uploads only with ``abort_uploads``, for want of rights."""
+        """Yield objects and unfinished uploads by pages; uploads only with ``abort_uploads``: it needs rights."""
         options = {"Prefix": names.prefix} if names.prefix else {}
         try:
             found = self._client.get_paginator("list_objects_v2").paginate(
@@ -144,12 +144,12 @@ class S3Store:
     def _unseen(
         self, words: dict[int, str], name: str, error: ClientError | BotoCoreError
     ) -> AbsentCopy | UnreadableCopy:
-        """Translate an error about an object; StoreSilentError where it is the store's own trouble."""
+        """Translate an error about an object; StoreSilentError where the store itself fails."""
         if isinstance(error, BotoCoreError):
             raise StoreSilentError(self._say(error)) from error
         status = _status(error)
         if status == 404:
-            # A missing bucket looks the same here; the delete that follows tells.
+            # A missing bucket looks the same here; the delete that follows finds out.
             return AbsentCopy()
         if status not in words:
             words[status] = self._words(name, error)
@@ -158,7 +158,7 @@ class S3Store:
         return UnreadableCopy(words[status])
 
     def _words(self, name: str, error: ClientError) -> str:
-        """Ask again in a way that has an answer with text: that of a HEAD is empty."""
+        """Repeat the request with a GET, whose answer has a text; a HEAD's is empty."""
         try:
             self._client.get_object(Bucket=self._bucket, Key=name, Range="bytes=0-0")["Body"].close()
         except (ClientError, BotoCoreError) as told:
@@ -177,7 +177,7 @@ class S3Store:
         }
 
     def _abort_uploads(self, copies: Sequence[OffloadedCopy]) -> dict[OffloadedCopy, CopyDeletion]:
-        """Abort the unfinished uploads of these copies; say what became of each that had one."""
+        """Abort the unfinished uploads of these copies; return the result for each that had one."""
         if not copies or not self._limits.abort_uploads:
             return {}
         try:
@@ -199,7 +199,7 @@ class S3Store:
         return fates
 
     def _abort(self, key: str, upload: str) -> bool:
-        """Abort an upload; say whether it was still there."""
+        """Abort an upload; return whether it was still there."""
         try:
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
         except ClientError as error:

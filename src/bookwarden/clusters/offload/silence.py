@@ -1,4 +1,4 @@
-"""Stores that do not answer at all: told apart from refusals, so that an outage is paid for once, not for each copy."""
+"""Stores that do not answer at all, distinguished from refusals, so that an outage costs time only once."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from bookwarden.ledgers.offloaded_copies import CopyReading, OffloadedCopy
 
 
 class StoreSilentError(Exception):
-    """A store gave no answer, or only asked to wait, however often it was asked; nothing was changed."""
+    """A store gave no answer, or only asked to wait, in all attempts; nothing was changed."""
 
 
 def is_silence(status: int) -> bool:
-    """Whether an HTTP status is the store's trouble and not an answer."""
+    """Whether an HTTP status is a failure of the store and not an answer."""
     return status >= 500 or status == 429
 
 
 def look_at_each(
     copies: Sequence[OffloadedCopy], look: Callable[[OffloadedCopy], CopyReading], parallel: int
 ) -> list[CopyReading]:
-    """Look at all, several at once; once any look raised StoreSilentError begin no other, and raise it."""
+    """Look at all, several at once; after a StoreSilentError begin no other look, and raise it."""
     silence: list[StoreSilentError] = []
 
     def look_unless_silent(copy: OffloadedCopy) -> CopyReading:

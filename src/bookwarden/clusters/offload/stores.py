@@ -1,7 +1,7 @@
 """All stores of offloaded copies that the settings allow, behind one port.
 
-What was recorded with a ledger decides where its copy is looked for; a place that the settings do not allow is a
-failure, never an absent copy.
+A copy is looked up at the place recorded with its ledger; a place that the settings do not allow is a failure, never an
+absent copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bookwarden.ledgers.offloaded_copies import (
 _T = TypeVar("_T")
 
 
-# How long, in seconds, a store that did not answer is not asked again: the copies of a batch come in many calls.
+# A silent store is not asked again for so many seconds, since a batch looks at its copies in many calls.
 _SILENCE = 30.0
 
 
@@ -44,7 +44,7 @@ class CopyStore(Protocol):
         """Delete all objects of each copy, in the order asked."""
 
     def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
-        """Yield the objects of these names, and the unfinished uploads where the store tells of them, page by page.
+        """Yield the objects of these names, and the unfinished uploads where the store lists them, page by page.
 
         Raises StoreError when they cannot be listed to the end.
         """
@@ -55,7 +55,7 @@ class CopyStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AllowedStore:
-    """A place that copies may be deleted in, and how its location is opened.
+    """A place in which copies may be deleted, and the opener of its location.
 
     ``buckets`` empty allows every bucket of the endpoint; ``region`` empty allows every region.
     """
@@ -67,7 +67,7 @@ class AllowedStore:
     open: Callable[[StoreLocation], CopyStore]
 
     def allows(self, location: StoreLocation) -> bool:
-        """Whether the location that was recorded with a ledger is this one."""
+        """Whether the location recorded with a ledger is in this place."""
         return (
             location.driver == self.driver
             and normal_endpoint(location.endpoint) == normal_endpoint(self.endpoint)
@@ -76,30 +76,30 @@ class AllowedStore:
         )
 
     def locations(self) -> tuple[StoreLocation, ...]:
-        """List the places that can be listed: each bucket, or the file system; none where buckets are not named."""
+        """Return the places that can be listed: each bucket, or the file system; none without named buckets."""
         if self.driver == FILE_SYSTEM:
             return (StoreLocation(self.driver, "", "", self.endpoint),)
         return tuple(StoreLocation(self.driver, bucket, self.region, self.endpoint) for bucket in self.buckets)
 
 
 class OffloadStores:
-    """Looks at and deletes offloaded copies, each where it was recorded to be; one object per process."""
+    """Reads and deletes offloaded copies, each at its recorded place; one object per process."""
 
     def __init__(self, allowed: Sequence[AllowedStore] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed = tuple(allowed)
         self._clock = clock
         self._opened: dict[StoreLocation, CopyStore] = {}
-        # Why a store was silent, and until when it is not asked again.
+        # The reason of a store's silence, and the time until which it is not asked again.
         self._silent: dict[StoreLocation, tuple[str, float]] = {}
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Look at each copy, in the order asked; a copy that cannot be looked at is UnreadableCopy."""
+        """Check each copy, in the order asked; a copy that cannot be read is UnreadableCopy."""
         return self._each(copies, lambda store, some: store.read_many(some), UnreadableCopy)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at data and index of each copy, and read the index, in the order asked.
 
-        A copy that cannot be looked at is UnreadableCopy.
+        A copy that cannot be read is UnreadableCopy.
         """
         return self._each(copies, lambda store, some: store.examine_many(some), UnreadableCopy)
 
@@ -114,7 +114,7 @@ class OffloadStores:
         return tuple(dict.fromkeys(location for store in self._allowed for location in store.locations()))
 
     def unnamed(self) -> tuple[str, ...]:
-        """List the stores, by driver and endpoint, of which no place can be listed."""
+        """Return the stores, by driver and endpoint, without a place that can be listed."""
         return tuple(f"{store.driver} {store.endpoint}".rstrip() for store in self._allowed if not store.locations())
 
     def pages(self, location: StoreLocation, names: NameRange) -> Iterator[list[StoredObject]]:
@@ -172,7 +172,7 @@ class OffloadStores:
 
 
 def normal_endpoint(endpoint: str) -> str:
-    """Write an endpoint in the one form in which two that mean the same are equal."""
+    """Normalize an endpoint, so that two that mean the same are equal."""
     scheme, separator, rest = endpoint.strip().partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme.lower()}{separator}{host.lower()}{slash}{path}".rstrip("/") if separator else endpoint.rstrip("/")

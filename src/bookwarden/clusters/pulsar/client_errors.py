@@ -23,7 +23,7 @@ _LATER = (
 
 
 def translate(error: pulsar.PulsarException, doing: str) -> BookwardenError:
-    """Make our error out of the client's; the caller chains it. `doing` names the action and the topic."""
+    """Translate the client's error; the caller chains it. `doing` names the action and the topic."""
     what = f"{doing}: {str(error).removeprefix('Pulsar error: ')}"
     if isinstance(error, _ACCESS):
         return PulsarAccessError(f"{what}; check pulsar.auth and the rights of our role")

@@ -21,24 +21,21 @@ AUTH_KINDS = ("none", "token", "tls", "oauth2")
 
 @dataclass(frozen=True, slots=True)
 class PulsarConnection:
-    """Addresses and credentials of a Pulsar cluster; picklable, so that it can travel to executors.
+    """Addresses and credentials of a Pulsar cluster; picklable, so that it can travel to executors."""
 
-    ``auth`` is one of AUTH_KINDS. ``token`` is the text, ``token_file`` a path that is read at each use, so that
-    a rotated token is picked up. ``oauth2`` holds ``issuer_url``, ``private_key`` (path), ``audience``,
-    ``scope``. ``client_options`` go to pulsar.Client by keyword (io_threads, operation_timeout_seconds, ...).
-    """
-
-    service_url: str
-    admin_url: str
-    auth: str = "none"
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
-    tls_certificate_file: str | None = None
-    tls_private_key_file: str | None = None
-    tls_trust_certs_file: str | None = None
-    tls_allow_insecure: bool = False
-    tls_validate_hostname: bool = True
+    service_url: str  #: Binary protocol.
+    admin_url: str  #: Admin REST.
+    auth: str = "none"  #: One of AUTH_KINDS.
+    token: str | None = field(default=None, repr=False)  #: The text.
+    token_file: str | None = None  #: Read at each use, so that a rotated token is picked up.
+    tls_certificate_file: str | None = None  #: Our own, PEM.
+    tls_private_key_file: str | None = None  #: Our own, PEM.
+    tls_trust_certs_file: str | None = None  #: PEM; None: those of this machine.
+    tls_allow_insecure: bool = False  #: Accepts any certificate of a broker.
+    tls_validate_hostname: bool = True  #: Of brokers.
+    #: ``issuer_url``, ``private_key`` (path), ``audience``, ``scope``.
     oauth2: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: For pulsar.Client by keyword (io_threads, operation_timeout_seconds, ...).
     client_options: Mapping[str, Any] = field(default_factory=dict)
 
     def current_token(self) -> str:
@@ -56,7 +53,7 @@ class PulsarConnection:
         raise ConfigError("pulsar.auth is 'token', but neither pulsar.token_file nor pulsar.token is set")
 
     def client_certificate(self) -> tuple[str, str]:
-        """Return the paths of our certificate and its key; raise ConfigError if they are no such pair."""
+        """Return the paths of our certificate and its key; raise ConfigError if they do not match."""
         certificate = self._existing("tls_certificate_file", self.tls_certificate_file)
         private_key = self._existing("tls_private_key_file", self.tls_private_key_file)
         try:
@@ -105,7 +102,7 @@ class PulsarConnection:
 
 
 def _client_logger() -> Any:
-    # The client writes to the standard output, past Python's logging: who silences the logger "pulsar" means it too.
+    # The client writes to the standard output, past Python's logging; silencing the logger "pulsar" must stop it too.
     if logging.getLogger("pulsar").isEnabledFor(logging.ERROR):
         return pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     return pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)

@@ -20,13 +20,13 @@ _HOST_AND_PORT = re.compile(r"([^:/]+):(\d{1,5})", re.ASCII)
 
 
 def address_in(bookie_id: str) -> Address | None:
-    """Read the address off an id that is host:port, as ids are unless an operator chose otherwise."""
+    """Parse the address in an id that is host:port, as ids are unless an operator chose otherwise."""
     match = _HOST_AND_PORT.fullmatch(bookie_id)
     return (match[1], int(match[2])) if match else None
 
 
 class BookieAddresses:
-    """Looks bookies up in their registrations below one ledgers root, each time anew: a bookie may move.
+    """Looks bookies up in their registrations below one ledgers root, at each call, since a bookie may move.
 
     An id that is host:port serves as address where there is no registration. A bookie that is about to stop, or
     has lost its session, may still answer there.
@@ -53,7 +53,7 @@ class BookieAddresses:
                 [f"{available}/{bookie_id}", f"{available}/readonly/{bookie_id}"]
             )
         except StoreUnavailableError:
-            # Reading goes on without the metadata store where the id says enough.
+            # Reading goes on without the metadata store if the id has the address.
             return None
         return writable or read_only
 

@@ -1,4 +1,4 @@
-"""Asks one bookie which ledgers it still holds; that changes nothing on the bookie."""
+"""Asks one bookie for the ledgers that it still holds, which changes nothing on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_ONCE: Final = 64
 
 
 class Bookie:
-    """One bookie, asked over connections that are the caller's to close; for one thread."""
+    """One bookie, asked over connections that the caller closes; for one thread."""
 
     def __init__(self, bookie_id: str, bookies: Bookies) -> None:
         self._id = bookie_id
@@ -25,7 +25,7 @@ class Bookie:
     def holdings(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, Holding]:
         """Return for each ledger whether the bookie has this entry of it; a bookie that is down makes all unknown.
 
-        Whether it should have the entry, Replicas tells. The entry's digest is not looked at.
+        Replicas tells whether it should have the entry. The entry's digest is not checked.
         """
         found: dict[int, Holding] = {}
         distinct = list(dict.fromkeys(ledger_ids))
@@ -40,7 +40,7 @@ class Bookie:
         return found
 
     def holds(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, bool]:
-        """Return the same where it must be known: raises BookieUnavailableError if it is unknown of any ledger."""
+        """Return the same, but raise BookieUnavailableError if it is unknown for any ledger."""
         found = self.holdings(ledger_ids, entry_id)
         for ledger_id, holding in found.items():
             if holding.presence is Presence.UNKNOWN:

@@ -1,7 +1,7 @@
 """One connection to one bookie: requests go out without waiting, responses come in matched to their requests.
 
-Connecting and the TLS handshake block, for at most a timeout; then nothing does. Whoever owns the connection waits
-until it is readable (see requests.py), so that one thread can have many requests under way at several bookies.
+Connecting and the TLS handshake block, for at most a timeout; then nothing does. The connection's owner waits until it
+is readable (see requests.py), so that one thread can have many requests under way at several bookies.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BookieConnection:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the socket had no room for all that is to be sent."""
+        """Whether some of the requests have not been sent yet, for lack of room in the socket."""
         return bool(self._outgoing)
 
     def silent_since(self) -> float | None:
@@ -78,7 +78,7 @@ class BookieConnection:
         return self._progress if self._waiting else None
 
     def ask(self, request: Request) -> None:
-        """Put a request behind those that wait to be sent."""
+        """Queue a request for sending."""
         if not self._waiting:
             self._progress = time.monotonic()
         self._transaction += 1
@@ -100,7 +100,7 @@ class BookieConnection:
     def receive(self) -> list[tuple[Request, Response]]:
         """Take the responses that are here; an empty list if there are none yet.
 
-        May raise FormatError too. What came before a failure is returned first; the next call raises.
+        May raise FormatError too. Responses from before a failure are returned first; the next call raises.
         """
         if self._failure is not None:
             raise self._failure
@@ -139,12 +139,12 @@ class BookieConnection:
             for frame in self._splitter.feed(block):
                 transaction, response = decode_response(frame)
                 request = self._waiting.pop(transaction, None)
-                # A response to what was forgotten meanwhile has no request.
+                # The request of a response may have been forgotten meanwhile.
                 if request is not None:
                     answered.append((request, response))
 
     def _block(self) -> bytes:
-        """Receive what is here, b"" if nothing is; BookieUnavailableError if the bookie has hung up."""
+        """Receive the bytes that are here, b"" for none; BookieUnavailableError if the bookie has hung up."""
         try:
             block = self._socket.recv(_BLOCK_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -164,7 +164,7 @@ class BookieConnection:
         return context.wrap_socket(self._socket, server_hostname=host)
 
     def _exactly(self, count: int) -> bytes:
-        """Receive so many bytes and none of those behind them, which are the handshake's."""
+        """Receive `size` bytes and none of those after them, which are the handshake's."""
         received = bytearray()
         while len(received) < count:
             part = self._socket.recv(count - len(received))

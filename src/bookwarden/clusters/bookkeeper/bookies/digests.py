@@ -21,12 +21,12 @@ from bookwarden.errors import DigestMismatchError, FormatError
 
 _ENTRY: Final = struct.Struct(">qqqq")
 _LAC: Final = struct.Struct(">qq")
-# What BookKeeper's own tools take for ledgers whose metadata, of its first formats, names no digest.
+# BookKeeper's own tools use this for ledgers whose metadata, in its first formats, names no digest.
 _OLDEST: Final = "CRC32"
 
 
 class Entry(NamedTuple):
-    """An entry; ``length`` is the number of payload bytes of the ledger up to and with this entry."""
+    """An entry; ``length`` is the number of payload bytes of the ledger through this entry."""
 
     ledger_id: int
     entry_id: int
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A kind of digest with its key: ``size`` is in bytes, ``compute`` takes what lies before and behind it."""
+    """A kind of digest with its key: ``size`` is in bytes, ``compute`` takes the bytes before and after it."""
 
     kind: str
     size: int
@@ -64,7 +64,7 @@ def digest_of(kind: str | None, password: bytes = b"") -> Digest:
 def verify_entry(digest: Digest, ledger_id: int, entry_id: int | None, packet: bytes) -> Entry:
     """Check a packet and take it apart; any entry of the ledger will do where ``entry_id`` is None.
 
-    Raises DigestMismatchError unless every byte is what was written as this entry of this ledger.
+    Raises DigestMismatchError unless every byte is as it was written for this entry of this ledger.
     """
     behind = _ENTRY.size + digest.size
     if len(packet) < behind:

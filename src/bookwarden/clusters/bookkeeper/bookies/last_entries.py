@@ -1,4 +1,4 @@
-"""The last entry of a ledger, also of one that is being written: that of a cursor's ledger says where the cursor is."""
+"""The last entry of a ledger, also of one that is being written: a cursor's has the cursor's position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, StoredLedger,
 
 
 class LastEntries:
-    """Reads last entries over connections that are the caller's to close, and that nobody else uses. Thread-safe."""
+    """Reads last entries over connections that the caller closes, and that nothing else uses. Thread-safe."""
 
     def __init__(self, catalog: BookKeeperCatalog, bookies: Callable[[], Bookies]) -> None:
         self._catalog = catalog
@@ -21,7 +21,7 @@ class LastEntries:
         self._lock = threading.Lock()
 
     def may_be_written(self, ledger_id: int) -> bool:
-        """Return whether somebody may write to the ledger by its metadata: it is not closed, or unreadable."""
+        """Return whether the ledger may be written, by its metadata: it is not closed, or unreadable."""
         (reading,) = self._catalog.read_many([ledger_id])
         if isinstance(reading, StoredLedger):
             return reading.metadata.state is not LedgerState.CLOSED

@@ -1,4 +1,4 @@
-"""Asks all bookies of entries whether they hold them; the entries' digests are not looked at."""
+"""Asks all bookies of an entry whether they hold it; the entry's digest is not checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_ONCE: Final = 64
 
 
 class ReplicaProbe:
-    """Asks over connections that are the caller's to close; for one thread."""
+    """Asks over connections that the caller closes; for one thread."""
 
     def __init__(self, bookies: Bookies) -> None:
         self._bookies = bookies
@@ -61,7 +61,7 @@ def _key(answer: Answer) -> tuple[str, int, int]:
 
 
 def holding_of(answer: Answer) -> Holding:
-    """Return what an answer to ReadEntry means."""
+    """Return the meaning of an answer to ReadEntry."""
     if answer.response is None:
         return Holding(Presence.UNKNOWN, answer.failure)
     status = answer.response.status

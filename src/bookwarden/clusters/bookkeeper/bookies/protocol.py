@@ -1,4 +1,4 @@
-"""BookKeeper's wire protocol, version 3, as far as it reads: frames, requests and responses as bytes, without I/O.
+"""The reading part of BookKeeper's wire protocol, version 3: frames, requests and responses as bytes, without I/O.
 
 Format: BookkeeperProtocol.proto and proto.BookieProtoEncoding of BookKeeper 4.17. None of these requests can fence
 a ledger or write: proto/bookie_protocol.proto has no field for it.
@@ -16,7 +16,7 @@ from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_BYTES: Final = _LENGTH.size
-# Far above nettyMaxFrameSizeBytes of any bookie, and below what the first bytes of another protocol announce.
+# Far above any bookie's nettyMaxFrameSizeBytes, and below the length in the first bytes of another protocol.
 _MAX_FRAME: Final = 256 * 1024 * 1024
 
 _NO_RESPONSE: Final = "a bookie's answer is not of BookKeeper's protocol version 3: is it a bookie?"
@@ -35,13 +35,13 @@ class ReadEntry(NamedTuple):
 
 
 class ReadLastConfirmed(NamedTuple):
-    """Asks for what the bookie knows of the last entry that is confirmed."""
+    """Asks for the last confirmed entry, as far as the bookie knows it."""
 
     ledger_id: int
 
 
 class StartTls(NamedTuple):
-    """Asks to go on with a TLS handshake on this connection."""
+    """Asks to continue with a TLS handshake on this connection."""
 
 
 Request = ReadEntry | ReadLastConfirmed | StartTls
@@ -58,7 +58,7 @@ class Response(NamedTuple):
 class RequestEncoder:
     """Encodes requests into frames; for one thread.
 
-    It keeps its message of an entry's read: filling one anew takes a fifth of the time of making one.
+    It reuses its message for reading an entry: filling one takes a fifth of the time of making one.
     """
 
     def __init__(self) -> None:

@@ -38,10 +38,10 @@ def open_ledger(ledger: StoredLedger, bookies: Bookies) -> LedgerReader:
 
 
 class LedgerReader:
-    """Reads one ledger; for one thread. The bookies are the caller's to close.
+    """Reads one ledger; for one thread. The caller closes the bookies.
 
-    Of a ledger that is open, or that auto-recovery copies elsewhere, the metadata may change meanwhile: when an
-    entry is absent or its bookies are unavailable, read the metadata again.
+    The metadata of a ledger that is open, or that auto-recovery copies elsewhere, may change meanwhile: when an entry
+    is absent or its bookies are unavailable, read the metadata again.
     """
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata, digest: Digest, bookies: Bookies) -> None:
@@ -52,7 +52,7 @@ class LedgerReader:
         self._replicas = Replicas(metadata)
 
     def read(self, first: int = 0, last: int | None = None) -> Generator[Entry, None, None]:
-        """Read the entries from ``first`` up to and with ``last``, in order; by default to the last confirmed one.
+        """Read the entries from ``first`` through ``last``, in order; by default to the last confirmed one.
 
         While the result is iterated over, the bookies serve nothing else. Each entry is asked of one bookie, and of
         its other replicas in turn as long as it is not got. Where none gives it, raises EntryAbsentError,
@@ -114,7 +114,7 @@ class LedgerReader:
             problems.damaged.append(f"{answer.bookie_id}: {error}")
 
     def _confirmed_by(self, response: Response) -> int:
-        """Read what the bookie's last entry and its explicit note say; -1 if it has neither."""
+        """Return the larger of the bookie's last confirmed entry and its explicit note; -1 if it has neither."""
         found = [-1]
         if response.status == OK and response.entry:
             found.append(verify_entry(self._digest, self._ledger_id, None, response.entry).last_add_confirmed)
@@ -125,9 +125,9 @@ class LedgerReader:
 
 @dataclass
 class _Window:
-    """How many entries may be under way: as many as their bytes allow, going by the largest of late.
+    """The limit of entries under way: as many as their bytes allow, by the largest of the latest.
 
-    Nothing is known of their size at first, so it begins with few.
+    It starts low, since their size is not known at first.
     """
 
     most_entries: int
@@ -149,7 +149,7 @@ class _Window:
 
 @dataclass
 class _Problems:
-    """Why bookies did not give what was asked, in sentences, by what follows from it."""
+    """The reasons why bookies gave no entry, as sentences, by the error that follows from them."""
 
     tried: set[str] = field(default_factory=set)
     absent: list[str] = field(default_factory=list)
@@ -167,7 +167,7 @@ class _Problems:
             self.unanswered.append(f"bookie {bookie_id} answered {status_name(response.status)}")
 
     def as_error(self, what: str) -> BookieError:
-        """Make the error that is true: unknown as long as one bookie might still have what was asked."""
+        """Make the error: the entry is not absent as long as one bookie might still have it."""
         causes = "; ".join([*self.unanswered, *self.refused, *self.damaged, *self.absent])
         if self.unanswered:
             return BookieUnavailableError(f"{what}: {causes}; try again when they are up")

@@ -29,9 +29,9 @@ class Replicas:
 
 
 def is_covered(known: Sequence[bool], write_quorum: int, ack_quorum: int) -> bool:
-    """Return whether no entry can have been acknowledged by bookies of whom nothing is known.
+    """Return whether no entry can have been acknowledged by silent bookies alone.
 
-    ``known`` tells of each bookie of an ensemble, in its order, whether it has answered.
+    ``known`` says for each bookie of an ensemble, in its order, whether it has answered.
     """
     size = len(known)
     return all(

@@ -1,4 +1,4 @@
-"""Requests to several bookies at once, all failures among the answers: a bookie that does not answer is no surprise."""
+"""Requests to several bookies at once; failures are among the answers, since a silent bookie is to be expected."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import Request, Response
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.errors import BookieError, FormatError
 
-# How long others are asked first after a bookie did not answer.
+# For so long, other bookies are asked first after one did not answer.
 _AVOIDED_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class BookieOptions:
-    """How bookies are reached, and how much may be under way at once.
+    """Options of connections to bookies, and the limits of requests under way.
 
     A bookie that owes a response and sends nothing at all for ``request_timeout_s`` is taken to be down.
     ``reads_in_flight`` is in entries, ``bytes_in_flight`` in bytes, for each reader over all bookies together.
@@ -36,7 +36,7 @@ class BookieOptions:
 
 
 class Answer(NamedTuple):
-    """What became of one request: a response, or in ``failure`` why there is none."""
+    """The result of one request: a response, or the reason in ``failure``."""
 
     bookie_id: str
     request: Request
@@ -68,7 +68,7 @@ class Bookies:
 
     @contextlib.contextmanager
     def exchange(self) -> Iterator[None]:
-        """Own all requests and answers meanwhile; what has no answer at the end is forgotten."""
+        """Own all requests and answers meanwhile; requests without an answer at the end are forgotten."""
         if self._busy:
             raise RuntimeError("an exchange with these bookies is under way: end it, or make other Bookies")
         self._busy = True
@@ -81,19 +81,19 @@ class Bookies:
                 connection.forget()
 
     def ask(self, bookie_id: str, request: Request) -> None:
-        """Ask a bookie, with the next `send` or `answers`; the answer, or why there is none, comes from `answers`."""
+        """Ask a bookie, with the next `send` or `answers`; the answer, or its failure, comes from `answers`."""
         try:
             self._connection(bookie_id).ask(request)
         except (BookieError, FormatError) as error:
             self._fail(bookie_id, [request], error)
 
     def send(self) -> None:
-        """Send what was asked, as far as the sockets take it, without waiting."""
+        """Send the requests, as far as the sockets take them, without waiting."""
         for bookie_id, connection in list(self._connections.items()):
             self._send(bookie_id, connection)
 
     def answers(self) -> list[Answer]:
-        """Wait for answers and return those that are here; each request has one in the end. None if none is due."""
+        """Wait for answers and return those that are here; each request gets one in the end. Empty if none is due."""
         while True:
             self.send()
             if self._failed:
@@ -164,7 +164,7 @@ class Bookies:
             except (BookieError, FormatError) as error:
                 self._drop(bookie_id, connection, error)
         if not ready:
-            # Only now: while the caller did something else, answers may have waited in the sockets.
+            # Only now, since answers may have waited in the sockets while the caller was busy.
             self._drop_silent()
         return found
 

@@ -13,8 +13,8 @@ from bookwarden.errors import ConfigError
 class BookieTls:
     """The PEM files for TLS to bookies; without trusted authorities those of this machine are used.
 
-    The certificate is for bookies that ask for one. Bookies are often known by addresses that are in no
-    certificate; without ``validate_hostname`` any certificate of the trusted authorities will do.
+    The certificate is for bookies that ask for one. Bookies often have addresses that are in no certificate; without
+    ``validate_hostname`` any certificate of the trusted authorities is accepted.
     """
 
     trust_certs_file: str | None = None

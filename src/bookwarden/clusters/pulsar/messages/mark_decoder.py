@@ -12,13 +12,13 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.wire.avro import ParsedSchema, PendingDeletionCodec, parse_writer_schema
 
-# Messages that no schema fits ask the registry no more often than this.
+# Messages without a fitting schema ask the registry no more often than this.
 _REFRESH_SECONDS: Final = 1.0
 _AVRO: Final = "AVRO"
 
 
 class MarkDecoder:
-    """Decodes by a message's own schema; what lost it on the retry topic, by the registered one that fits.
+    """Decodes by a message's own schema, or, if it lost that on the retry topic, by the registered one that fits.
 
     A Java consumer that takes messages as bytes sends them on without a schema version.
     """
@@ -33,7 +33,7 @@ class MarkDecoder:
         self._asked_at = float("-inf")
 
     def decode(self, topic: str, payload: bytes, schema_version: bytes | None) -> PendingDeletion:
-        """Return the pending deletion; MalformedMarkError when the message is none."""
+        """Return the pending deletion; MalformedMarkError for any other message."""
         try:
             return self._codec.decode(payload, self._writer_schema(topic, schema_version))
         except MalformedMarkError:
@@ -45,7 +45,7 @@ class MarkDecoder:
             return found
 
     def _by_registered(self, payload: bytes) -> PendingDeletion | None:
-        """Decode by each schema that was ever registered: the one meaning of those that fit, to the last byte."""
+        """Decode by each schema that was ever registered; those that fit, to the last byte, must agree."""
         found = list(self._fitting(payload))
         if not found and time.monotonic() - self._asked_at >= _REFRESH_SECONDS:
             self._registered, self._asked_at = list(self._read_registered()), time.monotonic()
@@ -73,7 +73,7 @@ class MarkDecoder:
             try:
                 yield self._parse(schema)
             except MalformedMarkError:
-                # Nothing of it can be read, whoever wrote it.
+                # Nothing of it can be read, by any schema.
                 continue
 
     def _writer_schema(self, topic: str, version: bytes | None) -> ParsedSchema | None:

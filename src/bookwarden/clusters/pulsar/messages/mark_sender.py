@@ -224,7 +224,7 @@ class _Batch:
 
 
 class _Confirmations:
-    """What became of each message, by index. The client's threads confirm; an exception there would end the process."""
+    """The result of each send, by index. The client's threads confirm; an exception there would end the process."""
 
     def __init__(self, count: int) -> None:
         self._reasons: list[str | None] = [_NO_ANSWER] * count

@@ -53,4 +53,4 @@ class CompactedNow:
 
 
 class _NotReadError(Exception):
-    """Why the compacted ledger in use is not known."""
+    """The compacted ledger in use could not be read, for the reason given."""

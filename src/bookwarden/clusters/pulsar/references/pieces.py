@@ -56,19 +56,14 @@ ReadsTopics = Callable[[Sequence[ManagedLedgerNode], Sequence[bytes]], Sequence[
 
 @dataclass(frozen=True, slots=True)
 class ReferencePiece:
-    """A namespace's topics or schemas, or a namespace of DistributedLog, in the metadata root with this URL; picklable.
+    """A namespace's topics or schemas, or a namespace of DistributedLog; picklable."""
 
-    ``name`` is below the tree of its kind: ``tenant/namespace/persistent``, ``tenant/namespace``, or the path itself.
-    Of a namespace with many topics a piece has those whose names hash to ``part`` of ``parts``. ``problem`` says why
-    what is below could not be listed: such a piece is nothing but a doubt.
-    """
-
-    root: str
-    kind: str
-    name: str
-    part: int = 0
-    parts: int = 1
-    problem: str = ""
+    root: str  #: URL of its metadata root.
+    kind: str  #: One of TOPICS, SCHEMAS and LOGS.
+    name: str  #: Below its kind's tree: ``tenant/namespace/persistent``, ``tenant/namespace``, or the path itself.
+    part: int = 0  #: It has the topics whose names hash to this, from 0.
+    parts: int = 1  #: 1 for a namespace in one piece.
+    problem: str = ""  #: Why its nodes could not be listed: then it is only a doubt. "" if they were.
 
     @property
     def path(self) -> str:
@@ -98,7 +93,7 @@ class ReferencePiece:
 
 
 class PieceOfReferences(NamedTuple):
-    """What reading a piece gave.
+    """A piece as it was read.
 
     ``names`` is how many nodes were read, ``digest`` is digest_of of their paths. These are, without doubts, the paths
     of the rows, and with doubts those of both together.
@@ -112,7 +107,7 @@ class PieceOfReferences(NamedTuple):
 
 
 class PieceOfNodes(NamedTuple):
-    """What listing a piece by names gave; ``doubts`` say why it is no whole listing."""
+    """A piece listed by names; ``doubts`` say why the listing is not whole."""
 
     paths: frozenset[str]
     digest: str

@@ -27,7 +27,7 @@ _AT_REST = frozenset({"NOT_RUN", "SUCCESS", "ERROR"})
 
 @dataclass(frozen=True, slots=True)
 class TopicCompaction:
-    """What the owner of a topic says: whether a compaction may be under way, and whether one has a subscription.
+    """A topic's compaction by its owner: whether one may be under way, and whether it has a subscription.
 
     ``ledger_ids`` are the compacted ledgers in use and recorded, mostly one and the same.
     """

@@ -34,14 +34,14 @@ _BEGINNING = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 @dataclass(frozen=True, slots=True)
 class DeletionTopics:
-    """What is wanted: the names, and the partitions of the topic and of its retry topic."""
+    """The topics of two-phase deletion, as they must be."""
 
-    topic: str
-    retry_topic: str
-    dlq_topic: str
-    subscription: str
-    partitions: int
-    schema: str
+    topic: str  #: Full name.
+    retry_topic: str  #: Full name.
+    dlq_topic: str  #: Full name; has no partitions.
+    subscription: str  #: On all three topics.
+    partitions: int  #: Of the topic, and of its retry topic.
+    schema: str  #: Of pending deletions, as Pulsar's registry keeps it (Avro).
 
     def __post_init__(self) -> None:
         names = [str(TopicName.parse(name)) for name in (self.topic, self.retry_topic, self.dlq_topic)]
@@ -72,7 +72,7 @@ class Provision:
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """What was there and what was made; ``warnings`` are what could not be checked, or may hinder later."""
+    """The parts that exist and those just created; ``warnings`` are failed checks and possible later hindrances."""
 
     provisions: tuple[Provision, ...]
     warnings: tuple[str, ...]

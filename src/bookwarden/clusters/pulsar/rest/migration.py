@@ -29,7 +29,7 @@ _MAX_REASON: Final = 300
 
 
 class BrokerStatus(NamedTuple):
-    """What a broker answers: the phase, and the target if there is one."""
+    """A broker's answer: the phase, and the target if there is one."""
 
     phase: str
     target_url: str | None

@@ -75,19 +75,15 @@ class TopicPositions:
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """What the metadata of one entry says, without its payload.
+    """The metadata of one entry, without its payload."""
 
-    ``deliver_at_ms`` is None for an entry that is due at once, ``published_ms`` where the broker does not tell
-    it; ``chunk_id`` is None for an entry that is no chunk.
-    """
-
-    batch_size: int
-    deliver_at_ms: int | None
-    is_marker: bool
-    is_aborted: bool
-    chunk_id: int | None
-    chunks: int
-    published_ms: int | None = None
+    batch_size: int  #: Messages in it.
+    deliver_at_ms: int | None  #: In ms since the epoch; None if it is due at once.
+    is_marker: bool  #: A marker of Pulsar's own, and no message.
+    is_aborted: bool  #: Of an aborted transaction.
+    chunk_id: int | None  #: From 0; None for an entry that is no chunk.
+    chunks: int  #: Of its message.
+    published_ms: int | None = None  #: In ms since the epoch; None where the broker does not tell it.
 
 
 def topic_path(topic: str) -> str:

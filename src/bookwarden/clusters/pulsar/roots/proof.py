@@ -39,18 +39,14 @@ class _Ensemble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RootsProof:
-    """The roots that the settings name, opened, and what else may be on their ensembles.
+    """The proof for the roots of the settings."""
 
-    ``open_store`` opens the store of a URL that is none of ``stores``. ``separate`` are the URLs of roots whose
-    BookKeeper is another one. With ``allow_unseen`` what may not be looked at is no refusal.
-    """
-
-    stores: Mapping[str, MetadataStore]
-    catalog: ReadsLedgers
-    place: BookKeeperPlace
-    open_store: Callable[[str], MetadataStore]
-    separate: Sequence[str] = ()
-    allow_unseen: bool = False
+    stores: Mapping[str, MetadataStore]  #: The open roots, by URL.
+    catalog: ReadsLedgers  #: Of the BookKeeper that the settings name.
+    place: BookKeeperPlace  #: Of that BookKeeper.
+    open_store: Callable[[str], MetadataStore]  #: Opens the store of any URL that is not in ``stores``.
+    separate: Sequence[str] = ()  #: URLs of roots that have another BookKeeper.
+    allow_unseen: bool = False  #: Hidden nodes are no reason to refuse.
 
     def require_all_roots(self) -> list[str]:
         """Raise RefusedError where a root that the settings do not name shares their BookKeeper, or may.

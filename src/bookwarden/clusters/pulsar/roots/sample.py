@@ -40,21 +40,18 @@ T = TypeVar("T")
 
 
 class NamedLedger(NamedTuple):
-    """A ledger that a node names; ``written_ms`` is when the node was, by the store's clock, 0 where it does not tell.
+    """A ledger that a node names."""
 
-    ``entries`` and ``size`` (bytes) are those of a closed data ledger, None of others.
-    """
-
-    ledger_id: int
-    holder: Holder
-    node: ReferenceNode
-    written_ms: int
-    entries: int | None = None
-    size: int | None = None
+    ledger_id: int  #: The ledger.
+    holder: Holder  #: By the node.
+    node: ReferenceNode  #: The node that names it.
+    written_ms: int  #: When the node was written, by the store's clock; 0 where that is not known.
+    entries: int | None = None  #: Of a closed data ledger; None of others.
+    size: int | None = None  #: Bytes of a closed data ledger; None of others.
 
 
 class RootSample(NamedTuple):
-    """What was found; ``whole`` says that everything was read and understood."""
+    """The ledgers of a sample; ``whole`` says that everything was read and understood."""
 
     ledgers: tuple[NamedLedger, ...]
     whole: bool

@@ -27,7 +27,7 @@ class ReadsLedgers(Protocol):
 
 
 class LookedUp(NamedTuple):
-    """What looking up a sample of ledgers found: how many there were, and those that are in this BookKeeper.
+    """A sample looked up in this BookKeeper: the number of its ledgers, and those that were found.
 
     ``unreadable`` are ids whose metadata could not be understood, so that they may be these ledgers or others.
     """
