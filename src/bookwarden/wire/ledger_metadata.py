@@ -7,7 +7,7 @@ metadata carries is never taken into LedgerMetadata or an error; decode_ledger_p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from google.protobuf import text_format
@@ -16,7 +16,6 @@ from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
 from bookwarden.wire.protobuf import parse
-from bookwarden.wire.usual_metadata import usual_metadata, usual_segments
 from bookwarden.wire.varint import encode_varint
 
 _WHAT = "ledger metadata"
@@ -25,7 +24,10 @@ _VERSION_3 = _HEADER + b"3\n"
 _VERSION_2 = _HEADER + b"2\n"
 _VERSION_1 = _HEADER + b"1\n"
 _HEADER_SIZE = len(_VERSION_3)
-_CUSTOM_TAG = b"\x5a"
+# The first bytes of the fields of segments and of custom metadata.
+_SEGMENT_TAG, _CUSTOM_TAG = b"\x32", b"\x5a"
+# A larger value is rare, and would cost too much where its parts are remembered.
+_MAX_SHARED_BYTES = 2048
 
 _STATES = {state.value: state for state in LedgerState}
 _CLOSED = LedgerState.CLOSED.value
@@ -36,16 +38,11 @@ _INT64 = range(-(2**63), 2**63)
 
 def decode_ledger_metadata(raw: bytes) -> LedgerMetadata:
     """Decode the node's value; raises FormatError for whatever BookKeeper could not have written."""
-    return _usual(raw) or decode_carefully(raw)
-
-
-def decode_carefully(raw: bytes) -> LedgerMetadata:
-    """Decode the node's value in any of the versions, which takes longer; raises as decode_ledger_metadata does."""
     header = raw[:_HEADER_SIZE]
     if header == _VERSION_3:
-        return _from_message(_parse_delimited(raw), 3)
+        return _from_body(_delimited(raw), 3)
     if header == _VERSION_2:
-        return _from_message(_parse_text(raw[_HEADER_SIZE:]), 2)
+        return _from_body(_parse_text(raw[_HEADER_SIZE:]).SerializeToString(), 2)
     if header == _VERSION_1:
         return _from_lines(raw[_HEADER_SIZE:])
     raise FormatError(f"{_WHAT}: {len(raw)} bytes without a header of version 1, 2 or 3")
@@ -58,19 +55,22 @@ def decode_ledger_password(raw: bytes) -> bytes:
     """
     header = raw[:_HEADER_SIZE]
     if header == _VERSION_3:
-        return _parse_delimited(raw).password
+        return parse(pb.LedgerMetadataFormat(), _delimited(raw), _WHAT).password
     if header == _VERSION_2:
         return _parse_text(raw[_HEADER_SIZE:]).password
     return b""
 
 
-def decode_custom_metadata(entries: Iterable[bytes]) -> Mapping[str, bytes]:
-    """Decode the custom metadata alone, from the encoded values of its field of version 3.
+def decode_custom_metadata(fields: bytes) -> Mapping[str, bytes]:
+    """Decode the custom metadata alone, from its encoded fields of version 3 and perhaps others among them.
 
     Raises FormatError as decode_ledger_metadata does.
     """
-    body = b"".join([_CUSTOM_TAG + encode_varint(len(entry)) + entry for entry in entries])
-    return _custom(parse(pb.LedgerMetadataFormat(), body, _WHAT))
+    entries = parse(pb.LedgerMetadataFormat(), fields, _WHAT).customMetadata
+    custom = {entry.key: entry.value for entry in entries}
+    if len(custom) != len(entries) or "" in custom:
+        raise FormatError(f"{_WHAT}: a key of the custom metadata is missing or stands twice")
+    return custom
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -> bytes:
@@ -94,47 +94,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -
     return _VERSION_3 + encode_varint(len(body)) + body
 
 
-def _usual(raw: bytes) -> LedgerMetadata | None:
-    found = usual_metadata(raw)
-    if found is None:
-        return None
-    ensemble, write, ack, length = found.ensembleSize, found.quorumSize, found.ackQuorumSize, found.length
-    if length < 0 or not 0 <= ack <= write <= ensemble or write == 0:
-        return None
-    state = found.state
-    last_entry = found.lastEntryId if state == _CLOSED else None
-    if not state or (last_entry is not None and last_entry < -1):
-        return None
-    # Slices: the runtime's own iteration takes twice as long.
-    segments = usual_segments(tuple(found.segment[:]), ensemble)
-    custom = _usual_custom(tuple(found.customMetadata[:]))
-    if segments is None or custom is None:
-        return None
-    return LedgerMetadata(
-        3,
-        _STATES[state],
-        ensemble,
-        write,
-        ack,
-        segments,
-        length,
-        last_entry,
-        _DIGESTS.get(found.digestType),
-        found.ctime if found.HasField("ctime") else None,
-        custom,
-    )
-
-
-# A holder's ledgers share theirs; nobody changes it.
-@lru_cache(maxsize=8192)
-def _usual_custom(entries: tuple[bytes, ...]) -> Mapping[str, bytes] | None:
-    try:
-        return decode_custom_metadata(entries)
-    except FormatError:
-        return None
-
-
-def _parse_delimited(raw: bytes) -> pb.LedgerMetadataFormat:
+def _delimited(raw: bytes) -> bytes:
     length = shift = 0
     position = _HEADER_SIZE
     for byte in raw[_HEADER_SIZE : _HEADER_SIZE + 5]:
@@ -145,7 +105,7 @@ def _parse_delimited(raw: bytes) -> pb.LedgerMetadataFormat:
             break
     if len(raw) - position != length:
         raise FormatError(f"{_WHAT}: {len(raw) - position} bytes where its length says {length}")
-    return parse(pb.LedgerMetadataFormat(), raw[position:], _WHAT)
+    return raw[position:]
 
 
 def _parse_text(text: bytes) -> pb.LedgerMetadataFormat:
@@ -158,36 +118,54 @@ def _parse_text(text: bytes) -> pb.LedgerMetadataFormat:
         raise FormatError(f"{_WHAT}: version 2 text that cannot be parsed, line {error.GetLine()}") from None
 
 
-def _from_message(message: pb.LedgerMetadataFormat, version: int) -> LedgerMetadata:
-    has = message.HasField
+def _from_body(body: bytes, version: int) -> LedgerMetadata:
+    found = parse(pb.LedgerMetadataParts(), body, _WHAT)
+    has = found.HasField
     if not (has("state") and has("length") and has("quorumSize") and has("ensembleSize")):
         raise FormatError(f"{_WHAT}: the state, length, quorum size or ensemble size is missing")
-    closed = message.state == _CLOSED
+    state = found.state
+    closed = state == _CLOSED
     if closed and not has("lastEntryId"):
         raise FormatError(f"{_WHAT}: it is closed and lastEntryId is missing")
-    return _checked(
-        LedgerMetadata(
-            version,
-            _STATES[message.state],
-            message.ensembleSize,
-            message.quorumSize,
-            message.ackQuorumSize if has("ackQuorumSize") else message.quorumSize,
-            tuple([Segment(part.firstEntryId, tuple(part.ensembleMember)) for part in message.segment]),
-            message.length,
-            message.lastEntryId if closed else None,
-            _DIGESTS[message.digestType] if has("digestType") else None,
-            message.ctime if has("ctime") else None,
-            _custom(message),
-        )
+    ensemble, write = found.ensembleSize, found.quorumSize
+    ack, length, last_entry = found.ackQuorumSize if has("ackQuorumSize") else write, found.length, found.lastEntryId
+    _check_numbers(ensemble, write, ack, length, last_entry if closed else None)
+    large = len(body) > _MAX_SHARED_BYTES
+    segments_of, custom_of = (_segments, _custom) if large else (_shared_segments, _shared_custom)
+    return LedgerMetadata(
+        version,
+        _STATES[state],
+        ensemble,
+        write,
+        ack,
+        # Slices: the runtime's own iteration takes twice as long.
+        segments_of(tuple(found.segment[:]), ensemble),
+        length,
+        last_entry if closed else None,
+        _DIGESTS[found.digestType] if has("digestType") else None,
+        found.ctime if has("ctime") else None,
+        custom_of(tuple(found.customMetadata[:])),
     )
 
 
-def _custom(message: pb.LedgerMetadataFormat) -> Mapping[str, bytes]:
-    entries = message.customMetadata
-    custom = {entry.key: entry.value for entry in entries}
-    if len(custom) != len(entries) or "" in custom:
-        raise FormatError(f"{_WHAT}: a key of the custom metadata is missing or stands twice")
-    return custom
+def _segments(encoded: Sequence[bytes], ensemble: int) -> tuple[Segment, ...]:
+    message = parse(pb.LedgerMetadataFormat(), _fields(_SEGMENT_TAG, encoded), _WHAT)
+    segments = tuple([Segment(part.firstEntryId, tuple(part.ensembleMember)) for part in message.segment])
+    _check_segments(segments, ensemble)
+    return segments
+
+
+def _custom(encoded: Sequence[bytes]) -> Mapping[str, bytes]:
+    return decode_custom_metadata(_fields(_CUSTOM_TAG, encoded))
+
+
+# Many ledgers have both alike; nobody changes them.
+_shared_segments = lru_cache(maxsize=8192)(_segments)
+_shared_custom = lru_cache(maxsize=8192)(_custom)
+
+
+def _fields(tag: bytes, encoded: Sequence[bytes]) -> bytes:
+    return b"".join([tag + encode_varint(len(value)) + value for value in encoded])
 
 
 def _from_lines(text: bytes) -> LedgerMetadata:
@@ -207,7 +185,9 @@ def _from_lines(text: bytes) -> LedgerMetadata:
     if any("CLOSED" in row for row in rows):
         raise FormatError(f"{_WHAT}: version 1 text that goes on behind its end")
     segments = tuple(Segment(_number(row[0]), tuple(row[1:])) for row in rows)
-    return _checked(LedgerMetadata(1, state, ensemble, quorum, quorum, segments, length, last_entry))
+    _check_numbers(ensemble, quorum, quorum, length, last_entry)
+    _check_segments(segments, ensemble)
+    return LedgerMetadata(1, state, ensemble, quorum, quorum, segments, length, last_entry)
 
 
 def _number(text: str) -> int:
@@ -217,28 +197,23 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _checked(metadata: LedgerMetadata) -> LedgerMetadata:
-    """Hold the value against the rules of LedgerMetadataImpl and LedgerMetadataBuilder."""
-    write = metadata.write_quorum
-    if not 0 <= metadata.ack_quorum <= write <= metadata.ensemble_size or write == 0:
-        raise FormatError(
-            f"{_WHAT}: impossible quorums: ensemble {metadata.ensemble_size}, write {write}, ack {metadata.ack_quorum}"
-        )
-    if metadata.length < 0:
-        raise FormatError(f"{_WHAT}: impossible length {metadata.length}")
-    if metadata.last_entry_id is not None and metadata.last_entry_id < -1:
-        raise FormatError(f"{_WHAT}: impossible last entry {metadata.last_entry_id}")
-    _check_segments(metadata)
-    return metadata
+def _check_numbers(ensemble: int, write: int, ack: int, length: int, last_entry: int | None) -> None:
+    """Raise FormatError for what the rules of LedgerMetadataImpl and LedgerMetadataBuilder do not allow."""
+    if not 0 <= ack <= write <= ensemble or write == 0:
+        raise FormatError(f"{_WHAT}: impossible quorums: ensemble {ensemble}, write {write}, ack {ack}")
+    if length < 0:
+        raise FormatError(f"{_WHAT}: impossible length {length}")
+    if last_entry is not None and last_entry < -1:
+        raise FormatError(f"{_WHAT}: impossible last entry {last_entry}")
 
 
-def _check_segments(metadata: LedgerMetadata) -> None:
-    if not metadata.segments:
+def _check_segments(segments: Sequence[Segment], ensemble: int) -> None:
+    if not segments:
         raise FormatError(f"{_WHAT}: no bookies at all")
     previous = -1
-    for segment in metadata.segments:
+    for segment in segments:
         if segment.first_entry_id <= previous:
             raise FormatError(f"{_WHAT}: a segment begins at entry {segment.first_entry_id}, behind {previous}")
-        if len(segment.ensemble) != metadata.ensemble_size:
-            raise FormatError(f"{_WHAT}: a segment of {len(segment.ensemble)} bookies, not {metadata.ensemble_size}")
+        if len(segment.ensemble) != ensemble:
+            raise FormatError(f"{_WHAT}: a segment of {len(segment.ensemble)} bookies, not {ensemble}")
         previous = segment.first_entry_id

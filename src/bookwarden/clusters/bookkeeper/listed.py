@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.wire.ledger_metadata import decode_custom_metadata, decode_ledger_metadata
-from bookwarden.wire.pb.usual_metadata_pb2 import UsualMetadata
 
 _REMEMBERED: Final = 65_536
 
@@ -49,8 +46,8 @@ def meaning_of(fields: bytes) -> Meaning | None:
     Returns None for fields that decode_ledger_metadata would refuse.
     """
     try:
-        return _meaning(decode_custom_metadata(UsualMetadata.FromString(fields).customMetadata))
-    except (FormatError, DecodeError):
+        return _meaning(decode_custom_metadata(fields))
+    except FormatError:
         return None
 
 

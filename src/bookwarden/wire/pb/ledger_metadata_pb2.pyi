@@ -66,3 +66,27 @@ class LedgerMetadataFormat(_message.Message):
     customMetadata: _containers.RepeatedCompositeFieldContainer[LedgerMetadataFormat.CustomMetadata]
     cToken: int
     def __init__(self, quorumSize: _Optional[int] = ..., ensembleSize: _Optional[int] = ..., length: _Optional[int] = ..., lastEntryId: _Optional[int] = ..., state: _Optional[_Union[LedgerMetadataFormat.State, str]] = ..., segment: _Optional[_Iterable[_Union[LedgerMetadataFormat.Segment, _Mapping]]] = ..., digestType: _Optional[_Union[LedgerMetadataFormat.DigestType, str]] = ..., password: _Optional[bytes] = ..., ackQuorumSize: _Optional[int] = ..., ctime: _Optional[int] = ..., customMetadata: _Optional[_Iterable[_Union[LedgerMetadataFormat.CustomMetadata, _Mapping]]] = ..., cToken: _Optional[int] = ...) -> None: ...
+
+class LedgerMetadataParts(_message.Message):
+    __slots__ = ("quorumSize", "ensembleSize", "length", "lastEntryId", "state", "segment", "digestType", "ackQuorumSize", "ctime", "customMetadata")
+    QUORUMSIZE_FIELD_NUMBER: _ClassVar[int]
+    ENSEMBLESIZE_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LASTENTRYID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    DIGESTTYPE_FIELD_NUMBER: _ClassVar[int]
+    ACKQUORUMSIZE_FIELD_NUMBER: _ClassVar[int]
+    CTIME_FIELD_NUMBER: _ClassVar[int]
+    CUSTOMMETADATA_FIELD_NUMBER: _ClassVar[int]
+    quorumSize: int
+    ensembleSize: int
+    length: int
+    lastEntryId: int
+    state: LedgerMetadataFormat.State
+    segment: _containers.RepeatedScalarFieldContainer[bytes]
+    digestType: LedgerMetadataFormat.DigestType
+    ackQuorumSize: int
+    ctime: int
+    customMetadata: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, quorumSize: _Optional[int] = ..., ensembleSize: _Optional[int] = ..., length: _Optional[int] = ..., lastEntryId: _Optional[int] = ..., state: _Optional[_Union[LedgerMetadataFormat.State, str]] = ..., segment: _Optional[_Iterable[bytes]] = ..., digestType: _Optional[_Union[LedgerMetadataFormat.DigestType, str]] = ..., ackQuorumSize: _Optional[int] = ..., ctime: _Optional[int] = ..., customMetadata: _Optional[_Iterable[bytes]] = ...) -> None: ...
