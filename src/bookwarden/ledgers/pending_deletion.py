@@ -60,8 +60,9 @@ class PendingDeletion:
     #: No field of the message but a property, which stays on it when it is sent on.
     waives: frozenset[Waiver] = frozenset()
 
+    # Fast path of dataclasses.replace, must equal it: tests/unit/wire/test_avro.py
     def stamped(self, now_ms: int) -> PendingDeletion:
-        """Return the same mark, made at this time; dataclasses.replace takes three times as long."""
+        """Return the same mark, made at this time."""
         return PendingDeletion(
             self.topic_name,
             self.component,

@@ -29,6 +29,7 @@ def validate_paths(paths: Sequence[str]) -> Sequence[str]:
     return paths
 
 
+# Fast path of validate_path, must equal it: tests/unit/metastore/test_store_paths.py
 def _are_plain(paths: Sequence[str]) -> bool:
     """Return whether all are short ASCII without anything to look at, by questions to one text of them all."""
     lines = "\n".join(paths)

@@ -69,6 +69,7 @@ class PendingDeletionCodec:
         except (ValueError, OverflowError, TypeError) as error:
             raise MalformedMarkError(f"ledger {deletion.ledger_id}: it cannot be encoded: {error}") from error
 
+    # Fast path of _write_avro, must equal it: tests/unit/wire/test_avro.py
     def _encode_surroundings(
         self,
         topic_name: str,

@@ -7,6 +7,8 @@ from typing import Any
 
 import pulsar
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
@@ -17,6 +19,7 @@ from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec
 
 BATCH = 500
+WHOLE: list[tuple[pulsar.Result, int] | BaseException] = [(pulsar.Result.Ok, BATCH - 1)]
 
 
 class LastMessage:
@@ -108,6 +111,35 @@ def test_an_interruption_within_a_batch_counts_whole_batches_and_leaves_nothing_
         sending.sender.send_all(marks(2 * BATCH + 7))
     assert (caught.value.confirmed, caught.value.total) == (BATCH, 2 * BATCH + 7)
     assert sending.closed == 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.integers(1, 700)), min_size=1, max_size=4),
+    st.integers(1, 3),
+)
+def test_whole_batches_arrive_as_marks_that_are_sent_one_by_one(runs: list[tuple[int, int]], partitions: int) -> None:
+    sent = [mark for length, count in runs for mark in marks(count, f"t/n/persistent/{'x' * length}")]
+    arrived = []
+    for at_once in (len(sent), BATCH - 1):
+        producers = {str(number): ScriptedProducer(WHOLE * 9) for number in range(partitions)}
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            sending = Sending(monkeypatch)
+            monkeypatch.setattr(ConfirmedProducers, "partitions", lambda *_, names=producers: list(names))
+            monkeypatch.setattr(ConfirmedProducers, "producer", lambda _, name, *__, all_of=producers: all_of[name])
+            for at in range(0, len(sent), at_once):
+                part = sent[at : at + at_once]
+                assert sending.sender.send_all(part) == [None] * len(part)
+        arrived.append({name: by_holder(producer.payloads) for name, producer in producers.items()})
+    assert arrived[0] == arrived[1]
+
+
+def by_holder(payloads: list[bytes]) -> dict[str, list[int]]:
+    """Return the ids of each holder in the order in which they were sent."""
+    found: dict[str, list[int]] = {}
+    for mark in map(PendingDeletionCodec().decode, payloads):
+        found.setdefault(mark.topic_name, []).append(mark.ledger_id)
+    return found
 
 
 def test_marks_too_long_for_a_whole_batch_are_confirmed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

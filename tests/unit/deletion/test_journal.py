@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
 import zlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from bookwarden.deletion.journal.entries import (
     JournalRecord,
     UndoRecord,
     UndoStep,
+    _render,
     decode_record,
 )
 from bookwarden.deletion.journal.reading import (
@@ -40,6 +42,17 @@ ENTRY = JournalEntry(7, "t/ns/persistent/a", "/ledgers/00/0000/L0007", 3, 1_000,
 def test_an_entry_reads_back_as_it_was_written(raw: bytes, holder: str) -> None:
     entry = replace(ENTRY, raw=raw, holder=holder)
     assert JournalEntry.decode(entry.encode()) == entry
+
+
+@given(
+    st.builds(
+        JournalEntry,
+        *(st.integers(), st.text(), st.text(), st.integers(), st.integers(), st.binary(), st.text(), st.integers()),
+    )
+)
+def test_an_entry_is_written_as_the_json_encoder_writes_it(entry: JournalEntry) -> None:
+    text = _render({**asdict(entry), "raw": base64.b64encode(entry.raw).decode()}).encode()
+    assert entry.encode() == b"%s\t%08x\n" % (text, zlib.crc32(text))
 
 
 @given(st.integers(min_value=0, max_value=len(ENTRY.encode()) - 1))

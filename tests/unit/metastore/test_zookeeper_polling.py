@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import resource
+import select
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bookwarden.metastore.zookeeper.polling import polling_handler, select_by_poll
 
@@ -53,6 +56,33 @@ def test_file_descriptors_may_be_above_those_of_select(pair: Pair) -> None:
     with socket.socket(fileno=_duplicate_above(pair[0], 1024)) as high:
         pair[1].sendall(b"x")
         assert select_by_poll([high], [], [], 5)[0] == [high]
+
+
+STATES = st.sampled_from(["quiet", "readable", "full", "closed by the other side"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(STATES, st.booleans()), max_size=4), st.sampled_from([0, 0.0, 0.001]))
+def test_the_same_sockets_are_ready_as_select_says(sockets: list[tuple[str, bool]], timeout: float) -> None:
+    pairs = [socket.socketpair() for _ in sockets]
+    try:
+        for (near, far), (state, _) in zip(pairs, sockets, strict=True):
+            near.setblocking(False)
+            if state == "readable":
+                far.sendall(b"x")
+            elif state == "full":
+                with suppress(BlockingIOError):
+                    while True:
+                        near.send(bytes(4096))
+            elif state != "quiet":
+                far.close()
+        readers = [near for (near, _), (_, reads) in zip(pairs, sockets, strict=True) if reads]
+        writers = [near for (near, _), (_, reads) in zip(pairs, sockets, strict=True) if not reads]
+        assert select_by_poll(readers, writers, [], timeout) == select.select(readers, writers, [], timeout)
+    finally:
+        for near, far in pairs:
+            near.close()
+            far.close()
 
 
 def test_a_client_waits_so() -> None:

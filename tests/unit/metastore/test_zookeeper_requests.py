@@ -21,6 +21,9 @@ from bookwarden.metastore.zookeeper.requests import (
     GetData,
     Multi,
     MultiRead,
+    _names,
+    _names_alike,
+    _read_result,
     delete_operation,
     failed_at,
 )
@@ -69,6 +72,25 @@ def test_an_ephemeral_node_is_told_by_its_owner(owner: int, ephemeral: bool) -> 
     assert GetData.deserialize(node, 0) == expected
 
 
+nodes = st.builds(
+    lambda value, owner: encoded_node(value, owner=owner),
+    st.binary(max_size=5),
+    st.sampled_from([0, -(2**63), -(2**56) + 1000, 0x100123456789ABC, -(2**57)]),
+)
+
+
+@given(st.lists(st.one_of(nodes, st.just(encoded_node(b"", length=-1)), st.sampled_from([NO_NODE, -102, 0]))))
+def test_many_nodes_are_read_as_each_is_by_itself(rows: list[bytes | int]) -> None:
+    expected = [row if isinstance(row, int) else GetData.deserialize(row, 0) for row in rows]
+    assert MultiRead([]).deserialize(b"xy" + answer(rows), 2) == expected
+
+
+@given(st.lists(st.one_of(st.text(max_size=3), st.sampled_from(["/a/b", "/c/d", "/ü"]))))
+def test_many_nodes_are_asked_for_as_each_is_by_itself(paths: list[str]) -> None:
+    single = b"".join(struct.pack("!iBi", 4, 0, -1) + GetData(path).serialize() for path in paths)
+    assert MultiRead(paths).serialize() == single + struct.pack("!iBi", -1, 1, -1)
+
+
 @pytest.mark.parametrize("cut", [1, 5, 9, 12, 40])
 def test_an_answer_that_is_cut_off_is_an_error(cut: int) -> None:
     with pytest.raises((ValueError, struct.error)):
@@ -89,6 +111,22 @@ def encoded_names(names: list[str]) -> bytes:
 )
 def test_children_are_named_in_the_order_of_the_answer(names: list[str]) -> None:
     assert GetChildren.deserialize(b"xy" + encoded_names(names), 2) == names
+
+
+@given(
+    st.lists(st.sampled_from(["L0001", "L0002", "", "\0\0\0\x05", "grüße"])),
+    st.integers(-1, 12),
+    st.sampled_from([b"", b"\0", b"\0\0\0\x05", b"\0\0\0\x05L000", b"\0\0\0\x01\xff"]),
+)
+def test_names_are_read_together_as_one_by_one_or_not_at_all(names: list[str], count: int, tail: bytes) -> None:
+    reply = encoded_names(names) + tail
+    try:
+        together = _names_alike(reply, 4, count)
+    except struct.error:
+        with pytest.raises(struct.error):
+            _names(reply, 4, count)
+    else:
+        assert together is None or together == _names(reply, 4, count)
 
 
 @pytest.mark.parametrize("names", [["L0001", "L0002"], ["L0001", "grüße"]])
@@ -213,6 +251,22 @@ def result(kind: int, error: int | None = None) -> bytes:
 )
 def test_a_multi_has_a_result_for_each_operation(reply: list[bytes], results: list[object]) -> None:
     assert Multi.deserialize(b"header" + b"".join(reply) + struct.pack("!iBi", -1, 1, -1), 6) == results
+
+
+RESULTS: list[tuple[bytes, object]] = [
+    (result(2), 0),
+    (result(13), 0),
+    (result(-1, -103), -103),
+    (result(1) + struct.pack("!i", 5) + b"/made", "/made"),
+    (result(5) + encoded_node(b"")[4:], (3,)),
+]
+
+
+@given(st.one_of(st.lists(st.sampled_from(RESULTS)), st.lists(st.sampled_from(RESULTS[:2]))))
+def test_results_that_are_all_alike_are_read_as_each_is_by_itself(parts: list[tuple[bytes, object]]) -> None:
+    reply = b"header" + b"".join(encoded for encoded, _ in parts) + struct.pack("!iBi", -1, 1, -1)
+    alone = [_read_result(struct.unpack_from("!i", encoded)[0], encoded, 9)[0] for encoded, _ in parts]
+    assert Multi.deserialize(reply, 6) == alone == [expected for _, expected in parts]
 
 
 @pytest.mark.parametrize("cut", [1, 9])

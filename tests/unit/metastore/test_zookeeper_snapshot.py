@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 
 import cramjam
@@ -33,15 +34,16 @@ from bookwarden.errors import (
     RefusedError,
     StoreUnavailableError,
 )
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.snapshot import file as zookeeper_snapshot
 from bookwarden.metastore.snapshot import index as zookeeper_snapshot_index
 from bookwarden.metastore.snapshot import store as zookeeper_snapshot_store
 from bookwarden.metastore.snapshot.file import SnapshotFile
 from bookwarden.metastore.snapshot.store import SnapshotStore
-from bookwarden.metastore.snapshot.walk import walk
+from bookwarden.metastore.snapshot.walk import read_node, read_values, walk
 from bookwarden.metastore.urls import open_store
+from bookwarden.metastore.zookeeper.jute import is_of_session
 from servers.snapshot_files import LEDGERS, VALUES, everything, expected, read, values_of, with_log, written
 
 
@@ -63,6 +65,31 @@ def test_nodes_are_given_in_the_order_asked_and_none_where_there_is_none(store: 
     found = [node and node.value for node in store.get_many(asked)]
     assert found == [b"seven", b"flat too", None, None, None, b"", b"seven", b"flat", None]
     assert store.get_many([]) == []
+
+
+encoded_nodes = st.lists(
+    st.builds(
+        lambda value, created_ms, version, owner: node(
+            "/x", value, created_ms=created_ms, version=version, owner=owner
+        ),
+        *(st.none() | st.binary(max_size=5), st.integers(0, 2**40), st.integers(-1, 2**31 - 1)),
+        st.sampled_from([0, -(2**63), -(2**56) + 1000, 0x100123456789ABC, -(2**57)]),
+    )
+)
+
+
+@given(encoded_nodes)
+def test_many_nodes_are_read_as_each_is_by_itself(encoded: list[bytes]) -> None:
+    # A value stands behind the path, and that behind its length.
+    ends = accumulate(map(len, encoded))
+    places = [end - len(one) + 6 for end, one in zip(ends, encoded, strict=True)]
+    data, found = b"".join(encoded), [read_node(one, 6) for one in encoded]
+    sessions = [one.owner if is_of_session(one.owner) else None for one in found]
+    expected = [
+        Versioned(*one[:4], ephemeral=session is not None, session=session)
+        for one, session in zip(found, sessions, strict=True)
+    ]
+    assert read_values(data, [None, *places]) == [None, *expected]
 
 
 @pytest.mark.parametrize("path", ["/none", "/ledgers/00/0000/L0001", "/managed-ledgers/t/n2/x", "/ledgers/99/0000"])

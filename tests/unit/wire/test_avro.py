@@ -306,6 +306,14 @@ def test_a_mark_is_encoded_as_the_whole_schema_has_it(deletion: PendingDeletion,
     assert CODEC.encode(deletion) == whole.getvalue()
 
 
+@given(DELETIONS, st.frozensets(st.sampled_from(Waiver)), st.integers(0, LAST_MS))
+def test_a_mark_is_stamped_as_any_field_is_replaced(
+    deletion: PendingDeletion, waives: frozenset[Waiver], now_ms: int
+) -> None:
+    waiving = replace(deletion, waives=waives)
+    assert waiving.stamped(now_ms) == replace(waiving, marked_at=now_ms)
+
+
 def test_an_id_that_no_long_holds_is_not_encoded() -> None:
     with pytest.raises(MalformedMarkError, match="ledger 9223372036854775808: it cannot be encoded"):
         CODEC.encode(replace(DELETION, offload_context=None, ledger_id=2**63))

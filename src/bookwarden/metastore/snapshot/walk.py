@@ -51,6 +51,7 @@ def read_node(data: Bytes, place: int) -> SnapshotNode:
     return SnapshotNode(data[start:stat], version, created, modified, owner)
 
 
+# Fast path of read_node, must equal it: tests/unit/metastore/test_zookeeper_snapshot.py
 def read_values(data: Bytes, places: Iterable[int | None]) -> list[Versioned | None]:
     """Read the nodes of an indexed snapshot whose values are at these offsets; None for None."""
     length_at, life_at = _LENGTH.unpack_from, _LIFE.unpack_from

@@ -22,6 +22,7 @@ def polling_handler() -> Any:
     return handler
 
 
+# Fast path of select.select, must equal it: tests/unit/metastore/test_zookeeper_polling.py
 def select_by_poll(
     readers: Sequence[socket], writers: Sequence[socket], _: Sequence[socket], timeout: float | None = None
 ) -> tuple[list[socket], list[socket], list[socket]]:

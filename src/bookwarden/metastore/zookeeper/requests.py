@@ -77,6 +77,7 @@ class MultiRead:
     def deserialize(self, reply: bytes, offset: int) -> list[Versioned | int]:
         self.reply_bytes = len(reply) - offset
         rows: list[Versioned | int] = []
+        # Fast path of GetData.deserialize, must equal it: tests/unit/metastore/test_zookeeper_requests.py
         # Two calls a row, since millions are read: a row's header and what follows it first, be it length or error.
         while len(reply) - offset > _HEADER.size:
             kind, _, _, number = _ROW_BEGIN.unpack_from(reply, offset)
@@ -118,6 +119,7 @@ class GetData:
         return Versioned(reply[begin:end], version, created, modified, children, ephemeral, None, session)
 
 
+# Fast path of _names, must equal it: tests/unit/metastore/test_zookeeper_requests.py
 def _names_alike(reply: bytes, begin: int, count: int) -> list[str] | None:
     """Read names that are all of one size and of ASCII, as those of ledgers are, in half the time; None else."""
     if count < 1:
@@ -129,6 +131,17 @@ def _names_alike(reply: bytes, begin: int, count: int) -> list[str] | None:
         return None
     text = reply[begin:end].decode("ascii")
     return [text[at : at + step - _INT.size] for at in range(_INT.size, len(text) + 1, step)]
+
+
+def _names(reply: bytes, begin: int, count: int) -> list[str]:
+    names = []
+    for _ in range(count):
+        end = begin + _INT.size + _INT.unpack_from(reply, begin)[0]
+        names.append(reply[begin + _INT.size : end].decode("utf-8"))
+        begin = end
+    if begin > len(reply):
+        raise ValueError("the answer with a node's children is cut off")
+    return names
 
 
 class GetChildren:
@@ -145,17 +158,9 @@ class GetChildren:
     @staticmethod
     def deserialize(reply: bytes, offset: int) -> list[str]:
         (count,) = _INT.unpack_from(reply, offset)
-        names, begin = [], offset + _INT.size
+        begin = offset + _INT.size
         alike = _names_alike(reply, begin, count)
-        if alike is not None:
-            return alike
-        for _ in range(count):
-            end = begin + _INT.size + _INT.unpack_from(reply, begin)[0]
-            names.append(reply[begin + _INT.size : end].decode("utf-8"))
-            begin = end
-        if begin > len(reply):
-            raise ValueError("the answer with a node's children is cut off")
-        return names
+        return _names(reply, begin, count) if alike is None else alike
 
 
 class Multi:
@@ -194,6 +199,7 @@ class Multi:
     @staticmethod
     def deserialize(reply: bytes, offset: int) -> list[Any]:
         results: list[Any] = []
+        # Fast path of _read_result, must equal it: tests/unit/metastore/test_zookeeper_requests.py
         if (len(reply) - offset) % _HEADER.size == 0 and reply.endswith(_END):
             kinds = [kind for kind, _, _ in _HEADER.iter_unpack(reply[offset : -_HEADER.size])]
             if _WITHOUT_RESULT.issuperset(kinds):
@@ -240,6 +246,7 @@ def failed_at(results: list[Any]) -> int | None:
     return 0 if ROLLED_BACK in codes else None
 
 
+# Fast path of GetData.serialize, must equal it: tests/unit/metastore/test_zookeeper_requests.py
 def _reads(paths: Iterable[str]) -> Iterator[bytes]:
     """Encode a read of each path; those of the same length, as a directory's ledgers have it, with one call."""
     for length, encoded in groupby([path.encode("utf-8") for path in paths], len):

@@ -60,6 +60,7 @@ def ledger_table(found: PieceOfLedgers) -> pa.Table:
     return table_of(LedgerNodes(found.ids, found.paths, versions, created, Buffer.of(values)))
 
 
+# Fast path of listed_ledger, must equal it: tests/unit/clusters/test_listed_ledger.py
 def table_of(nodes: LedgerNodes) -> pa.Table:
     """Make it of one ledger or more."""
     buffer = nodes.buffer

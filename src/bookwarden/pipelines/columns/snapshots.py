@@ -40,6 +40,7 @@ def read_ledgers(store: MetadataStore, listing: LedgerListing, piece: ListingPie
     return ListedTable(ledger_table(found), found.names, found.digest, found.unparsable)
 
 
+# Fast path of LedgerListing.read, must equal it: tests/unit/pipelines/test_scan_snapshots.py
 def ledgers_of_snapshot(store: SnapshotStore, ledgers_root: str, piece: ListingPiece) -> ListedTable | None:
     """Read the ledgers of a piece of the listing; None where not all of its directories can be read here."""
     root = ledgers_root.rstrip("/")

@@ -29,6 +29,7 @@ _LEDGER_KINDS: Final = {
 _MAX_BYTES: Final = 8192
 
 
+# Fast path of ManagedLedgerNode.read, must equal it: tests/unit/clusters/test_reference_rows.py
 class TopicRows:
     """Collects the rows of a root's topics; a call says of each topic whether its rows were taken."""
 

@@ -106,6 +106,7 @@ class PendingDeletionSender:
         except KeyboardInterrupt as interrupt:
             raise MarkingInterrupted(confirmations.confirmed(), len(marks)) from interrupt
 
+    # Fast path of PendingDeletionSender._send_each, must equal it: tests/unit/clusters/test_mark_sender.py
     def _send_whole_batches(
         self, messages: Iterator[_Message], partitions: Sequence[str], confirmations: _Confirmations
     ) -> Iterator[_Message]:
