@@ -77,7 +77,7 @@ class ClientCredentials:
 
 
 def client_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Return issuer_url, client_id and client_secret, and of audience and scope what is set; raise ConfigError."""
+    """Return issuer_url, client_id and client_secret, and audience and scope if set; raise ConfigError."""
     key = read_private_key(options.get("private_key", ""))
     issuer = (options.get("issuer_url") or key.get("issuer_url") or "").rstrip("/")
     if not issuer:

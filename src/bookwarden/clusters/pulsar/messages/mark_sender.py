@@ -1,4 +1,4 @@
-"""Sending pending deletions by the thousand, and learning of each whether the broker has it."""
+"""Sending pending deletions by the thousand, each confirmed by the broker or reported."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from bookwarden.errors import MarkingInterrupted
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import waiving
 
-# A batch of which one answer tells: so many messages, and at most so many characters of payloads and keys.
+# A batch with a single answer: this many messages, and at most so many characters of payloads and keys.
 _WHOLE_BATCH: Final = 500
 _WHOLE_BATCH_CHARACTERS: Final = 256 * 1024
-# The client's own limit of a batch, out of our reach even at four bytes a character: it must not cut what we fill.
+# The client's own limit of a batch, too large to reach even at four bytes a character: it must not split our batches.
 _CLIENTS_BATCH_BYTES: Final = 2 * 1024 * 1024
 
 _NO_ANSWER: Final = "the broker did not confirm in time"
@@ -46,12 +46,12 @@ class MarkEncoder(Protocol):
 class PendingDeletionSender:
     """Sends pending deletions to the deletion topic, many at once; connects at the first send. Thread-safe.
 
-    Messages of one holder share a key, a partition (by the key's CRC-32; the client's own choice cannot be foretold)
+    Messages of one holder share a key, a partition (by the key's CRC-32; the client's own choice is unpredictable)
     and their order. At most ``max_pending`` wait per partition: beyond that a send waits for room.
 
-    Six sevenths of what a send costs are its callback into Python. So marks that fill whole batches are sent as such,
-    with a callback for the last message alone: the broker takes a batch as one entry, and the message's place in it
-    proves that the others were there. What is left goes after them, with a callback for each mark.
+    Six sevenths of a send's cost are its callback into Python. So marks that fill whole batches are sent as such, with
+    a callback for the last message alone: the broker takes a batch as one entry, and the message's place in it proves
+    that the others were there. The rest is sent after them, with a callback for each mark.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PendingDeletionSender:
         self._producers = ConfirmedProducers(
             connection, batching_max_messages=1000, batching_max_publish_delay_ms=10, **options
         )
-        # A batch leaves with its last message; the delay after which the client would cut it is out of reach.
+        # A batch leaves with its last message; the client's delay, which would split a batch, is never reached.
         self._batch_producers = ConfirmedProducers(
             connection,
             batching_max_messages=_WHOLE_BATCH,
@@ -110,7 +110,7 @@ class PendingDeletionSender:
     def _send_whole_batches(
         self, messages: Iterator[_Message], partitions: Sequence[str], confirmations: _Confirmations
     ) -> Iterator[_Message]:
-        """Send what fills whole batches, wait for the answers, and give the messages that are left."""
+        """Send the marks that fill whole batches, wait for the answers, and return the remaining messages."""
         batches = [_Batch() for _ in partitions]
         left: list[_Message] = []
         try:
@@ -134,7 +134,7 @@ class PendingDeletionSender:
             self._batch_producers.close()
             raise
         if not all_confirmed:
-            # What lies in the client still must not begin the next batch.
+            # Messages that are still in the client must not begin the next batch.
             self._batch_producers.close()
         return chain(left, *(batch.messages for batch in batches))
 
@@ -180,7 +180,7 @@ class PendingDeletionSender:
 def _interruptible() -> Iterator[None]:
     """Turn Ctrl-C into a KeyboardInterrupt.
 
-    The native `send_async` looks for signals and returns although it found one, which Python reports as a SystemError.
+    The native `send_async` checks for signals but returns normally after one, which Python reports as a SystemError.
     """
     try:
         yield
@@ -198,7 +198,7 @@ class _Message(NamedTuple):
     properties: dict[str, str] | None = None
 
     def send(self, producer: pulsar.Producer, confirm: _Confirm | None) -> None:
-        """Hand it to the client, which tells of the broker's answer."""
+        """Hand it to the client, which calls back with the broker's answer."""
         producer.send_async(self.payload, confirm, properties=self.properties, partition_key=self.key)
 
 
@@ -243,7 +243,7 @@ class _Confirmations:
         self._answered(reason)
 
     def confirm_batch(self, batch: _Batch, result: pulsar.Result, last: pulsar.MessageId) -> None:
-        """Take the answer to the last message of a batch; its place there tells that it was sent as one."""
+        """Take the answer to the last message of a batch; its place in the batch shows that it was sent as one."""
         reason = reason_of(result)
         if reason is None and last.batch_index() != len(batch.messages) - 1:
             reason = "the client sent its batch in parts, of which only the last one is known to be confirmed"
@@ -259,7 +259,7 @@ class _Confirmations:
                 self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the answers that are expected; whether all came and said yes."""
+        """Wait for the expected answers; return whether all came and confirmed."""
         with self._changed:
             self._changed.wait_for(lambda: self._expected == 0, timeout_s)
             return self._expected == 0 and not self._refused

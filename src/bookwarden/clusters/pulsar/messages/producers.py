@@ -19,7 +19,7 @@ from bookwarden.errors import PulsarUnavailableError
 logger = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S = 30.0
-# The client gives up a send after its timeout and calls back; this much more is for the call itself.
+# The client gives up a send after its timeout and calls back; this is for the call itself.
 GRACE_S = 10.0
 
 
@@ -56,7 +56,7 @@ class ConfirmedProducers:
             return opened
 
     def partitions(self, topic: str) -> list[str]:
-        """Return the topic's partitions in their order, or the topic itself; raise PulsarError if nobody says."""
+        """Return the topic's partitions in their order, or the topic itself; raise PulsarError without an answer."""
         with self._lock:
             try:
                 found: list[str] = self._connected().get_topic_partitions(topic)
@@ -109,12 +109,12 @@ class ConfirmedProducers:
         try:
             client.close()
         except pulsar.PulsarException as error:
-            # Everything that counts was confirmed before; the broker ends a connection that is gone by itself.
+            # Everything that counts was confirmed before; the broker itself ends a connection that is gone.
             logger.debug("closing the client: %s", error)
 
 
 class _Outstanding:
-    """Sends of an open number, until they are settled together."""
+    """Any number of sends, until they are settled together."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -20,7 +20,7 @@ _QUIET_MS = 3000
 
 
 class DeadLetterTopic:
-    """The DLQ of a deletion topic; one holder at a time, since another would take part of the messages."""
+    """The DLQ of a deletion topic; for one holder at a time, since a second would take part of the messages."""
 
     def __init__(
         self, connection: PulsarConnection, admin: PulsarAdmin, dlq_topic: str, topic: str, subscription: str
@@ -50,7 +50,7 @@ class DeadLetterTopic:
 
 
 class DeadLetterConsumer:
-    """Consumers of the DLQ's partitions while they are held; what is not acknowledged stays."""
+    """Consumers of the DLQ's partitions while they are held; messages that are not acknowledged stay."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DeadLetterConsumer:
                 received = received_message(partition, message)
                 self._ids[received.message_id] = found
                 yield received
-                # Of a batch more may follow; then the next receive ends the loop.
+                # More of a batch may follow; then the next receive ends the loop.
                 if position == end and found.batch_index() < 0:
                     break
 
@@ -109,7 +109,7 @@ class DeadLetterConsumer:
         self._producers.flush()
 
     def acknowledge(self, received: ReceivedMark) -> None:
-        """Take the message off the DLQ."""
+        """Remove the message from the DLQ."""
         try:
             self._consumers[received.topic].acknowledge(self._ids[received.message_id])
         except pulsar.PulsarException as error:
@@ -152,7 +152,7 @@ class DeadLetterConsumer:
 
 
 def received_message(partition: str, message: pulsar.Message) -> ReceivedMark:
-    """Take over what a message carries; its payload is not decoded."""
+    """Convert a message, without decoding its payload."""
     found = message.message_id()
     batch = f":{found.batch_index()}" if found.batch_index() >= 0 else ""
     # The public accessor decodes the bytes as UTF-8, which fails from version 128 on.

@@ -33,14 +33,14 @@ from bookwarden.ledgers.received import (
 
 logger = logging.getLogger(__name__)
 
-# The broker takes 5 MiB a message unless told otherwise, and a payload may be that long alone. So it goes in chunks
-# where it must; what is beside it is in each chunk, and is kept short: in characters, each text and all that is theirs.
+# The broker accepts 5 MiB a message by default, and a payload may be that long alone. So it goes in chunks if it must;
+# properties are in each chunk, and are kept short: the limits, in characters, of a text and of all foreign properties.
 _LONGEST = 4096
 _MOST_OF_THEIRS = 65536
 
 
 class RetrySender:
-    """The outbox of the sweep: payload, key, event time and properties stay as they came. Opens at the first send.
+    """The outbox of the sweep: payload, key, event time and properties stay unchanged. Opens at the first send.
 
     A payload keeps its writer's schema: the message is sent by a producer of that schema, so the retry topic's and
     the DLQ's own registries know it and each copy carries a version that its topic can resolve.
@@ -61,13 +61,13 @@ class RetrySender:
         self._dlq_topic = dlq_topic
         self._subscription = subscription
         self._registry = registry or SchemaRegistry(PulsarAdmin(connection))
-        # As in Java: a delayed message is an entry of its own in any case. Chunks are for letters: no mark is so large.
+        # As in Java: a delayed message is always an entry of its own. Chunks are for dead letters: no mark is so large.
         self._producers = ConfirmedProducers(connection, batching_enabled=False, chunking_enabled=True)
 
     def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        """Send to the retry topic, with one more attempt on its count, not to be delivered before the delay.
+        """Send to the retry topic, with one more attempt counted, not to be delivered before the delay.
 
-        What was verified before is not any more: a delay begins anew.
+        It must be verified from the start: a delay starts over.
         """
         properties = self._origin(received)
         properties.pop(VERIFIED_AT, None)
@@ -75,13 +75,13 @@ class RetrySender:
         self._send_later(received, properties, delay_s, reason)
 
     def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
-        """Send to the retry topic, its count as it is, with the time at which it was first verified."""
+        """Send to the retry topic, with its count unchanged and the time at which it was first verified."""
         properties = self._origin(received)
         properties[VERIFIED_AT] = str(verified_ms)
         self._send_later(received, properties, delay_s, reason)
 
     def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        """Send to the retry topic, its count as it is; what was verified before is not any more."""
+        """Send to the retry topic, with its count unchanged; it must be verified from the start."""
         properties = self._origin(received)
         properties.pop(VERIFIED_AT, None)
         self._send_later(received, properties, delay_s, reason)
@@ -103,7 +103,7 @@ class RetrySender:
         self._producers.close()
 
     def _origin(self, received: ReceivedMark) -> dict[str, str]:
-        """The first hop's values stay, as Java's putIfAbsent does."""
+        """Return the properties with those of the origin; the first hop's values stay, as by Java's putIfAbsent."""
         properties = _carried(received)
         properties.setdefault(REAL_TOPIC, str(TopicName.parse(received.topic).base))
         properties.setdefault(REAL_SUBSCRIPTION, self._subscription)
@@ -141,7 +141,7 @@ class RetrySender:
 
 
 def _carried(received: ReceivedMark) -> dict[str, str]:
-    """Return the properties that go on with a message: ours, and those of its first sender unless they are too many."""
+    """Return the properties to send on: bookwarden's, and those of the first sender unless they are too many."""
     ours, theirs = dict[str, str](), dict[str, str]()
     for name, value in received.properties.items():
         if name not in OF_PHASE_TWO:

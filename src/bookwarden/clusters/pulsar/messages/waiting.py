@@ -1,4 +1,4 @@
-"""Messages behind a subscription's position, read without a consumer: nothing is taken, nothing acknowledged."""
+"""Messages behind a subscription's position, read without a consumer: none is taken or acknowledged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUIET_MS = 3000
 
 
 class WaitingMessages:
-    """Reads topics from a subscription's position up to what was there when reading began."""
+    """Reads topics from a subscription's position to their end at the time when reading began."""
 
     def __init__(self, connection: PulsarConnection, admin: PulsarAdmin, subscription: str) -> None:
         self._connection = connection
@@ -26,7 +26,7 @@ class WaitingMessages:
         self._subscription = subscription
 
     def read(self, topics: Sequence[str]) -> Iterator[ReceivedMark]:
-        """Yield the messages, partition by partition; those that wait for their delay are among them.
+        """Yield the messages, partition by partition, including those that wait for their delay.
 
         Raises NotFoundError if a topic or its subscription does not exist.
         """
@@ -67,7 +67,7 @@ def _between(client: pulsar.Client, partition: str, start: Position, end: Positi
             if position > end:
                 return
             yield received_message(partition, message)
-            # Of a batch more may follow; then the next read ends the loop.
+            # More of a batch may follow; then the next read ends the loop.
             if position == end and found.batch_index() < 0:
                 return
     finally:

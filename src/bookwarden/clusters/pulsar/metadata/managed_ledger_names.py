@@ -1,4 +1,4 @@
-"""The managed ledgers of a metadata root, found by walking its nodes: a name computed from a topic's may be another's.
+"""The managed ledgers of a metadata root, found by walking its nodes: a computed name may be another topic's.
 
 Below ``/managed-ledgers`` a managed ledger has four parts, ``tenant/namespace/persistent/topic``, or five in names of
 the first version, ``tenant/cluster/namespace/persistent/topic`` (TopicName of Pulsar 4.0).
@@ -14,7 +14,7 @@ from bookwarden.metastore.interface import MetadataStore
 
 _DOMAIN = "persistent"
 
-# Told of a node whose children may not be listed: its name below the top of the walk, and the error.
+# Called with a node whose children may not be listed: its name below the top of the walk, and the error.
 Refused = Callable[[str, StoreAccessError], None]
 
 
@@ -31,8 +31,8 @@ def walk_managed_ledgers(store: MetadataStore) -> Iterator[list[str]]:
 def walk_topic_folders(store: MetadataStore, refused: Refused | None = None) -> Iterator[tuple[str, list[str]]]:
     """Yield each node below which topics are, such as ``tenant/namespace/persistent``, and its children.
 
-    Raises as walking managed ledgers does; with ``refused`` a tenant or namespace that the store does not let us list
-    is told and left out.
+    Raises as walking managed ledgers does; with ``refused``, which is called with it, a tenant or namespace that the
+    store refuses to list is omitted.
     """
     try:
         tenants = store.list_children(MANAGED_LEDGERS_ROOT)
@@ -61,7 +61,7 @@ def _children(store: MetadataStore, name: str, refused: Refused | None) -> list[
 
 
 def children_unless_refused(store: MetadataStore, top: str, name: str, refused: Refused | None) -> list[str]:
-    """List the children of a node below ``top``; none where the store refuses, which is told, or raised."""
+    """List the children of a node below ``top``; if the store refuses, call ``refused`` and return none, or raise."""
     try:
         return store.children_of(f"{top}/{name}")
     except StoreAccessError as error:

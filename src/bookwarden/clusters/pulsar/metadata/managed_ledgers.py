@@ -18,7 +18,7 @@ from bookwarden.wire.schema_locator import decode_schema_locator
 
 
 class ManagedLedgers:
-    """The nodes of topics below one metadata root. Reads raise FormatError that names the node."""
+    """The nodes of topics below one metadata root. Reads raise FormatError, which names the node."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -69,12 +69,12 @@ class ManagedLedgers:
         return VersionedSchema(path, node.version, node.created_ms, schema_id, locator)
 
     def remove_ledgers(self, managed_ledger: VersionedManagedLedger, ids: Collection[int]) -> None:
-        """Take ledgers out of the managed ledger's list, in one update of the value that was read.
+        """Remove ledgers from the managed ledger's list, in one update of the value that was read.
 
         Raises LostRaceError if it changed since, OutcomeUnknownError if the connection broke under the update.
         """
         value = remove_ledgers(managed_ledger.raw, ids)
-        # The versions of a topic that was deleted and made anew begin anew too.
+        # The versions of a topic that was deleted and created again start over too.
         now = self._store.get(managed_ledger.path)
         if now is None or now.created_ms != managed_ledger.created_ms:
             raise LostRaceError(f"{managed_ledger.path} is no longer the node that was read: read it again")
@@ -83,8 +83,8 @@ class ManagedLedgers:
     def delete(self, nodes: Sequence[VersionedManagedLedger | VersionedCursor | VersionedSchema]) -> None:
         """Delete nodes as they were read; a managed ledger goes only after its cursors, in a call of its own.
 
-        One that is gone already is no error. Raises LostRaceError if one changed since or has children,
-        OutcomeUnknownError if one may or may not be there; the others are deleted all the same.
+        A node that is gone already is no error. Raises LostRaceError if one changed since or has children,
+        OutcomeUnknownError if one may or may not be there; the others are deleted anyway.
         """
         results = self._store.delete_many(
             [(node.path, node.version) for node in nodes], created_ms=[node.created_ms for node in nodes]

@@ -1,7 +1,7 @@
 """Tenants and namespaces that exist: the policies that Pulsar keeps of each.
 
-Source: TenantResources and NamespaceResources of Pulsar 4.0. They lie in the configuration store, which is mostly the
-metadata store itself; a root without any policies does not tell who exists.
+Source: TenantResources and NamespaceResources of Pulsar 4.0. They are in the configuration store, mostly the
+metadata store itself; a root without any policies does not show which exist.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def known_namespaces(store: MetadataStore) -> frozenset[str] | None:
     tenants = known_tenants(store)
     if tenants is None:
         return None
-    # In the first version the second part is a cluster, whose node has no value of its own.
+    # In names of the first version the second part is a cluster, whose node has no value of its own.
     seconds = [
         f"{tenant}/{name}" for tenant in sorted(tenants) for name in store.children_of(f"{_POLICIES_ROOT}/{tenant}")
     ]
     values = store.get_many([f"{_POLICIES_ROOT}/{second}" for second in seconds])
     known = {second for second, node in zip(seconds, values, strict=True) if node is not None and node.value}
     for second, node in zip(seconds, values, strict=True):
-        # Most stores tell with the value that nothing is below, and a question for each namespace is saved.
+        # Most stores tell with the value that nothing is below, which saves a request for each namespace.
         if node is not None and node.children != 0:
             known.update(f"{second}/{name}" for name in store.children_of(f"{_POLICIES_ROOT}/{second}"))
     return frozenset(known)

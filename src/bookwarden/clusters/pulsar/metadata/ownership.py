@@ -29,19 +29,19 @@ class BundleOwnership:
     def owner(self, topic: str) -> str | None:
         """Return the broker that has the topic, or could have it, loaded; None if certainly none does.
 
-        While a broker lives whose load manager keeps ownership in a topic (PIP-192), or that says nothing we
-        understand, each topic counts as owned by it.
+        While a broker lives whose load manager keeps ownership in a topic (PIP-192), or whose node is not understood,
+        each topic counts as owned by it.
         """
         self._store.sync()
         name = TopicName.parse(topic)
         return self._bundle_owner(name) or self._broker_that_hides_its_bundles()
 
     def loaded_since(self, topic: str) -> int | None:
-        """Return since when at the earliest a broker has the topic loaded; None if certainly none has.
+        """Return the earliest time since which a broker can have the topic loaded; None if certainly none has.
 
         That is when the owner started (ms since 1970), by its own clock or, where that was ahead, when the store made
-        its node; 0 where it is not known. The age of an ownership says nothing: a bundle that is split, and a lost
-        session, make it anew while the topic stays loaded.
+        its node; 0 where it is not known. The age of an ownership proves nothing: splitting a bundle, or a lost
+        session, creates it again while the topic stays loaded.
         """
         self._store.sync()
         bundles = self._covering_bundles(TopicName.parse(topic))
@@ -85,7 +85,7 @@ def bundle_hash(topic: str) -> int:
 def _covers(bundle: str, topic: str) -> bool:
     match = _BUNDLE.fullmatch(bundle)
     if match is None:
-        # Not a bundle as we know it: it may cover anything.
+        # Not a known form of bundle: it may cover anything.
         return True
     lower, upper = int(match[1], 16), int(match[2], 16)
     hashed = bundle_hash(topic)
@@ -101,9 +101,9 @@ def _url(value: bytes) -> str | None:
 
 
 def _started(node: Versioned) -> tuple[str | None, int]:
-    """Read a broker's service URL and when it started (LocalBrokerData, BrokerLookupData); 0 if it does not say.
+    """Return a broker's service URL and its start (LocalBrokerData, BrokerLookupData); 0 if it is not recorded.
 
-    A node is made when its broker starts, or later: a start after it was told by a clock that was ahead.
+    A node is made when its broker starts, or later: a start after that is by a clock that was ahead.
     """
     try:
         broker = json.loads(node.value)

@@ -13,7 +13,7 @@ from bookwarden.metastore.interface import MetadataStore
 
 
 class Participant(NamedTuple):
-    """A process that has registered: its node's name, its session, whose it says it is, and since when (ms)."""
+    """A registered process: its node's name, its session, its own description, and since when (ms)."""
 
     name: str
     session: int | None
@@ -22,7 +22,7 @@ class Participant(NamedTuple):
 
 
 def read_participants(source: MetadataStore) -> list[Participant]:
-    """Read who is registered now, in the order of registration; none where there is no place for them."""
+    """Read the processes registered now, in the order of registration; none without a node for them."""
     names = sorted(source.list_many([PARTICIPANTS_PATH])[0])
     nodes = source.get_many([f"{PARTICIPANTS_PATH}/{name}" for name in names])
     return [

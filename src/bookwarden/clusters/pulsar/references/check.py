@@ -27,10 +27,10 @@ _LOGS = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 def still_named(
     references: Sequence[ListedReference], store: MetadataStore, entries: ReadsLastEntries | None = None
 ) -> list[ListedReference]:
-    """Return those whose places name their ledgers now, and not as ones that BookKeeper has no more.
+    """Return the references whose places still name their ledgers, and not as ones that BookKeeper no longer has.
 
-    Each node is read once, however many ledgers it names. A place that cannot be parsed still names them. ``store`` is
-    the one of the references' root, ``entries`` as for ReferencePieces. Raises StoreError where it does not answer.
+    Each node is read once, for any number of ledgers. A place that cannot be parsed still names them. ``store`` is the
+    one of the references' root, ``entries`` as for ReferencePieces. Raises StoreError where it does not answer.
     """
     store.sync()
     nodes = {reference.path: (_node_of(reference), reference.root) for reference in references}

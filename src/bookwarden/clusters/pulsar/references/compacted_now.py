@@ -10,12 +10,12 @@ from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.references import Doubt, NodeReferences, Place
 from bookwarden.wire.cursor import decode_position_info
 
-# Bookies that are away cost a time limit each time: after so many in a row none is asked any more.
+# Each silent bookie costs its timeout: after so many in a row no further one is asked.
 _MOST_FAILURES = 3
 
 
 class CompactedNow:
-    """Completes what nodes of cursors say; for one piece of a scan, since it gives up on bookies that are away."""
+    """Completes references from cursors' nodes; for one piece of a scan, since it gives up on silent bookies."""
 
     def __init__(self, entries: ReadsLastEntries | None) -> None:
         self._entries = entries

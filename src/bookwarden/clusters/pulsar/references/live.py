@@ -33,7 +33,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import validate_path
 
 logger = logging.getLogger(__name__)
-# What each root says of one node; None where it has no such node.
+# The references of one node in each root; None where it has no such node.
 _OfRoots = Sequence[NodeReferences | None]
 
 
@@ -45,13 +45,13 @@ class _Needed(NamedTuple):
 
 
 class MetadataReferences:
-    """Reads what holders name; a ledger counts as referenced if any of the metadata roots says so.
+    """Reads the references of holders; a ledger counts as referenced if any of the metadata roots names it.
 
     ``brokers`` are those of the first root: without them no ledger of a compacted view counts as unreferenced while
     its topic exists. ``entries`` reads the ledgers of open cursors; without it the brokers' word is taken.
-    ``shadow_refresh``: look for shadow topics again after so many seconds; 0 looks at none.
-    ``seen_from_ledgers`` is, for each root, what the store of BookKeeper's metadata puts before the root's paths, and
-    None for a root in which it has no transactions; without it no reading comes with conditions for the delete.
+    ``shadow_refresh`` is the seconds after which shadow topics are searched again; 0 searches none.
+    ``seen_from_ledgers`` is, for each root, its paths' prefix in the store of BookKeeper's metadata, None for a root
+    that this store's transactions do not reach; without it no reading has conditions for the delete.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class MetadataReferences:
     def read(
         self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
     ) -> Mapping[Holder, References]:
-        """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
+        """Read each holder's references, never older than this call; a doubt about one is UnknownReferences.
 
-        A managed ledger that listed one of these ``ledgers`` at the last look for shadows is read like a shadow, also
-        where the holder is no managed ledger: what a ledger's metadata says of its holder may be of another ledger.
+        A managed ledger that listed one of these ``ledgers`` at the last search for shadows is read like a shadow, also
+        for a holder that is no managed ledger, since a ledger may have another one's metadata.
 
-        Raises StoreError when a metadata root does not answer, or is no Pulsar's: then nothing is known of anybody.
+        Raises StoreError when a metadata root does not answer, or is no Pulsar's: then no references are known at all.
         """
         references: dict[Holder, References] = {}
         nodes: dict[Holder, _Needed] = {}
@@ -113,7 +113,7 @@ class MetadataReferences:
         return references
 
     def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
-        """Log the doubts about which topics are shadows, once as long as they are the same."""
+        """Log the doubts about shadow topics, once as long as they do not change."""
         if doubts and doubts != self._doubts_told:
             logger.warning(
                 "%d managed ledgers cannot be read and may be shadow topics: marks of all data ledgers wait for them; "
@@ -125,10 +125,10 @@ class MetadataReferences:
         return doubts
 
     def _read(self, nodes: Sequence[ReferenceNode]) -> tuple[ReferenceIndex, dict[str, list[Condition]]]:
-        """Read these nodes in all roots; with the conditions, by path, that they are as they were read."""
+        """Read these nodes in all roots, and make the conditions, by path, that they have not changed."""
         index = ReferenceIndex(keep_nodes=True)
         conditions: defaultdict[str, list[Condition]] = defaultdict(list)
-        # All stores answer before anything is decoded: a batch without one of them is of no use.
+        # All stores must answer before anything is decoded: a batch without one of them is useless.
         values = [_values(store, nodes) for store in self._stores]
         for root, found, seen_from in zip(self._roots, values, self._seen_from_ledgers, strict=True):
             for node, value in zip(nodes, found, strict=True):
@@ -178,7 +178,7 @@ class MetadataReferences:
 
 def _values(store: MetadataStore, nodes: Sequence[ReferenceNode]) -> list[NodeValue]:
     store.sync()
-    # Where there are no managed ledgers at all the URL is wrong, and every ledger would look unreferenced.
+    # Without any managed ledgers the URL is wrong, and every ledger would seem unreferenced.
     *values, top = read_each(store, [*(node.path for node in nodes), MANAGED_LEDGERS_ROOT])
     if isinstance(top, StoreAccessError):
         raise top
@@ -195,7 +195,7 @@ def _any_topic(holders: Sequence[Holder]) -> bool:
 
 
 def _of_two_kinds(nodes: Mapping[Holder, _Needed], distinct: Sequence[ReferenceNode]) -> list[tuple[Holder, str]]:
-    """Find the holders one of whose nodes another holder takes for something else, as a topic "persistent" allows."""
+    """Find the holders with a node that is of another kind for another holder, as a topic "persistent" allows."""
     counts = Counter(node.path for node in distinct)
     if len(counts) == len(distinct):
         return []
@@ -216,7 +216,7 @@ def _nodes_of(holder: Holder) -> tuple[ReferenceNode, ...]:
 def _nodes_of_others(
     holder: Holder, own: Sequence[ReferenceNode], shadows: Sequence[Shadows], ledger_ids: Iterable[int]
 ) -> tuple[ManagedLedgerNode, ...]:
-    """List the nodes of the shadows of a topic, and of whatever other topic lists one of these ledgers."""
+    """List the nodes of a topic's shadows, and of any other topic that lists one of these ledgers."""
     names: dict[str, None] = {}
     if isinstance(holder, ManagedLedgerHolder):
         names |= dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
@@ -225,7 +225,7 @@ def _nodes_of_others(
 
 
 def _doubt_elsewhere(holder: Holder, needed: _Needed, doubts: Sequence[ShadowDoubt]) -> ShadowDoubt | None:
-    """Find a doubt about another's node than the topic's own, which was just read."""
+    """Find a doubt about a node other than the topic's own, which was just read."""
     if not isinstance(holder, ManagedLedgerHolder):
         return None
     return next((doubt for doubt in doubts if doubt.path != needed.own[0].path), None)
@@ -243,7 +243,7 @@ def _offloaded(found: Iterable[_OfRoots]) -> frozenset[UUID]:
 
 
 def _left_behind(lists: Sequence[NodeReferences]) -> dict[int, LedgerInfo]:
-    """Find the ledgers of which all lists that name them say the same: that only the offloaded copy is left."""
+    """Find the ledgers of which only the offloaded copy is left, as all lists that name them agree."""
     told: dict[int, list[LedgerInfo]] = {}
     for ledger in chain.from_iterable(node.with_copies for node in lists):
         if ledger.offload is not None and ledger.offload.bookkeeper_deleted:
@@ -262,7 +262,7 @@ def _shadow_lists(shadows: Sequence[ReferenceNode], found: Sequence[_OfRoots]) -
 
 
 def _cursors(cursors: _OfRoots, managed_ledgers: _OfRoots) -> dict[int, CursorInfo | None]:
-    """The cursor in each root, by its number, that has the topic; None where the topic has no such cursor."""
+    """Return the cursor by the number of each root that has the topic; None where there is no such cursor."""
     return {
         number: cursor.cursor if cursor is not None else None
         for number, (cursor, managed_ledger) in enumerate(zip(cursors, managed_ledgers, strict=True))

@@ -1,6 +1,6 @@
-"""The nodes below a metadata root that name ledgers, and how the value of each is read into references.
+"""The nodes below a metadata root that name ledgers, and the reading of their values into references.
 
-Whoever looks for references reads nodes through this module: the sweep those of its holders, a scan all of them.
+All references are read through this module: by the sweep those of its holders, by a scan all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EMPTIED: Final = (
     "it listed the next one, which a load mends"
 )
 Info = ManagedLedgerInfo | CursorInfo | SchemaLocator
-# What a node says of ledgers, and its whole value; None where that cannot be parsed, and for nodes of logs.
+# The references of a node, and its whole value; None where that cannot be parsed, and for nodes of logs.
 NodeReading = tuple[NodeReferences, Info | None]
 
 
@@ -103,7 +103,7 @@ class LogNode(NamedTuple):
         return self.path.rpartition("/")[0].removesuffix("/ledgers")
 
     def read(self, node: Versioned, root: str) -> NodeReading:
-        """Read what the node names; that counts as referenced, whatever the ledger's metadata says."""
+        """Read the ledger that the node names; it counts as referenced, whatever its own metadata says."""
         kind = PlaceKind.LOG_SEGMENT if is_segment(self.path) else PlaceKind.LOG_ALLOCATION
         try:
             found = (decode_segment if kind is PlaceKind.LOG_SEGMENT else decode_allocation)(node.value)
@@ -114,16 +114,16 @@ class LogNode(NamedTuple):
 
 
 def was_emptied(node: Versioned) -> bool:
-    """Whether the node of a managed ledger had bytes and has none any more.
+    """Return whether the node of a managed ledger was written before and has no bytes now.
 
-    A broker makes it without a byte and lists a ledger by its next write. It leaves none only if it dies when the last
-    one, which had no entry, is off the list and the next not on it (MetaStoreImpl and ManagedLedgerImpl of Pulsar 4.0).
+    A broker makes it without a byte and lists a ledger by its next write. It leaves an empty one only if it dies
+    between removing the last ledger, which had no entry, and listing the next (ManagedLedgerImpl of Pulsar 4.0).
     """
     return not node.value and not node.is_as_created
 
 
 def read_managed_ledger(name: str, node: Versioned) -> ManagedLedgerInfo:
-    """Read the list of a managed ledger; FormatError where it cannot be told, as of one that was emptied.
+    """Read the list of a managed ledger; FormatError where it is not known, as for one that was emptied.
 
     A cursor whose node has the name of a managed ledger lists nothing.
     """
@@ -156,7 +156,7 @@ ReferenceNode = ManagedLedgerNode | CursorNode | SchemaNode | LogNode
 
 
 def managed_ledger_node(name: str) -> ManagedLedgerNode:
-    """Return the path of a managed ledger's node."""
+    """Return the node of a managed ledger."""
     return ManagedLedgerNode(managed_ledger_path(name), name)
 
 
@@ -166,7 +166,7 @@ def cursor_node(managed_ledger: str, cursor: str) -> CursorNode:
 
 
 def schema_node(schema_id: str) -> SchemaNode:
-    """Return the path of a schema's node."""
+    """Return the node of a schema."""
     return SchemaNode(schema_path(schema_id), schema_id)
 
 

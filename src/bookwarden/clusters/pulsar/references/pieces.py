@@ -42,15 +42,15 @@ LOGS: Final = "logs"
 # A topic is some ten nodes and rows, each of half a kilobyte.
 _TOPICS_IN_PIECE: Final = 5_000
 _READ_AT_ONCE: Final = 1_000
-# Names of cursors are one request for each topic: so many are under way.
+# Names of cursors take one request for each topic: so many are under way.
 _LISTED_AT_ONCE: Final = 8
 
 _TOPS: Final = {TOPICS: f"{MANAGED_LEDGERS_ROOT}/", SCHEMAS: f"{SCHEMAS_ROOT}/", LOGS: ""}
 
 _NodeT = TypeVar("_NodeT", bound=ReferenceNode)
-# Nodes that were found, with their values where these are read already: all of them or none.
+# Nodes, with their values if these were read already: for all of them or for none.
 _Portion = Sequence[tuple[ReferenceNode, Versioned | None]]
-# Reads topics and their values together; says of each whether it did.
+# Reads topics and their values together; returns for each whether it was read.
 ReadsTopics = Callable[[Sequence[ManagedLedgerNode], Sequence[bytes]], Sequence[bool]]
 
 
@@ -72,15 +72,15 @@ class ReferencePiece:
 
     @property
     def namespace(self) -> str:
-        """The namespace that it is of; of a piece with a problem, whatever could not be listed."""
+        """Its namespace; for a piece with a problem, the node that could not be listed."""
         return self.name.rpartition("/")[0] if self.kind == TOPICS and not self.problem else self.name
 
     def has(self, name: str) -> bool:
-        """Whether the topic, by the last part of its name, is of this piece."""
+        """Whether the topic, by the last part of its name, is in this piece."""
         return self.parts == 1 or zlib.crc32(name.encode()) % self.parts == self.part
 
     def doubt(self, reason: str) -> Doubt:
-        """Make the doubt that there is while it cannot be read: about the holders of its namespace."""
+        """Make the doubt for a piece that cannot be read: about the holders of its namespace."""
         if self.kind == TOPICS:
             return doubt_about_topics(self.namespace, self.path, self.root, reason)
         if self.kind == SCHEMAS:
@@ -117,8 +117,8 @@ class PieceOfNodes(NamedTuple):
 class ReferencePieces:
     """Reads references in pieces; its calls may be made from several processes, each with its own stores.
 
-    ``roots`` are the metadata roots by their URLs. ``entries`` reads the ledgers of compaction cursors, in which the
-    compacted ledger of now stands; without it, each of these is a doubt about the topic's compacted ledgers. Every call
+    ``roots`` are the metadata roots by their URLs. ``entries`` reads the ledgers of compaction cursors, which name
+    the compacted ledger in use; without it, each of these is a doubt about the topic's compacted ledgers. Every call
     raises StoreError where a root does not answer; a namespace that the store refuses is a doubt about it.
     """
 
@@ -127,10 +127,10 @@ class ReferencePieces:
         self._entries = entries
 
     def pieces(self, besides: Sequence[ReferencePiece] = ()) -> list[ReferencePiece]:
-        """Cut what there is now into pieces; StoreError if a root is no Pulsar's.
+        """Divide the roots into pieces; StoreError if one is no Pulsar's.
 
-        With ``besides``, the pieces of a former call, only what none of them covers is given: namespaces that came
-        later, or that the former walk was not told of.
+        With ``besides``, the pieces of a former call, only namespaces that none of them covers are returned: created
+        later, or missing from the former walk.
         """
         known = {(piece.root, piece.path) for piece in besides}
         closed = {(piece.root, f"{piece.path}/") for piece in besides if piece.problem}
@@ -143,14 +143,14 @@ class ReferencePieces:
         ]
 
     def read(self, piece: ReferencePiece, topics: ReadsTopics | None = None) -> PieceOfReferences:
-        """Read all that the piece names; never older than this call.
+        """Read all references of the piece; never older than this call.
 
-        What `topics` reads of the topics is in no row: only their nodes are counted.
+        Topics that `topics` reads have no rows: only their nodes are counted.
         """
         return _collected(self._guarded(piece, self._root(piece.root), None, topics), piece)
 
     def nodes(self, piece: ReferencePiece) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
-        """Read node by node, without those that are gone; a doubt about the whole piece is of no node."""
+        """Read node by node, without those that are gone; a doubt about the whole piece has no node."""
         yield from self._guarded(piece, self._root(piece.root), None)
 
     def relist(self, piece: ReferencePiece) -> PieceOfNodes:
@@ -167,7 +167,7 @@ class ReferencePieces:
     def read_new(
         self, piece: ReferencePiece, first: Collection[str], second: PieceOfNodes, begun_ms: int
     ) -> PieceOfReferences:
-        """Read what came to a piece between two listings; ``first`` are the paths of the first one's rows and doubts.
+        """Read the nodes added to a piece between two listings; ``first``: paths of the first one's rows and doubts.
 
         A node that is older than ``begun_ms``, in milliseconds since the epoch by the clock of the store, must be in
         both listings: TruncatedListingError otherwise. Nothing is compared where one of them was in doubt as a whole.
@@ -195,7 +195,7 @@ class ReferencePieces:
         nodes: Sequence[ReferenceNode] | None,
         topics: ReadsTopics | None = None,
     ) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
-        """Read these nodes of the piece, or all."""
+        """Read these nodes of the piece, or all its nodes; a refusal becomes a doubt."""
         problem = piece.problem
         if not problem:
             try:
@@ -226,7 +226,7 @@ class ReferencePieces:
 
 
 def _read_together(nodes: Sequence[tuple[ReferenceNode, Versioned]], read: ReadsTopics) -> frozenset[str]:
-    """Read the topics together; return the paths of those that were."""
+    """Read the topics together; return the paths of those that were read."""
     topics = [(node, found) for node, found in nodes if isinstance(node, ManagedLedgerNode) and not was_emptied(found)]
     taken = read([node for node, _ in topics], [found.value for _, found in topics])
     return frozenset(node.path for (node, _), was_taken in zip(topics, taken, strict=True) if was_taken)
@@ -266,7 +266,7 @@ def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
     for portion in _portions([managed_ledger_node(f"{piece.name}/{name}") for name in names]):
         topics = _values(store, [topic for topic, _ in portion])
         yield topics
-        # Most stores tell with the value that a topic has no cursors, which saves the question.
+        # Most stores tell with the value that a topic has no cursors, which saves a request.
         yield from _portions(_cursors(store, [topic for topic, value in topics if value.children != 0]))
 
 
@@ -294,7 +294,7 @@ def _portions(nodes: Sequence[_NodeT]) -> Iterator[list[tuple[_NodeT, None]]]:
 
 
 def _values(store: MetadataStore, nodes: Sequence[_NodeT]) -> list[tuple[_NodeT, Versioned]]:
-    """Read the nodes; one that vanished since it was listed is left out."""
+    """Read the nodes, without those that vanished since they were listed."""
     values = store.get_many([node.path for node in nodes])
     return [(node, value) for node, value in zip(nodes, values, strict=True) if value is not None]
 
@@ -336,7 +336,7 @@ def _collected(nodes: Iterable[tuple[ReferenceNode | None, NodeReading]], piece:
 
 
 def digest_of(paths: Iterable[str]) -> str:
-    """Compute sha256, as hexadecimal digits, over the sorted paths, a zero byte behind each."""
+    """Compute sha256, as hexadecimal digits, over the sorted paths, each followed by a zero byte."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         digest.update(path.encode() + b"\0")

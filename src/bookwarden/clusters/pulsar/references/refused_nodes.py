@@ -1,4 +1,4 @@
-"""Reading of many nodes of which the store may refuse to show some, as by ZooKeeper's access lists."""
+"""Reading of many nodes, some of which the store may refuse to show, as by ZooKeeper's access lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bookwarden.errors import StoreAccessError
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
-# Rejections are told of one node of a request: it is halved until each refused one is alone.
+# A refusal is about one node of a request, which is halved until each refused node is alone.
 NodeValue = Versioned | StoreAccessError | None
 
 

@@ -1,4 +1,4 @@
-"""The rows that a scan makes of what it reads: each ledger that a node names, and each offloaded copy."""
+"""The rows of a scan: each ledger that a node names, and each offloaded copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bookwarden.ledgers.references import NodeReferences, Place
 
 
 def rows_of(node: ReferenceNode, references: NodeReferences, info: Info | None) -> Iterable[ListedReference]:
-    """Make a row of each ledger that the node names; one without a ledger where it exists and names none."""
+    """Make a row of each ledger that the node names, or a row without a ledger if it names none."""
     if isinstance(node, ManagedLedgerNode) and isinstance(info, ManagedLedgerInfo):
         ((place, _),) = references.named
         return _rows_of_topic(place, info)

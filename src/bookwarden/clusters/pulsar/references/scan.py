@@ -13,15 +13,15 @@ from bookwarden.metastore.interface import MetadataStore
 class ReferenceScan:
     """Reads all references of all metadata roots, which are given by their URLs.
 
-    ``entries`` reads the ledgers of compaction cursors, in which the compacted ledger of now stands; without it, each
-    of these is a doubt about the topic's compacted ledgers.
+    ``entries`` reads the ledgers of compaction cursors, which name the compacted ledger in use; without it, each of
+    these is a doubt about the topic's compacted ledgers.
     """
 
     def __init__(self, roots: Mapping[str, MetadataStore], entries: ReadsLastEntries | None = None) -> None:
         self._pieces = ReferencePieces(roots, entries)
 
     def read_into(self, index: ReferenceIndex) -> None:
-        """Add what every node names, and note each that cannot be read or parsed; one request per topic with cursors.
+        """Add every node's references, and a doubt for each that cannot be parsed; one request per topic with cursors.
 
         Raises StoreError where a root does not answer, or is no Pulsar's: then the index is not to be used.
         """

@@ -1,9 +1,9 @@
-"""Topics that list ledgers of others: found by reading all managed ledgers of a metadata root now and then.
+"""Topics that list ledgers of others, found by reading all managed ledgers of a metadata root from time to time.
 
 A shadow topic's node lists the ledgers of its source, and names it by the property PULSAR.SHADOW_SOURCE
-(ManagedLedgerConfig of Pulsar 4.0). Nothing at the source's node tells of its shadows. A topic into which somebody
-rescued ledgers lists them without a word of whose they were, so who lists which ledger is kept too: 12 bytes a ledger,
-and the topic's name once.
+(ManagedLedgerConfig of Pulsar 4.0). Nothing at the source's node names its shadows. A topic into which ledgers were
+rescued does not name their former topic, so the topics that list each ledger are kept too: 12 bytes a ledger, and the
+topic's name once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ShadowDoubt(NamedTuple):
 class Shadows:
     """The shadows of each source, by names of managed ledgers.
 
-    ``doubts`` are the nodes that cannot be read and may be shadows of anything. ``listed`` is who lists which ledger.
+    ``doubts`` are the nodes that cannot be read and may be shadows of anything. ``listed`` has each ledger's topics.
     """
 
     by_source: Mapping[str, tuple[str, ...]]
@@ -72,7 +72,7 @@ class ShadowTopics:
 
 
 def sources_of(name: str, info: ManagedLedgerInfo) -> set[str]:
-    """List what this managed ledger may be a shadow of; FormatError where that cannot be told."""
+    """Return the managed ledgers that this one may be a shadow of; FormatError where that is not known."""
     source = info.properties.get(SHADOW_SOURCE_PROPERTY)
     if source is None:
         return set()
@@ -85,7 +85,7 @@ def sources_of(name: str, info: ManagedLedgerInfo) -> set[str]:
 
 
 def read_shadows(store: MetadataStore) -> Shadows:
-    """Read all managed ledgers of the root, and keep which are shadows, and who lists which ledger."""
+    """Read all managed ledgers of the root: the shadows, and the topics that list each ledger."""
     store.sync()
     found: defaultdict[str, list[str]] = defaultdict(list)
     doubts = []
@@ -107,7 +107,7 @@ def read_shadows(store: MetadataStore) -> Shadows:
             for source in sources:
                 found[source].append(name)
             listed.add(name, info.ledger_ids)
-    # Threads share it from here on.
+    # From here on threads share it.
     listed.sort()
     return Shadows({source: tuple(shadows) for source, shadows in found.items()}, tuple(doubts), listed)
 

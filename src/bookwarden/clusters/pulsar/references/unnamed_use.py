@@ -1,7 +1,7 @@
 """Ledgers that may be in use although no metadata names them: compacted ledgers, and buckets of delayed messages.
 
-A compaction under way is referenced nowhere, and which compacted ledger is in use stands in the last entry of an open
-cursor's ledger, not in the node. A bucket whose property could not be put is used from memory until the topic is
+The ledger of a compaction under way is referenced nowhere, and the one in use is named by the last entry of an open
+cursor's ledger, not by the node. A bucket whose property could not be put is used from memory until the topic is
 unloaded (AbstractTwoPhaseCompactor, PulsarCompactorSubscription and Bucket of Pulsar 4.0).
 """
 
@@ -29,7 +29,7 @@ class AsksBrokers(Protocol):
     """The brokers of the first metadata root; calls raise PulsarError, NotFoundError or FormatError."""
 
     def compaction(self, topic: str) -> TopicCompaction:
-        """Return what the topic's owner says of its compaction."""
+        """Return the compaction of a topic, by its owner's answer."""
 
     def subscriptions(self, topic: str) -> frozenset[str]:
         """List all subscriptions that the owner knows."""
@@ -39,7 +39,7 @@ class ReadsLastEntries(Protocol):
     """Reads ledgers and their metadata without changing them."""
 
     def may_be_written(self, ledger_id: int) -> bool:
-        """Return whether somebody may write to the ledger: it is not closed."""
+        """Return whether the ledger may be written: it is not closed."""
 
     def last_entry(self, ledger_id: int) -> bytes | None:
         """Return the last entry of a ledger, open ones too; None if it has none.
@@ -61,7 +61,7 @@ class UnnamedUses:
     def of_compacted(
         self, holder: CompactedHolder, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]
     ) -> LiveReferences:
-        """Read which compacted ledgers are in use, and which are of before.
+        """Read the compacted ledgers in use; earlier ones are ruled out.
 
         ``named`` are the ledgers that the nodes name; ``cursors`` the compaction's cursor by the number of each root
         that has the topic, None where there is no such cursor.
@@ -90,7 +90,7 @@ class UnnamedUses:
         if not in_use:
             return _doubtful(self._named_now(named, cursors), "no compacted ledger of the topic is in use")
         if cursor is not None and cursor.cursors_ledger_id is not None and cursor.compacted_ledger_id is not None:
-            # The node's value is that of the last switch of the cursor's ledger, and outdated.
+            # The node's value is from the last switch of the cursor's ledger, and outdated.
             named = named - {cursor.compacted_ledger_id}
         effective = min(in_use)
         reason = f"it was made after {effective}, the compacted ledger in use, perhaps by a compaction under way"
@@ -103,7 +103,7 @@ class UnnamedUses:
         cursors: Mapping[int, CursorInfo | None],
         lists: Mapping[int, frozenset[int]],
     ) -> LiveReferences:
-        """Read which unnamed buckets a broker may have in memory.
+        """Read the unnamed buckets that a broker may have in memory.
 
         ``lists`` are the ledgers of the topic by the number of each root that has it; the rest is as for compacted
         ledgers.
@@ -127,16 +127,16 @@ class UnnamedUses:
         return LiveReferences(named, exists, UnnamedUse(reason, before_ms=min(loaded_since) - CLOCK_SKEW_MS))
 
     def _is_open(self, ledger_ids: frozenset[int]) -> bool:
-        """Whether the list's last ledger is open, as of every topic that a broker has loaded.
+        """Whether the list's last ledger is open, as for every topic that a broker has loaded.
 
-        Who closes a topic closes it; an owner's node goes with its session, and the broker may serve on without one.
+        Closing a topic closes it; an owner's node ends with its session, and the broker may go on serving without one.
         """
         return bool(ledger_ids) and self._entries is not None and self._entries.may_be_written(max(ledger_ids))
 
     def _named_now(self, named: frozenset[int], cursors: Mapping[int, CursorInfo | None]) -> frozenset[int]:
-        """Put the compacted ledgers of the last entries in the place of those of before, which the nodes still name.
+        """Replace the former compacted ledgers, which the nodes still name, by those of the last entries.
 
-        A scan reads the same. Where bookies do not tell, what the nodes name stays.
+        A scan reads the same. Without an answer of the bookies, the ledgers named by the nodes stay.
         """
         if self._entries is None:
             return named
@@ -150,7 +150,7 @@ class UnnamedUses:
         return (named - (before - current)).union(*recorded)
 
     def _recorded(self, cursor: CursorInfo | None) -> frozenset[int]:
-        """The compacted ledger as the bookies have it, where the cursor's ledger can be read."""
+        """Return the compacted ledger in the last entry of the cursor's ledger, if the cursor has one."""
         if cursor is None or cursor.cursors_ledger_id is None or self._entries is None:
             return frozenset()
         entry = self._entries.last_entry(cursor.cursors_ledger_id)

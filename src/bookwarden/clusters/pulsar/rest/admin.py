@@ -1,4 +1,4 @@
-"""Pulsar's admin REST: one pooled client whose answers are values and whose failures are our errors."""
+"""Pulsar's admin REST: one pooled client that returns values and raises bookwarden's errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Params = Mapping[str, str | int | bool]
 _MAX_REDIRECTS = 5
 _MAX_REASON = 300
 _NO_OWNER = "Can't find owner"
-# So BookKeeper's client says that a ledger exists already whose id a new one was to get: BKException, code -17.
+# BookKeeper's client says this if the id of a new ledger exists already: BKException, code -17.
 _ID_TAKEN = "Bad ledger metadata version"
 _BASE = "/admin/v2"
 
@@ -117,7 +117,7 @@ class PulsarAdmin:
     def _send(
         self, method: str, url: str, data: bytes | None, headers: Mapping[str, str], timeout_s: float
     ) -> urllib3.BaseHTTPResponse:
-        # A pooled connection that the broker closed meanwhile is seen only on use; a GET may be sent twice.
+        # A pooled connection that the broker closed shows it only on use; a GET may be sent twice.
         attempts = 2 if method == "GET" else 1
         while True:
             attempts -= 1
@@ -149,7 +149,7 @@ class PulsarAdmin:
             return PulsarAccessError(f"{said}; sent with {way}: check pulsar.auth and the rights of our role")
         if answer.status == 404:
             return NotFoundError(said)
-        # So says a broker that is coming back, for some seconds (PulsarWebResource.validateTopicOwnershipAsync, 4.0).
+        # For some seconds, a broker that is coming back says this (PulsarWebResource.validateTopicOwnershipAsync, 4.0).
         ownerless = answer.status == 412 and _NO_OWNER in said
         if answer.status in (409, 412) and not ownerless:
             return PulsarConflictError(said)
@@ -213,7 +213,7 @@ def _existing(name: str, path: str | None) -> str | None:
 
 
 def _check_redirect(source: str, target: str) -> None:
-    # Credentials go along, so never from https to http nor to something that is no web address.
+    # Credentials are sent along, so never from https to http, nor to anything but a web address.
     before, after = urlsplit(source), urlsplit(target)
     if after.scheme != before.scheme or not after.hostname:
         text = f"{before.netloc} redirects to {after.scheme}://{after.netloc}; credentials are not sent there"

@@ -1,6 +1,6 @@
 """The backlog of a subscription in messages: the broker's own count is of entries, and a batch is one entry.
 
-Format: AnalyzeSubscriptionBacklogResult of Pulsar 4.0. The broker looks into at most
+Format: AnalyzeSubscriptionBacklogResult of Pulsar 4.0. The broker reads at most
 subscriptionBacklogScanMaxEntries (10,000) per call, so larger backlogs take several.
 """
 
@@ -38,7 +38,7 @@ class SubscriptionBacklog:
         return _entries_behind(*self._position(partition, subscription))
 
     def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
-        """Count the messages behind the subscription's position, looking into at most so many entries."""
+        """Count the messages behind the subscription's position, reading at most `max_entries` entries."""
         positions, start = self._position(partition, subscription)
         entries = _entries_behind(positions, start)
         if entries == 0:
@@ -57,7 +57,7 @@ class SubscriptionBacklog:
         return positions, found
 
     def _scan(self, partition: str, subscription: str, start: Position, max_entries: int) -> tuple[int, int, bool]:
-        """Return the entries looked into, their messages, and whether that was all."""
+        """Return the entries read, their messages, and whether that was all."""
         path = f"{subscription_path(partition, subscription)}/analyzeBacklog"
         seen = messages = 0
         position = start

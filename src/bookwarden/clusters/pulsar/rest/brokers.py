@@ -18,7 +18,7 @@ from bookwarden.errors import FormatError, PulsarUnavailableError
 from bookwarden.ledgers.managed_ledger import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 from bookwarden.ledgers.names import TopicName
 
-# A failure that took so long is not waited for again at once: a batch may ask for many topics.
+# A failure that took this long is not risked again at once: a batch may ask about many topics.
 _SLOW_S = 2.0
 _PAUSE_S = 30.0
 # Anything else may be a compaction under way.
@@ -38,7 +38,7 @@ class TopicCompaction:
 
 
 def broker_clock(admin: PulsarAdmin) -> int:
-    """Read a broker's clock off the Date of an answer, in milliseconds since the epoch, exact to a second.
+    """Read a broker's clock from the Date of an answer, in milliseconds since the epoch, exact to a second.
 
     Raises PulsarError where no broker answers, FormatError where the answer has no date.
     """
@@ -58,9 +58,9 @@ class Brokers:
         self._paused_until = float("-inf")
 
     def compaction(self, topic: str) -> TopicCompaction:
-        """Return what the owner says of the topic's compaction, and of its compacted ledgers after that.
+        """Return the topic's compaction by its owner's answer, and then its compacted ledgers.
 
-        A compaction that another process runs, or the topic's owner of before, is seen by its consumer.
+        A compaction that another process runs, or the topic's former owner, is recognized by its consumer.
         """
         path = _path(topic)
         status = self._ask(f"{path}/compaction")

@@ -1,4 +1,4 @@
-"""The topics that two-phase deletion runs on: what they must be, whether they are, and how they come to be.
+"""The topics of two-phase deletion: their requirements, their check and their creation.
 
 Three topics: that of the pending deletions and its retry topic, partitioned alike, and the DLQ without partitions.
 Each has its subscription from the beginning: without one a broker keeps no message longer than retention says.
@@ -58,9 +58,9 @@ class DeletionTopics:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """One thing that must be there; ``state`` is "exists", "created" or, in a dry run, "would create".
+    """A required part; ``state`` is "exists", "created" or, in a dry run, "would create".
 
-    ``topic`` is what a subscription or schema belongs to; ``detail`` tells how many partitions a topic has.
+    ``topic`` is that of a subscription or schema; ``detail`` has a topic's number of partitions.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class ProvisionReport:
 
 
 class DeletionTopicsSetup:
-    """Creates what is missing and checks what is there; may run any number of times."""
+    """Creates missing parts and checks existing ones; may run any number of times."""
 
     def __init__(self, admin: PulsarAdmin, wanted: DeletionTopics, *, dry_run: bool = False) -> None:
         self._admin = admin
@@ -94,8 +94,8 @@ class DeletionTopicsSetup:
     def run(self) -> ProvisionReport:
         """Check all policies first, then create.
 
-        Raises RefusedError when a policy could drop messages or a topic has another shape than is wanted,
-        PulsarAccessError when our role may not do what is needed.
+        Raises RefusedError when a policy could drop messages or a topic has the wrong partitions, PulsarAccessError
+        when our role lacks a permission.
         """
         self._refuse_hazards()
         counts = {topic: self._existing_partitions(topic) for topic, _ in self._wanted.all}
@@ -238,7 +238,7 @@ class DeletionTopicsSetup:
             try:
                 self._admin.put(subscription_path(part, name), _BEGINNING)
             except PulsarConflictError:
-                # Another init, or a sweep that just started, was faster.
+                # Another init, or a sweep that just started, came first.
                 continue
 
     def _provide_schema(self, topic: str) -> Provision:

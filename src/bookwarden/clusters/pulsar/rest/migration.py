@@ -1,7 +1,7 @@
 """A broker's REST about the migration of its metadata store (PIP-454).
 
-Format: MetadataMigrationBase of Pulsar 4.2: GET status answers MigrationState; POST start answers 204 before anything
-was done, and does the rest in the background: its failures are in that broker's log and in the flag alone.
+Format: MetadataMigrationBase of Pulsar 4.2: GET status answers MigrationState; POST start answers 204 at once and does
+everything in the background: its failures are in that broker's log and in the flag alone.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class MigrationAdmin:
         self._admin = admin
 
     def status(self) -> BrokerStatus:
-        """Ask for the phase, as this broker sees it; the flag in the source is what counts.
+        """Ask for the phase, as this broker sees it; the flag in the source is authoritative.
 
         Raises NotFoundError where the broker is older than 4.2, PulsarAccessError where our role is no superuser's,
-        PulsarError or FormatError where there is no answer that can be used.
+        PulsarError or FormatError without a usable answer.
         """
         try:
             answer = self._admin.get_json(f"{_PATH}/status")
@@ -58,7 +58,7 @@ class MigrationAdmin:
             raise FormatError(f"GET {_PATH}/status answered without a phase: {str(answer)[:200]}") from error
 
     def brokers(self) -> list[str]:
-        """List the brokers of the cluster that this broker is of; raises PulsarError."""
+        """List the brokers of this broker's cluster; raises PulsarError."""
         return [str(name) for name in self._admin.get_json("/brokers")]
 
     def start(self, target_url: str) -> None:
@@ -97,7 +97,7 @@ def _explained(error: BookwardenError) -> BookwardenError:
 
 
 def _reason(body: bytes) -> str:
-    """Read what a broker says, without the Java stack behind it."""
+    """Return the message in a broker's answer, without the Java stack trace."""
     text = body.decode("utf-8", "replace")
     with suppress(ValueError, KeyError, TypeError):
         text = str(json.loads(text)["reason"])

@@ -1,4 +1,4 @@
-"""Registered brokers, and what each says of itself over its own REST.
+"""Registered brokers, with the answers of their own REST.
 
 Formats: the nodes of ``/loadbalance/brokers``, LocalBrokerData or, with the extensible load manager, BrokerLookupData;
 ``/brokers/version`` and ``/brokers/configuration/runtime`` of Pulsar 4.
@@ -24,9 +24,9 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """A broker by its id. ``settings`` are those it runs with; None, and why in ``trouble``, where it did not tell.
+    """A broker by its id. ``settings`` are those it runs with; without an answer None, with the reason in ``trouble``.
 
-    ``version`` is that of its registration where it did not answer; None where neither tells.
+    ``version`` is that of its registration where it did not answer; None where neither has it.
     """
 
     name: str

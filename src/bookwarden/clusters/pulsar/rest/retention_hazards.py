@@ -1,8 +1,8 @@
-"""Policies that could take pending deletions, or the subscription that keeps them, off the deletion topics.
+"""Policies that could remove pending deletions, or the subscription that keeps them, from the deletion topics.
 
 Pure: from the answers of the admin REST of Pulsar 4.0. In ``pulsar/system`` every topic is a SystemTopic, which
 message TTL, backlog eviction and the removal of inactive topics pass over (SystemTopic in Pulsar 4.0); the expiry
-of subscriptions is not among the exceptions. Retention takes nothing that a subscription has not acknowledged.
+of subscriptions is not among the exceptions. Retention removes nothing that a subscription has not acknowledged.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 def namespace_hazards(namespace: str, policies: Mapping[str, Any], broker: Mapping[str, str] | None) -> list[str]:
-    """List what in a namespace's policies, or in the brokers' defaults behind them, could lose pending deletions.
+    """List the policies of a namespace, or the brokers' defaults for them, that could lose pending deletions.
 
-    ``broker`` is the brokers' running configuration; None when it may not be read, and then only what the namespace
-    itself says is judged.
+    ``broker`` is the brokers' running configuration; None when it may not be read: then only the namespace's own
+    policies are judged.
     """
     defaults = broker or {}
     found = list(_subscription_expiry(namespace, policies, defaults))
@@ -36,7 +36,7 @@ def topic_hazards(
     backlog_quotas: Mapping[str, Mapping[str, Any]],
     inactive: Mapping[str, Any] | None,
 ) -> list[str]:
-    """List what in a topic's own policies could lose pending deletions; not for topics of `pulsar/system`."""
+    """List a topic's own policies that could lose pending deletions; not for topics of `pulsar/system`."""
     found = []
     if ttl_seconds:
         found.append(f"topic {topic} has a message TTL of {ttl_seconds} s")

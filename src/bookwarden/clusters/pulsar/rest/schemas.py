@@ -1,4 +1,4 @@
-"""Schemas of topics: the registry's versions, and producers that send bytes which are encoded already."""
+"""Schemas of topics: the registry's versions, and schemas of producers that send encoded bytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.names import TopicName, encode_local_name
 
-# The kinds that a client can announce with a definition of ours; others travel as plain bytes.
+# The kinds whose definition a client can announce; others travel as plain bytes.
 _KINDS = {"AVRO": _pulsar.SchemaType.AVRO, "JSON": _pulsar.SchemaType.JSON}
 
 
 @dataclass(frozen=True, slots=True)
 class WriterSchema:
-    """A schema that a message was written with; ``kind`` is Pulsar's name of it, such as AVRO or JSON."""
+    """The schema of a message's writer; ``kind`` is Pulsar's name for it, such as AVRO or JSON."""
 
     kind: str
     definition: str
@@ -90,7 +90,7 @@ def _schema(path: str, answer: object) -> WriterSchema:
 
 
 class _EncodedSchema(Schema):  # type: ignore[misc]  # pulsar-client ships no types
-    """Announces a schema to the broker, and takes payloads that are encoded with it already."""
+    """Announces a schema to the broker, and takes payloads already encoded with it."""
 
     def __init__(self, schema: WriterSchema) -> None:
         definition = json.loads(schema.definition)
@@ -104,9 +104,9 @@ class _EncodedSchema(Schema):  # type: ignore[misc]  # pulsar-client ships no ty
 
 
 def for_encoded(schema: WriterSchema | None) -> Any:
-    """Make the client's schema for payloads that are bytes already; the broker adds the version to each message.
+    """Make the client's schema for encoded payloads; the broker adds the version to each message.
 
-    Without a schema, or with one that has no definition of ours, the payload travels as plain bytes.
+    Without a schema, or with one of another kind, the payload travels as plain bytes.
     """
     if schema is None or schema.kind not in _KINDS:
         return BytesSchema()

@@ -103,7 +103,7 @@ def read_positions(admin: PulsarAdmin, topic: str) -> TopicPositions:
 
 
 def parse_positions(topic: str, stats: Mapping[str, Any]) -> TopicPositions:
-    """Read an answer of ``internalStats``; raise FormatError if it is not one."""
+    """Parse an answer of ``internalStats``; raise FormatError if it is not one."""
     try:
         confirmed = Position.parse(stats["lastConfirmedEntry"])
         ledgers = tuple(_span(ledger, confirmed) for ledger in stats["ledgers"])
@@ -119,7 +119,7 @@ def parse_positions(topic: str, stats: Mapping[str, Any]) -> TopicPositions:
 
 
 def _span(ledger: Mapping[str, Any], confirmed: Position) -> LedgerSpan:
-    # An open ledger says 0 entries until it is closed; what is confirmed in it is said by lastConfirmedEntry.
+    # An open ledger has 0 entries here until it is closed; lastConfirmedEntry has its confirmed ones.
     ledger_id = int(ledger["ledgerId"])
     if ledger_id == confirmed.ledger_id:
         return LedgerSpan(ledger_id, confirmed.entry_id + 1)
@@ -148,7 +148,7 @@ def _milliseconds(text: str) -> int:
     # The broker drops trailing zeros of the fraction, and all of it at a full second, which fromisoformat of
     # Python 3.10 does not read.
     if text.startswith(("+", "-")):
-        # A year of more than four digits, or one before the first: whoever sends chooses the number.
+        # A year of more than four digits, or before the first: the sender chooses the number.
         return LAST_MS if text.startswith("+") else 0
     whole, _, fraction = text.removesuffix("Z").partition(".")
     try:
@@ -182,7 +182,7 @@ def _absent(name: TopicName) -> NotFoundError:
 
 
 def _existing_topics(admin: PulsarAdmin, name: TopicName) -> set[str]:
-    # Without this the topics of pulsar/system, where the DLQ is, are left out.
+    # Without this the topics of pulsar/system, where the DLQ is, are missing.
     everything = {"includeSystemTopic": True}
     return set(admin.get_json(f"/{name.domain}/{quote(name.tenant)}/{quote(name.namespace)}", params=everything))
 

@@ -1,7 +1,7 @@
 """Metadata roots of other Pulsar clusters on the same ensemble: chroots beside those that the settings name.
 
-Two clusters may share one BookKeeper, and what a ledger says of itself does not tell them apart. A root that is not
-configured is where the references to half of all ledgers may stand.
+Two clusters may share one BookKeeper, and a ledger's own metadata does not distinguish them. A root that is not
+configured may have the references to half of all ledgers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bookwarden.metastore.interface import MetadataStore
 # How deep a chroot may lie, as in zk:host/company/pulsar-1.
 _DEPTH: Final = 2
 _ASKED_AT_ONCE: Final = 1_000
-# Nodes of a Pulsar, a BookKeeper and ZooKeeper itself: none of them is above a chroot, and some have millions of names.
+# Nodes of Pulsar, BookKeeper and ZooKeeper itself: no chroot is below them, and some have millions of names.
 _NO_CHROOTS: Final = frozenset(
     {
         MANAGED_LEDGERS_ROOT.strip("/"),
@@ -25,15 +25,15 @@ _NO_CHROOTS: Final = frozenset(
     }
 )
 
-# Told of a node that may not be looked at, and the error.
+# Called with a node that may not be read, and the error.
 Refused = Callable[[str, StoreAccessError], None]
 
 
 def roots_on(ensemble: MetadataStore, refused: Refused | None = None) -> list[str]:
-    """List the chroots with managed ledgers, as paths in a store without a chroot; the root of all is "".
+    """List the chroots with managed ledgers, as paths in a store without a chroot; "" is the root itself.
 
-    Chroots deeper than two names are not found. Raises StoreError where the store does not answer, or does not let us
-    look; with ``refused`` what may not be looked at is told and left out.
+    Chroots deeper than two names are not found. Raises StoreError where the store does not answer, or refuses; with
+    ``refused``, which is called with it, a refused node is omitted.
     """
     ensemble.sync()
     return sorted(_among(ensemble, [""], _DEPTH, refused))
@@ -48,7 +48,7 @@ def _among(store: MetadataStore, paths: Sequence[str], depth: int, refused: Refu
 
 
 def _with_managed_ledgers(store: MetadataStore, paths: Sequence[str]) -> list[str]:
-    """List those of the paths below which managed ledgers are; a node that may not be read is there all the same."""
+    """Return the paths with managed ledgers below them; a node that may not be read counts as there."""
     try:
         nodes = store.get_many([f"{path}{MANAGED_LEDGERS_ROOT}" for path in paths])
     except StoreAccessError:

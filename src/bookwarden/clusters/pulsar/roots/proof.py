@@ -25,7 +25,7 @@ _UNSEEN = (
 )
 
 
-# By fewer nothing is told of a root of which a part is hidden or damaged: that part may be most of it.
+# Fewer prove nothing about a partly hidden or damaged root: that part may be most of it.
 _FEW: Final = 10
 
 
@@ -51,8 +51,8 @@ class RootsProof:
     def require_all_roots(self) -> list[str]:
         """Raise RefusedError where a root that the settings do not name shares their BookKeeper, or may.
 
-        Only ensembles of the settings can be looked at. Returns what is to be told all the same: roots that do not
-        share it, and what an operator should look at. StoreError where one does not answer.
+        Only ensembles of the settings are searched. Returns notes for the operator: roots that do not share it, and
+        points to check. StoreError where one does not answer.
         """
         notes: list[str] = []
         for ensemble in self._ensembles():
@@ -70,7 +70,7 @@ class RootsProof:
         return [*notes, *self._clusters_told_of()]
 
     def require_roots_of_bookkeeper(self) -> None:
-        """Raise ConfigError where a root names ledgers, and none of those looked up is in the BookKeeper.
+        """Raise ConfigError if a root names ledgers, and none of those looked up is in the BookKeeper.
 
         StoreError where a root, or BookKeeper's store, does not answer.
         """
@@ -156,7 +156,7 @@ def judged(
 
 
 def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
-    """Explain why nothing can be concluded of a root; "" where something can."""
+    """Explain why nothing can be concluded about a root; "" if something can."""
     if not looked_up.ledgers and not sample.whole:
         return "it could not be seen whether it names ledgers"
     if looked_up.ledgers < _FEW and not sample.whole:

@@ -1,7 +1,7 @@
-"""Some of the ledgers that a metadata root names, at a cost that does not grow with the root.
+"""A sample of the ledgers that a metadata root names, at a cost that does not grow with the root.
 
-A Pulsar has one BookKeeper, so whichever of its ledgers are looked up tell where that is. Few are taken of a topic and
-of a namespace, so that what one of them lost is no more than a part of the sample.
+A Pulsar has one BookKeeper, so looking up any of its ledgers identifies it. Few are taken of each topic and namespace,
+so that the losses of one are only a part of the sample.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, PlaceKind, Sch
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, SchemaLocator
 from bookwarden.metastore.interface import MetadataStore
 
-# Some hundred ledgers tell as much as a million.
+# Some hundred ledgers prove as much as a million.
 _ENOUGH: Final = 300
 _ENOUGH_OF_SCHEMAS: Final = 100
 _TOPICS_OF_FOLDER: Final = 50
@@ -60,7 +60,7 @@ class RootSample(NamedTuple):
 def sample_root(store: MetadataStore) -> RootSample:
     """Take some of the ledgers that BookKeeper should have for this root; never older than this call.
 
-    What may not be read is left out. Raises StoreError where the store does not answer, or is no Pulsar's.
+    Nodes that may not be read are omitted. Raises StoreError where the store does not answer, or is no Pulsar's.
     """
     store.sync()
     walk = _Walk(store)
@@ -70,7 +70,7 @@ def sample_root(store: MetadataStore) -> RootSample:
 
 
 class _Walk:
-    """A walk through the trees of a root, as far as somebody wants it."""
+    """A walk through the trees of a root, as far as the caller iterates."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -117,7 +117,7 @@ class _Walk:
         try:
             values = self._store.get_many([node.path for node in nodes])
         except StoreAccessError:
-            # One node that is refused hides those that were asked for with it; other namespaces tell as much.
+            # A refused node hides those that were requested with it; other namespaces prove as much.
             self.whole = False
             return
         for node, value in zip(nodes, values, strict=True):
@@ -137,12 +137,12 @@ class _Walk:
 
 def _ledgers_of(node: ReferenceNode, info: object) -> Iterator[NamedLedger]:
     if isinstance(node, ManagedLedgerNode) and isinstance(info, ManagedLedgerInfo):
-        # A shadow topic lists ledgers that say they are its source's.
+        # A shadow topic lists ledgers whose metadata names its source.
         for name in sources_of(node.name, info) or {node.name}:
             yield from _data_ledgers(node, ManagedLedgerHolder(name), info)
     elif isinstance(node, CursorNode) and isinstance(info, CursorInfo):
         for holder in holders_of_cursor(node.managed_ledger, node.cursor):
-            # That compacted ledger is mostly one of before, and gone.
+            # The compacted ledger in the node is mostly a former one, and gone.
             if PlaceKind.COMPACTED not in holder.places:
                 yield from (NamedLedger(ledger_id, holder, node, 0) for ledger_id in holder.ledgers_in(info))
     elif isinstance(node, SchemaNode) and isinstance(info, SchemaLocator):
@@ -160,7 +160,7 @@ def _data_ledgers(
 
 
 def _spread(items: Sequence[T], most: int) -> list[T]:
-    """Choose so many, evenly, with the last among them: of ledgers that is the newest."""
+    """Choose at most `most`, evenly, including the last: of ledgers that is the newest."""
     if len(items) <= most:
         return list(items)
     return [items[(number + 1) * len(items) // most - 1] for number in range(most)]

@@ -1,8 +1,8 @@
 """Proof of a metadata root's BookKeeper: ledgers that the root names, looked up in the BookKeeper.
 
-An id alone tells nothing, since every BookKeeper counts from 0; so the ledger must say that it is the holder's, and
-not be another one by its size or its time. Two clusters may even have topics of the same names, each over a BookKeeper
-of its own, and then a ledger that our own root names in the same place is ours, whatever the other root says.
+An id alone proves nothing, since every BookKeeper counts from 0; so the ledger's metadata must name the holder, and its
+size and time must fit. Two clusters may even have topics of the same names, each over a BookKeeper of its own: then a
+ledger that our own root names in the same place is ours, whatever the other root says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.metadata import LedgerReading, LedgerState, StoredLedger, UnreadableLedger
 from bookwarden.metastore.interface import MetadataStore
 
-# Clocks of two stores, and of a broker, may differ by as much.
+# The clocks of two stores, and of a broker, may differ by this much.
 _CLOCKS_DIFFER_MS: Final = 600_000
 
 
@@ -38,7 +38,7 @@ class LookedUp(NamedTuple):
 
 
 def look_up(sample: Sequence[NamedLedger], catalog: ReadsLedgers) -> LookedUp:
-    """Look for these very ledgers; StoreError where the BookKeeper's store does not answer."""
+    """Look up exactly these ledgers; StoreError where the BookKeeper's store does not answer."""
     readings = catalog.read_many([named.ledger_id for named in sample])
     pairs = list(zip(sample, readings, strict=True))
     found = [named for named, reading in pairs if isinstance(reading, StoredLedger) and is_the_same(named, reading)]
@@ -47,7 +47,7 @@ def look_up(sample: Sequence[NamedLedger], catalog: ReadsLedgers) -> LookedUp:
 
 
 def is_the_same(named: NamedLedger, stored: StoredLedger) -> bool:
-    """Whether BookKeeper's ledger may be the one that the node names: its holder's, and of its size and time."""
+    """Return whether BookKeeper's ledger may be the one that the node names, by holder, size and time."""
     metadata = stored.metadata
     if custom_metadata_mismatch(named.holder, metadata.custom) is not None:
         return False
@@ -59,7 +59,7 @@ def is_the_same(named: NamedLedger, stored: StoredLedger) -> bool:
 
 
 def not_named_by(roots: Iterable[MetadataStore], ledgers: Sequence[NamedLedger]) -> list[NamedLedger]:
-    """Leave out the ledgers that one of the roots names in the same place; StoreError where one does not answer."""
+    """Omit the ledgers that one of the roots names in the same place; StoreError where one does not answer."""
     nodes = {named.node.path: named.node for named in ledgers}
     here: dict[str, set[int]] = {path: set() for path in nodes}
     for store in roots:
