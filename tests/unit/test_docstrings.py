@@ -13,7 +13,7 @@ GENERATED = SOURCES / "wire" / "pb"
 VERBS = re.compile(r"(Say|Name|Give|Tell|Let)\b")
 QUESTIONS = re.compile(r"(What|Which|How|Where|Whether|Who|Whose|When|Why)\b")
 # The rooms whose classes follow the rules for classes; "" is the modules above all rooms.
-ROOMS = {"", "cli", "clusters", "deletion", "demo", "migration", "orphans", "wire"}
+ROOMS = {"", "cli", "clusters", "deletion", "demo", "ledgers", "metastore", "migration", "orphans", "wire"}
 
 
 def docstrings(*kinds: type[ast.Module | ast.FunctionDef]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import time
 
 
 class Deadline:
-    """The moment by which a call must have made progress; each progress moves it."""
+    """The moment by which a call must have made progress; progress moves it on."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -16,7 +16,7 @@ class Deadline:
         self._end = time.monotonic() + self._seconds
 
     def extend(self, seconds: float) -> None:
-        """Leave out time in which we ourselves kept the call back."""
+        """Leave out time for which we ourselves held the call back."""
         self._end += seconds
 
     def left(self) -> float:

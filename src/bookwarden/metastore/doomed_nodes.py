@@ -1,4 +1,4 @@
-"""Nodes to be deleted: what it means to find one, or not, when it is read again, and the base of runs of deletes."""
+"""Nodes to be deleted: the result by what is found when one is read again, and the base of runs of deletes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Target(NamedTuple):
-    """A node to delete, by absolute path; ``in_doubt`` once a delete was sent whose answer never came.
+    """A node to delete, by absolute path; a tuple, since a sweep makes one for each ledger.
 
-    ``conditions`` are other nodes, by absolute path, that have to be as they were read.
-
-    A tuple, since a sweep makes one of each ledger.
+    ``conditions`` are other nodes, by absolute path, that have to be as they were read; ``in_doubt`` is set once a
+    delete was sent whose answer never came.
     """
 
     path: str
@@ -31,7 +30,7 @@ class Target(NamedTuple):
     in_doubt: bool = False
 
     def result_of(self, found: Versioned | None) -> DeleteResult | None:
-        """Return what became of it, as it was found now; None if it is still to be deleted."""
+        """Return the result by the node as it is found now; None if it is still to be deleted."""
         if found is None:
             return DeleteResult.DELETED if self.in_doubt else DeleteResult.ABSENT
         if found.version != self.version or found.children:
@@ -47,9 +46,9 @@ class Target(NamedTuple):
 class BatchDelete(ABC):
     """One run of versioned deletes; ``results`` grows, by path, as nodes are settled.
 
-    A store sends them its own way. What was refused is read again, and what may have been done without an answer is
-    read back: an absent node counts as deleted then (by us, or by someone who wanted the same), one that is as before
-    is sent once more.
+    Each store has its own way to send them. A refused delete has its node read again, and so has one whose answer was
+    lost: an absent node then counts as deleted (by us, or by someone who wanted the same), an unchanged one is sent
+    once more.
     """
 
     results: dict[str, DeleteResult] = field(default_factory=dict, init=False)
@@ -72,7 +71,7 @@ class BatchDelete(ABC):
 
     @abstractmethod
     def _end(self, targets: Sequence[Target]) -> None:
-        """Raise what kept the deletes from being done, unless one of them was."""
+        """Raise the error that kept the deletes from being done, unless one of them was."""
 
     @abstractmethod
     def _read(self, paths: Sequence[str], deadline: Deadline) -> Sequence[Versioned | None]:

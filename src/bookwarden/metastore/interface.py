@@ -23,30 +23,26 @@ from bookwarden.ledgers.metadata import Conditions, DeleteResult
 
 
 class Versioned(NamedTuple):
-    """A node's value with the version and the times (milliseconds) of the same read; a tuple, since scans make many.
+    """A node's value with version and times of the same read; a tuple, since scans make many."""
 
-    ``children`` is how many nodes are below it, where the store tells that with the value. ``ephemeral`` nodes end with
-    a session, ``session`` is its id where the store tells it. ``modifications`` is how often the value was replaced,
-    where the version does not tell that.
-    """
-
-    value: bytes
-    version: int
-    created_ms: int
-    modified_ms: int = 0
+    value: bytes  #: Empty for a node without one.
+    version: int  #: Changes with every write.
+    created_ms: int  #: By the store's clock, in ms since the epoch.
+    modified_ms: int = 0  #: The last write of the value, likewise.
+    #: Number of nodes directly below; None where the store does not tell it with the value.
     children: int | None = None
-    ephemeral: bool = False
-    modifications: int | None = None
-    session: int | None = None
+    ephemeral: bool = False  #: It ends with a session.
+    modifications: int | None = None  #: How often the value was replaced; None where the version tells that.
+    session: int | None = None  #: Id of the session it ends with; None where the store does not tell it.
 
     @property
     def is_as_created(self) -> bool:
-        """Whether nobody has written the node since it was made."""
+        """True while nobody has written the node since it was made."""
         return (self.version if self.modifications is None else self.modifications) == 0
 
 
 class NewNode(NamedTuple):
-    """A node to create; ``version`` is how often its value was written again, for stores that let a writer say so."""
+    """A node to create; ``version`` counts the later writes of its value, for stores that let a writer set it."""
 
     path: str
     value: bytes
@@ -54,7 +50,7 @@ class NewNode(NamedTuple):
 
 
 class CreateResult(enum.Enum):
-    """What became of one node; only CREATED changed anything."""
+    """The result of creating one node; only CREATED changed anything."""
 
     CREATED = "created"
     EXISTS = "exists already"
@@ -65,7 +61,7 @@ class CreateResult(enum.Enum):
 class MetadataStore(ABC):
     """A hierarchical store of small versioned values, such as ZooKeeper.
 
-    ``answers_at_once`` says that no call waits for a server, so that there is no use in several at the same time.
+    ``answers_at_once``: no call waits for a server, so that concurrent calls gain nothing.
     """
 
     answers_at_once = False
@@ -85,12 +81,12 @@ class MetadataStore(ABC):
         """Delete each (path, expected version); the results are in the order asked.
 
         A node with children, or with another version, is LOST_RACE; a pair that occurs twice is deleted once and
-        has one result. What a broken connection leaves in doubt is read back: absent is DELETED (by us, or by
-        someone who wanted the same), unchanged is tried again, and what stays in doubt is UNKNOWN.
+        has one result. After a broken connection the nodes in doubt are read back: absent is DELETED (by us, or by
+        someone who wanted the same), unchanged is tried again, and one that stays in doubt is UNKNOWN.
         ``created_ms``, one for each, keeps a node that was created again from being taken for the old one.
-        ``conditions``, those of each, are other nodes that have to be as they were read: where the store has
-        transactions, as ZooKeeper has, they are demanded in the one that deletes, and a node whose conditions fail is
-        LOST_RACE; Oxia has none, and passes over them.
+        ``conditions``, one list for each, are other nodes that have to be as they were read: a store with transactions,
+        as ZooKeeper, demands them in the one that deletes, and a node whose conditions fail is LOST_RACE; Oxia has no
+        transactions, and ignores them.
         Raises StoreUnavailableError only if nothing at all was sent, StoreAccessError only if nothing was deleted.
         """
 
@@ -114,7 +110,7 @@ class MetadataStore(ABC):
         return [self.children_of(path) for path in paths]
 
     def parents_among(self, paths: Sequence[str]) -> set[str]:
-        """List those of the paths that have nodes below them."""
+        """Return the paths that have nodes below them."""
         return {
             path
             for path, node in zip(paths, self.get_many(paths), strict=True)
@@ -127,7 +123,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call `changed(path)` after the node is created, changed or deleted; return what ends the watch.
+        """Call `changed(path)` after the node is created, changed or deleted; return a call that ends the watch.
 
         A change may be reported late, twice, or without a visible difference, but not missed while connected;
         after a lost session it is called once more so that the caller reads again.
@@ -153,7 +149,7 @@ class MetadataStore(ABC):
         return self.get_many([path])[0]
 
     def children_of(self, path: str) -> list[str]:
-        """List the direct children, sorted; none if there is no such node, as when it vanished since it was listed."""
+        """List the direct children, sorted; an empty list if the node does not exist, or no longer."""
         try:
             return self.list_children(path)
         except NotFoundError:
@@ -167,5 +163,5 @@ class ScratchStore(MetadataStore):
     def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
         """Create nodes at once, never replacing one; a result for each, in the order asked.
 
-        Their paths differ. Where it raises, some may be there.
+        Their paths differ. Where it raises, some may have been created.
         """

@@ -1,4 +1,4 @@
-"""Pacing of requests to a store: so many nodes a second at most, and fewer at once while its answers are slow."""
+"""Pacing of requests to a store: a limit of nodes a second, and fewer requests at once while its answers are slow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bookwarden.signs_of_life import SIGNS_OF_LIFE
 
 _LOG = logging.getLogger(__name__)
 
-# A batch is cut into so many a second, lest a low rate be one burst after the other.
+# A second's nodes are cut into so many batches, lest a low rate be one burst after the other.
 _BATCHES_PER_SECOND: Final = 10
 
 # What one answer weighs in the average latency; about the last eight count.
@@ -27,8 +27,8 @@ _MAX_PAUSE_S: Final = 5.0
 class Rate:
     """Gives every node that is asked for its time, in the order of the calls over all threads.
 
-    Time in which nothing is asked is not made up for later. Raises ConfigError for a limit that is not above 0,
-    ``setting`` being what it is called.
+    Idle time is not made up for later. Raises ConfigError for a limit that is not above 0, with the name of its
+    ``setting``.
     """
 
     def __init__(self, per_second: float, setting: str, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +50,7 @@ class Rate:
 
 
 class LatencyWindow:
-    """How many requests may be under way, by how long the last ones took: halved when slow, one more when not.
+    """The number of requests that may be under way: halved when the last ones were slow, one more when not.
 
     ``size`` begins at ``most`` and never exceeds it. Below 1 there is one request at a time and a ``pause`` after each.
     Times are in seconds by any one clock. It does no I/O and starts nothing.
@@ -67,11 +67,11 @@ class LatencyWindow:
 
     @property
     def pause(self) -> float:
-        """How long nothing is asked after an answer, in seconds."""
+        """The pause after an answer, in seconds."""
         return min(_MAX_PAUSE_S, self._max_latency_s * (1 / self.size - 1)) if self.size < 1 else 0.0
 
     def answered(self, sent_at: float, now: float) -> None:
-        """Take an answer into account; one to a request from before the last cut tells nothing of the time after."""
+        """Take an answer into account, unless its request was sent before the last cut."""
         if sent_at < self._cut_at:
             return
         latency = now - sent_at
@@ -94,7 +94,7 @@ class LatencyWindow:
 
 
 class Turn(NamedTuple):
-    """A request that may be sent now; ``held_s`` is how long we kept it back, while the store did answer others."""
+    """A request that may be sent now; ``held_s`` is how long we held it back, while the store answered others."""
 
     number: int
     sent_at: float
@@ -102,7 +102,7 @@ class Turn(NamedTuple):
 
 
 class Pace:
-    """Lets the requests of one process to one store pass, each counted by its nodes; safe for threads.
+    """Gate for the requests of one process to one store, each counted by its nodes; safe for threads.
 
     A request waits for its `turn`, and is `done` when its answer is there or will not come. ``in_flight`` is how many
     may be under way while the store answers within ``max_latency_s``. With neither limit everything passes at once.
@@ -129,11 +129,11 @@ class Pace:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is any limit: if not, nobody needs to ask for a turn."""
+        """True if there is a limit: if not, nobody needs to ask for a turn."""
         return self._rate is not None or self._window is not None
 
     def most_nodes(self, wanted: int) -> int:
-        """How many nodes go into one request where ``wanted`` would."""
+        """Return how many nodes one request may have, at most ``wanted``."""
         return wanted if self._rate is None else min(wanted, self._rate.most_at_once)
 
     def turn(self, nodes: int, timeout: float) -> Turn | None:
@@ -158,7 +158,7 @@ class Pace:
             held += pause
 
     def done(self, turn: Turn, *, answered: bool = True) -> None:
-        """Allow the next one; what is told again, or after `forget`, counts no more."""
+        """Allow the next one; a second call, or one after `forget`, has no effect."""
         with self._changed:
             if turn.number not in self._under_way:
                 return
@@ -170,7 +170,7 @@ class Pace:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Begin anew with nothing under way, where answers will not be told any more."""
+        """Start over with nothing under way, when no more answers will come."""
         with self._changed:
             self._under_way.clear()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Paths of nodes: what is a valid one, and where its parents are."""
+"""Paths of nodes: their validity, and their parents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def validate_path(path: str) -> str:
 
 
 def validate_paths(paths: Sequence[str]) -> Sequence[str]:
-    """Return the paths; raise FormatError, as validate_path does, if one of them is none."""
+    """Return the paths; raise FormatError, as validate_path does, if one is invalid."""
     if not _are_plain(paths):
         for path in paths:
             validate_path(path)
@@ -31,7 +31,7 @@ def validate_paths(paths: Sequence[str]) -> Sequence[str]:
 
 # Fast path of validate_path, must equal it: tests/unit/metastore/test_store_paths.py
 def _are_plain(paths: Sequence[str]) -> bool:
-    """Return whether all are short ASCII without anything to look at, by questions to one text of them all."""
+    """Return whether all are short ASCII and need no closer look; checked at once on their joined text."""
     lines = "\n".join(paths)
     if not lines.isascii() or any(part in lines for part in ("//", "/.", "/\n", "\0")):
         return False

@@ -1,4 +1,4 @@
-"""Requests of a size that a server takes, cut from what is to be read or deleted."""
+"""Batches of items, cut to requests of a size that a server takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-# What an operation takes of a request besides its path, at most: headers, type, version, lengths.
+# Bytes of an operation besides its path, at most: headers, type, version, lengths.
 OPERATION_OVERHEAD: Final = 32
-# What frames, ids and headers take of a request besides its operations.
+# Bytes of a request besides its operations: frames, ids and headers.
 REQUEST_MARGIN: Final = 1024
 _MOST_BYTES_OF_CHARACTER: Final = 4
 
@@ -28,7 +28,7 @@ def first_batch(items: Sequence[T], max_bytes: int, path_of: Callable[[T], str])
     """Cut off as many items as a request below ``max_bytes`` has room for; one at least."""
     budget = max_bytes - REQUEST_MARGIN
     paths = [path_of(item) for item in items]
-    # No look at each where all are short.
+    # None is looked at by itself where all are short.
     if (max(map(len, paths)) * _MOST_BYTES_OF_CHARACTER + OPERATION_OVERHEAD) * len(paths) <= budget:
         return list(items)
     costs = accumulate(len(path.encode("utf-8")) + OPERATION_OVERHEAD for path in paths)
@@ -36,6 +36,6 @@ def first_batch(items: Sequence[T], max_bytes: int, path_of: Callable[[T], str])
 
 
 def halves(batch: list[T]) -> list[list[T]]:
-    """Cut a batch whose connection broke in two: it may be more than the server takes at once."""
+    """Halve a batch whose connection broke: it may be more than the server takes at once."""
     middle = len(batch) // 2
     return [batch[:middle], batch[middle:]] if middle else [batch]

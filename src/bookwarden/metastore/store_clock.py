@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 CLOCK_PATH: Final = "/bookwarden/clock"
 # How long a reading is carried on by this machine's steady clock.
 _REFRESH_SECONDS: Final = 300.0
-# What the clock of this machine may be wrong by where the store cannot be asked.
+# The error assumed of this machine's clock where the store cannot be asked.
 UNKNOWN_SKEW_SECONDS: Final = 600.0
 
 
@@ -24,7 +24,7 @@ class StoreClock:
     """Seconds since the epoch, never later than the store's own clock says.
 
     A node of ours is written, and the time that the store noted for it is carried on. A store that refuses the write
-    leaves this machine's clock, less what that may be wrong by: then everything looks younger, and waits longer.
+    leaves this machine's clock, less its assumed error: then everything looks younger, and waits longer.
     Raises StoreUnavailableError when the store does not answer.
     """
 
@@ -66,7 +66,7 @@ class StoreClock:
             return self._local() - UNKNOWN_SKEW_SECONDS
 
     def _written(self) -> int:
-        """Write our node, and read when that was (milliseconds); another's write of just now does as well."""
+        """Write our node, and read the time of that (milliseconds); a write by another just now serves as well."""
         node = self._store.get(CLOCK_PATH)
         try:
             if node is None:

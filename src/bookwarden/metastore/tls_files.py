@@ -1,4 +1,4 @@
-"""The files with which a metadata store's connection is encrypted."""
+"""The TLS files of a metadata store's connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bookwarden.errors import ConfigError
 
 
 def validate_tls_files(*, ca: str | None, certfile: str | None, keyfile: str | None) -> None:
-    """Raise ConfigError for a file that is not there, and for half a pair."""
+    """Raise ConfigError for a file that does not exist, and for half a pair."""
     for name, file in (("ca", ca), ("certfile", certfile), ("keyfile", keyfile)):
         if file is not None and not os.path.isfile(file):
             raise ConfigError(f"the metadata store's TLS file {name} is {file!r}: there is no such file")

@@ -26,8 +26,8 @@ def open_store(url: str, **options: Any) -> MetadataStore:
     ``zk:host1:port,host2:port/chroot`` takes the fields of ZooKeeperConnection as options; so do hosts without a
     scheme, which are a ZooKeeper's for Pulsar. ``memory:name`` is one store for each name in this process, and ignores
     them. ``zk-snapshot:/path/snapshot.4f#/chroot`` reads a snapshot file, and ignores them too; ``?logs=/folder``
-    before the # names the folder of its transaction logs if it is another one, ``work=/folder`` where a compressed one
-    is unpacked, and ``fuzzy=yes`` reads it without logs. ``oxia://host:port/namespace`` takes the fields of
+    before the # names the folder of its transaction logs if it is another one, ``work=/folder`` the one to unpack a
+    compressed snapshot in, and ``fuzzy=yes`` reads it without logs. ``oxia://host:port/namespace`` takes the fields of
     OxiaConnection as options; the namespace is ``default`` if there is none.
     Raises ConfigError for another scheme or option, MissingExtraError where an Oxia's libraries are not installed.
     """
@@ -36,12 +36,12 @@ def open_store(url: str, **options: Any) -> MetadataStore:
 
 
 def scheme_of(url: str) -> str:
-    """Return the kind of store that the URL means, ``zk`` for hosts without a scheme; ConfigError if it means none."""
+    """Return the scheme of the URL, ``zk`` for hosts without one; ConfigError if it is unknown."""
     return _parted(url)[0]
 
 
 def split_chroot(url: str) -> tuple[str, str]:
-    """Part a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash.
+    """Split a store's URL into that of its ensemble and its chroot, which is empty or begins with a slash.
 
     The hosts of a ZooKeeper come in one order and with their ports, an Oxia's namespace is always named, so that equal
     ensembles have equal URLs. Only a ZooKeeper has chroots. Raises ConfigError for a URL that means no store.
@@ -60,7 +60,7 @@ def split_chroot(url: str) -> tuple[str, str]:
 
 
 def path_before(url: str, other: str) -> str | None:
-    """Return what the store of this URL puts before the paths of the other, so that both name the same nodes.
+    """Return the prefix that turns paths of the other store into paths of this URL's store to the same nodes.
 
     None where they are not the same ensemble, where the other's nodes are not all below this one's chroot, and where
     the store has no transactions over several nodes: only ZooKeeper, and the store in memory, have.

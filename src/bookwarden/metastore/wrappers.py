@@ -1,4 +1,4 @@
-"""Metadata stores around another one: with a limit to its reads, with their time taken, or without writes."""
+"""Metadata stores that wrap another one: with limited reads, with timed reads, or without writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bookwarden.metastore.pacing import Rate
 
 
 class ForwardingStore(MetadataStore):
-    """Hands every call on to ``store``, which it closes with itself."""
+    """Base class of wrappers: delegates every call to ``store``, and closes it."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class ForwardingStore(MetadataStore):
 def throttled(store: MetadataStore, max_reads_per_second: float | None) -> MetadataStore:
     """Limit the store to so many nodes a second; None reads as fast as it can.
 
-    The limit is this process's: whoever reads in several divides it among them.
+    The limit is that of this process: with several, it has to be divided among them.
     """
     return store if max_reads_per_second is None else ThrottledStore(store, max_reads_per_second)
 
@@ -73,7 +73,7 @@ def throttled(store: MetadataStore, max_reads_per_second: float | None) -> Metad
 class ThrottledStore(ForwardingStore):
     """Waits before reads, in the order of the calls over all threads; everything else goes straight to the store.
 
-    Each path read, and each directory listed, counts as one. Time in which nothing is read is not made up for
+    Each path read, and each directory listed, counts as one. Idle time is not made up for
     later. Raises ConfigError for a limit that is not above 0.
     """
 
@@ -107,7 +107,7 @@ class ThrottledStore(ForwardingStore):
         return self._store.next_number(path)
 
     def _batches(self, paths: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yield paths to be read, each batch when it may be."""
+        """Yield paths to be read, each batch at its time."""
         size = self._rate.most_at_once
         for begin in range(0, len(paths), size):
             batch = paths[begin : begin + size]
@@ -121,7 +121,7 @@ class ThrottledStore(ForwardingStore):
 
 
 class TimedStore(ForwardingStore):
-    """Hands every call on; ``reading_s`` is the time in reads so far, in seconds, of all threads together."""
+    """Delegates every call; ``reading_s`` is the time in reads so far, in seconds, of all threads together."""
 
     def __init__(self, store: MetadataStore) -> None:
         super().__init__(store)
@@ -159,7 +159,7 @@ class TimedStore(ForwardingStore):
 class WriteProtectedStore(ForwardingStore):
     """Passes reads on; each write raises StoreMovedError with the reason.
 
-    So does the question for the next number: it is asked by who is about to write.
+    So does a request for the next number, which comes before a write.
     """
 
     def __init__(self, store: MetadataStore, reason: str) -> None:

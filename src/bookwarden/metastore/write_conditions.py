@@ -11,13 +11,13 @@ from bookwarden.metastore.interface import MetadataStore
 
 
 class WriteConditions(Protocol):
-    """What is demanded of every write, asked before each request."""
+    """The conditions of every write, asked for before each request."""
 
     def current(self) -> Sequence[Condition]:
         """List the conditions; raise a StoreUnavailableError if nothing may be written now."""
 
     def failed(self, condition: Condition) -> None:
-        """Learn that the store found it otherwise, so that it wrote nothing; it asks again."""
+        """Take note that the store refused a write for this condition; it will ask for them again."""
 
 
 class NoConditions:
@@ -40,4 +40,4 @@ class ConditionalStore(MetadataStore):
     @property
     @abstractmethod
     def sessions_lost(self) -> int:
-        """How many of its sessions ended, and with them their ephemeral nodes."""
+        """The number of its sessions that ended, and with them their ephemeral nodes."""

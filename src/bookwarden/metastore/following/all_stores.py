@@ -8,18 +8,18 @@ from bookwarden.metastore.interface import MetadataStore
 
 
 class Migrations:
-    """Where this process stands with each store that Pulsar may move, by URL; other stores are passed over."""
+    """Standings of this process with each store that Pulsar may move, by URL; other stores are passed over."""
 
     def __init__(self) -> None:
         self._stores: dict[str, MigratingStore] = {}
 
     def follow(self, url: str, store: MetadataStore) -> None:
-        """Take a store in, if it is one of those."""
+        """Add a store, if it is one that Pulsar may move."""
         if isinstance(store, MigratingStore):
             self._stores[url] = store
 
     def look(self) -> None:
-        """Read each flag anew; raise StoreError where that is not possible."""
+        """Read each flag afresh; raise StoreError where that is not possible."""
         for store in self._stores.values():
             store.look()
 
@@ -39,12 +39,12 @@ class Migrations:
 
     @property
     def stops(self) -> int:
-        """How often writes were stopped, in any of the stores: what was read before is to be read again."""
+        """The times that writes were stopped, in all stores: anything read before has to be read again."""
         return sum(standing.stops for standing in self.standings().values())
 
     @property
     def blocked(self) -> str | None:
-        """Return which store is being moved, so that nothing is written to it; None if there is none."""
+        """A description of a store that is being moved, so that it takes no writes; None if there is none."""
         return next((_described(url, at) for url, at in self.standings().items() if at.blocked), None)
 
 

@@ -16,7 +16,7 @@ _COMPLETED = "COMPLETED"
 
 
 class MigrationState(NamedTuple):
-    """What the flag says; ``changed_ms`` is when its phase began, by the clock of the store's server."""
+    """The content of the flag; ``changed_ms`` is when its phase began, by the clock of the store's server."""
 
     phase: str
     target_url: str | None
@@ -24,12 +24,12 @@ class MigrationState(NamedTuple):
 
     @property
     def is_completed(self) -> bool:
-        """Whether the target is in the store's place."""
+        """True once the target has taken the store's place."""
         return self.phase == _COMPLETED
 
 
 def read_flag(store: MetadataStore) -> MigrationState | None:
-    """Read the flag anew, None if there is none: nothing was ever migrated; FormatError if it cannot be understood."""
+    """Read the flag afresh; None if nothing was ever migrated, FormatError if it cannot be understood."""
     store.sync()
     node = store.get(MIGRATION_PATH)
     return None if node is None else parse_flag(node)

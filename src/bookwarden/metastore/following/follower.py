@@ -1,7 +1,7 @@
-"""The thread of a participant that follows a metadata migration: it does what its phases say.
+"""The thread of a participant in a metadata migration, which carries out the actions of its phases.
 
 Format: impl.DualMetadataStore of pulsar-metadata 4.2: an ephemeral sequential node ``participants/id-`` in the source,
-whose value nobody reads; ours says whose it is. Its parents are container nodes, which ZooKeeper removes when empty.
+whose value nobody reads; ours names this process. Its parents are container nodes, which ZooKeeper removes when empty.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Follower:
             self._thread.start()
 
     def close(self) -> None:
-        """End the watches, the session and the thread, whose progress was closed before."""
+        """End the watches, the session and the thread; the progress has to be closed before."""
         self._end_source()
         if self._target.store is not None:
             # So that the thread waits no longer for a target that does not answer.

@@ -1,6 +1,6 @@
 """Phases of one process while Pulsar moves its metadata to another store (PIP-454): a pure transition table.
 
-`Participation` takes events and answers with actions; whoever carries them out tells how they ended as events again.
+`Participation` takes events and returns actions; their ends come back to it as events.
 Nothing here reads, writes or waits. docs/metadata-migration-store.md has the table with reasons.
 """
 
@@ -17,7 +17,7 @@ _REMEMBERED: Final = 12
 
 
 class State(Enum):
-    """Where a process stands; *registered* means that a node of its own is among the participants."""
+    """The standing of a process; *registered*: a node of its own is among the participants."""
 
     STARTING = "starting"  # not registered; the flag must be read before anything else
     READING = "reading"  # not registered, no migration: reads from the source
@@ -36,7 +36,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What may happen: to the world, at any time, or as the end of an action."""
+    """An event of the world, which may come at any time, or the end of an action."""
 
     FLAG_IDLE = "flag: none, or NOT_STARTED"
     FLAG_FAILED = "flag: FAILED"
@@ -63,7 +63,7 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What is to be done; those that end with an event of their own are void once the state was left."""
+    """An action to carry out; one whose end is an event is void once the state was left."""
 
     READ_FLAG = "read flag"
     REGISTER = "register"
@@ -77,7 +77,7 @@ class Action(Enum):
 
 
 class Step(NamedTuple):
-    """The state that follows, and what is to be done on the way."""
+    """The state that follows, and the actions on the way."""
 
     state: State
     actions: tuple[Action, ...] = ()
@@ -112,7 +112,7 @@ STOPPED: Final = frozenset(S) - BEFORE_WRITING - WRITING_SOURCE - {S.SERVING_TAR
 _SWITCH: Final = Step(S.SWITCHING, (A.CONNECT_TARGET,))
 _DRAIN: Final = Step(S.DRAINING, (A.DRAIN,))
 _LEAVE: Final = Step(S.LEAVING, (A.LEAVE,))
-_BEGIN_ANEW: Final = Step(S.STARTING, (A.READ_FLAG,))
+_RESTART: Final = Step(S.STARTING, (A.READ_FLAG,))
 _OUT: Final = Step(S.WAITING, (A.READ_FLAG,))
 
 
@@ -121,21 +121,21 @@ def _on(step: Step, *events: Event) -> dict[Event, Step]:
 
 
 def _row(state: State, *overrides: dict[Event, Step]) -> dict[Event, Step]:
-    """Stay for whatever may happen, and read the flag anew when it is in doubt, but for what the row says."""
+    """Stay at any event, and read the flag again when it is in doubt, unless the row says otherwise."""
     rules = {event: Step(state) for event in HAPPENINGS} | _on(Step(state, (A.READ_FLAG,)), E.FLAG_IN_DOUBT)
     for override in overrides:
         rules |= override
     return rules
 
 
-# A process that has a node of its own and sees COPYING was not waited for: deleting the node keeps its last writes,
-# each of which demands that the node is there, from being carried out now.
+# A process that still has its node when it sees COPYING was not waited for: deleting the node stops its last writes,
+# since each demands that the node exists.
 _COPIED_WITHOUT_US: Final = _on(_LEAVE, E.FLAG_COPYING) | _on(_SWITCH, E.FLAG_COMPLETED)
 _LOST_ITS_NODE: Final = _on(_OUT, E.SESSION_EXPIRED, E.OWN_NODE_GONE)
 _BACK: Final = _on(Step(S.SERVING_SOURCE, (A.DISCARD_TARGET,)), *IDLE_FLAGS)
 _NOT_MOVED: Final = _on(Step(S.WAITING), E.FLAG_PREPARATION, E.FLAG_COPYING) | _on(_SWITCH, E.FLAG_COMPLETED)
 _REGISTERED: Final = (
-    _on(_DRAIN, E.FLAG_PREPARATION) | _COPIED_WITHOUT_US | _on(_BEGIN_ANEW, E.SESSION_EXPIRED, E.OWN_NODE_GONE)
+    _on(_DRAIN, E.FLAG_PREPARATION) | _COPIED_WITHOUT_US | _on(_RESTART, E.SESSION_EXPIRED, E.OWN_NODE_GONE)
 )
 
 TABLE: Final[Mapping[State, Mapping[Event, Step]]] = {
@@ -143,17 +143,17 @@ TABLE: Final[Mapping[State, Mapping[Event, Step]]] = {
     S.READING: _row(
         S.READING,
         _NOT_MOVED,
-        _on(_BEGIN_ANEW, E.FLAG_IN_DOUBT, E.SESSION_EXPIRED),
+        _on(_RESTART, E.FLAG_IN_DOUBT, E.SESSION_EXPIRED),
         _on(Step(S.STARTING), E.FLAG_UNREADABLE),
         _on(Step(S.REGISTERING, (A.REGISTER,)), E.WRITE_WANTED),
     ),
-    # What the flag says meanwhile is void: only read after the node is there it tells that nobody began without us.
+    # The flag counts only if read after our node is there: only then is it certain that nobody began without us.
     S.REGISTERING: _row(
         S.REGISTERING,
         _on(Step(S.REGISTERING), E.FLAG_IN_DOUBT),
         _on(Step(S.CHECKING, (A.READ_FLAG,)), E.REGISTERED),
         _on(Step(S.SERVING_UNREGISTERED, (A.READ_FLAG,)), E.NOT_OFFERED),
-        _on(_BEGIN_ANEW, E.REGISTRATION_FAILED),
+        _on(_RESTART, E.REGISTRATION_FAILED),
     ),
     S.CHECKING: _row(S.CHECKING, _REGISTERED, _on(Step(S.SERVING_SOURCE), *IDLE_FLAGS)),
     S.SERVING_SOURCE: _row(
@@ -165,7 +165,7 @@ TABLE: Final[Mapping[State, Mapping[Event, Step]]] = {
     S.SERVING_UNREGISTERED: _row(
         S.SERVING_UNREGISTERED,
         _NOT_MOVED,
-        _on(_BEGIN_ANEW, E.FLAG_IN_DOUBT, E.SESSION_EXPIRED),
+        _on(_RESTART, E.FLAG_IN_DOUBT, E.SESSION_EXPIRED),
         _on(Step(S.STARTING), E.FLAG_UNREADABLE),
         _on(Step(S.REGISTERING, (A.REGISTER,)), E.PARTICIPANTS_OFFERED),
     ),
@@ -218,10 +218,10 @@ TABLE: Final[Mapping[State, Mapping[Event, Step]]] = {
 
 
 class Participation:
-    """One process's way through the table; a process that starts, in whatever phase, begins a new one.
+    """One process's way through the table, from its start on, whatever the phase is then.
 
     ``visit`` numbers the states it has been in: the answer to an action counts only while it is the same.
-    ``knows_flag`` says that the flag was read since this state began or was put in doubt.
+    ``knows_flag``: the flag was read since this state began, or since it was last put in doubt.
     """
 
     def __init__(self) -> None:
@@ -232,11 +232,11 @@ class Participation:
 
     @property
     def may_write_source(self) -> bool:
-        """Whether a write may be sent to the source now."""
+        """True while a write may be sent to the source."""
         return self.knows_flag and self.state in WRITING_SOURCE
 
     def apply(self, event: Event) -> tuple[Action, ...]:
-        """Go on to the next state; return what is to be done. Raises StoreError for a pair that the table lacks."""
+        """Go on to the next state and return the actions due. Raises StoreError for a pair that the table lacks."""
         step = TABLE[self.state].get(event)
         if step is None:
             raise StoreError(
@@ -254,5 +254,5 @@ class Participation:
         return step.actions
 
     def answer(self, event: Event, visit: int) -> tuple[Action, ...] | None:
-        """Apply how an action of that visit ended; None, and nothing is done, if the state was left since."""
+        """Apply the end of an action of that visit; None, without effect, if the state was left since."""
         return self.apply(event) if visit == self.visit else None

@@ -1,4 +1,4 @@
-"""Progress of a process in a metadata migration: what it knows of the flag, its own node, its writes under way."""
+"""Progress of a process in a metadata migration: the flag as last read, its own node, its writes under way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bookwarden.metastore.following.phases import (
     Participation,
     State,
 )
-from bookwarden.metastore.following.readings import UNREAD, read_flag_anew
+from bookwarden.metastore.following.readings import UNREAD, read_fresh_flag
 from bookwarden.metastore.following.target import MigrationTarget
 from bookwarden.metastore.write_conditions import ConditionalStore
 
@@ -33,42 +33,31 @@ _NEVER: Final = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class MigrationTimes:
-    """How long things may take, in seconds.
+    """Limits of a participant, all in seconds."""
 
-    ``write_wait_s``: how long a write waits until a migration is over; 0 lets it fail at once. ``answer_wait_s``: how
-    long a call waits for our registration, and for the target after the migration. ``drain_limit_s``: how long the end
-    of what is under way is awaited before we leave. ``flag_max_age_s``: how old the flag may be when a further part of
-    a call is sent. ``look_s``: how often the flag is read without any news, should a watch be lost. ``retry_s``: the
-    pause after what failed.
-    """
-
-    write_wait_s: float = 60.0
-    answer_wait_s: float = 60.0
-    drain_limit_s: float = 20.0
-    flag_max_age_s: float = 5.0
-    look_s: float = 10.0
-    retry_s: float = 1.0
+    write_wait_s: float = 60.0  #: How long a write waits for the end of a migration; 0 lets it fail at once.
+    answer_wait_s: float = 60.0  #: How long a call waits for our registration, or after the migration for the target.
+    drain_limit_s: float = 20.0  #: How long we wait, before leaving, for requests under way.
+    flag_max_age_s: float = 5.0  #: Highest age of the flag when a further part of a call is sent.
+    look_s: float = 10.0  #: Interval of reading the flag, in case a watch was lost.
+    retry_s: float = 1.0  #: Pause after a failure.
 
 
 class Standing(NamedTuple):
-    """Where a process stands in a migration: for those who watch it.
+    """The standing of a process in a migration, as others see it."""
 
-    ``blocked``: no write is sent now; ``blocked_s`` is for how long that was so, in all. ``stops`` is how often writes
-    were stopped; what was read or sent before the latest stop is to be read again.
-    """
-
-    state: State
-    phase: str
-    target_url: str | None
-    blocked: bool
-    blocked_s: float
-    stops: int
+    state: State  #: Step in the table of phases.py.
+    phase: str  #: The flag's, as Pulsar writes it.
+    target_url: str | None  #: None before the flag names one.
+    blocked: bool  #: No write is sent now.
+    blocked_s: float  #: Time without writes, in total, in seconds.
+    stops: int  #: Times that writes were stopped; anything read or sent before the latest has to be read again.
 
 
 class Progress:
-    """What the callers of a migrating store and the thread that follows the flag share.
+    """State shared by the callers of a migrating store and the thread that follows the flag.
 
-    ``changed`` is held for every look at it, and told of every change; no store is asked while it is held.
+    ``changed`` is held for every look at it, and notified of every change; no store is asked while it is held.
     """
 
     def __init__(self, source: ConditionalStore, target: MigrationTarget, times: MigrationTimes) -> None:
@@ -102,14 +91,14 @@ class Progress:
             flag = self.flag
             return Standing(self.state, flag.phase, flag.target_url, blocked, self._stopped_s + now_s, self.stops)
 
-    def refresh(self, asked: float) -> None:
-        """Read the flag after a sync, unless a reading that began after ``asked`` is there."""
+    def refresh(self, since: float) -> None:
+        """Read the flag after a sync, unless a reading began after ``since``."""
         # One after the other: an older reading must not be taken for the news.
         with self._reading:
-            if self._read_began >= asked or self.state in MOVED:
+            if self._read_began >= since or self.state in MOVED:
                 return
             began = time.monotonic()
-            flag = read_flag_anew(self.source)
+            flag = read_fresh_flag(self.source)
             with self.changed:
                 self.learn_session()
                 self._read_began, self.flag = began, flag
@@ -117,13 +106,13 @@ class Progress:
                 if flag.place:
                     self.tell(Event.PARTICIPANTS_OFFERED)
 
-    def may_write_source(self, asked: float) -> bool:
-        """Whether a write may be sent, by a flag that was read after ``asked``."""
+    def may_write_source(self, since: float) -> bool:
+        """Return whether a write may be sent, by a flag that was read after ``since``."""
         self.learn_session()
-        return self.participation.may_write_source and self._read_began >= asked
+        return self.participation.may_write_source and self._read_began >= since
 
     def conditions(self) -> list[Condition]:
-        """List what a write to the source demands now."""
+        """List the conditions of a write to the source now."""
         conditions = []
         if self.state is State.SERVING_SOURCE and self.own_node is not None:
             conditions.append(Condition(self.own_node, 0))
@@ -132,7 +121,7 @@ class Progress:
         return conditions
 
     def learn_session(self) -> None:
-        """Take into account that our session, and with it our nodes, ended."""
+        """Take note if our session has ended, and with it our nodes."""
         lost = self.source.sessions_lost
         if lost != self._sessions_seen:
             self._sessions_seen = lost
@@ -141,7 +130,7 @@ class Progress:
             self.tell(Event.SESSION_EXPIRED)
 
     def tell(self, event: Event) -> None:
-        """Apply what happened."""
+        """Apply an event."""
         with self.changed:
             before = self.state
             actions = self.participation.apply(event)
@@ -149,7 +138,7 @@ class Progress:
             self.do_later(actions)
 
     def answer(self, event: Event, visit: int) -> None:
-        """Apply how an action ended, if it still counts."""
+        """Apply the end of an action, if it still counts."""
         with self.changed:
             before = self.state
             actions = self.participation.answer(event, visit)
@@ -157,7 +146,7 @@ class Progress:
             self.do_later(actions or ())
 
     def do_later(self, actions: Sequence[Action]) -> None:
-        """Leave actions to the thread that follows; one look at the flag does for all that want one."""
+        """Queue actions for the following thread; one reading of the flag serves all that ask for one."""
         with self.changed:
             for action in actions:
                 if action is not Action.READ_FLAG or all(action is not other for other, _ in self._to_do):
@@ -165,7 +154,7 @@ class Progress:
             self.changed.notify_all()
 
     def next_action(self) -> tuple[Action, int] | None:
-        """Wait for what is to be done, with the visit for which it counts; None once closed."""
+        """Wait for the next action, and return it with the visit for which it counts; None once closed."""
         with self.changed:
             self.changed.wait_for(lambda: self._to_do or self.closed, self.times.look_s)
             if self.closed:
@@ -173,7 +162,7 @@ class Progress:
             return self._to_do.popleft() if self._to_do else (Action.READ_FLAG, self.participation.visit)
 
     def note(self, error: BookwardenError) -> None:
-        """Report what failed to those who wait, and pause before it is tried again."""
+        """Report a failure to the waiting callers, and pause before the next try."""
         with self.changed:
             if self.closed:
                 return
@@ -184,7 +173,7 @@ class Progress:
             self.changed.wait_for(lambda: self.closed, self.times.retry_s)
 
     def trouble_since(self, began: float) -> BookwardenError | None:
-        """Return what failed last, if it was after that moment."""
+        """Return the last failure, if it was after that moment."""
         return self._trouble[1] if self._trouble is not None and self._trouble[0] > began else None
 
     def require_open(self) -> None:
@@ -192,7 +181,7 @@ class Progress:
             raise StoreUnavailableError("this metadata store was closed")
 
     def migrating(self, what: str, trouble: BookwardenError | None = None) -> StoreMigratingError:
-        """Make the error for those who cannot be served now."""
+        """Make the error for a call that cannot be served now."""
         why = f" ({trouble})" if trouble else ""
         return StoreMigratingError(
             f"the metadata is being moved to {self.flag.target_url or 'another store'}, phase {self.flag.phase}, here "
@@ -200,7 +189,7 @@ class Progress:
         )
 
     def patience(self) -> float:
-        """How long, in seconds, a call waits for the state to change."""
+        """Return how long a call waits for the state to change, in seconds."""
         return self.times.write_wait_s if self.state in HELD_UP else self.times.answer_wait_s
 
     def _note_move(self, before: State, event: Event) -> None:
@@ -217,7 +206,7 @@ class Progress:
             _LOG.log(level, "metadata migration: %s, now %s", event.value, self.state.value)
 
 
-# Between these every process goes to and fro without any migration.
+# Every process goes to and fro between these without any migration.
 _QUIET: Final = frozenset(
     {
         State.STARTING,

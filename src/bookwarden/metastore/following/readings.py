@@ -1,4 +1,4 @@
-"""The source's answer about a migration: one reading of its flag, and whether there is a place for participants."""
+"""The source's answer about a migration: its flag, and whether there is a place for participants."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class FlagReading(NamedTuple):
 UNREAD: Final = FlagReading(Event.FLAG_UNREADABLE, "unknown")
 
 
-def read_flag_anew(source: MetadataStore) -> FlagReading:
-    """Read it after a sync."""
+def read_fresh_flag(source: MetadataStore) -> FlagReading:
+    """Read the flag after a sync."""
     source.sync()
     flag, place = source.get_many([MIGRATION_PATH, COORDINATOR_PATH])
     return _reading_of(flag)._replace(place=place is not None)

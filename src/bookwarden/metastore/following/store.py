@@ -1,6 +1,6 @@
 """A metadata store that follows a migration of Pulsar's metadata (PIP-454) from ZooKeeper to another store.
 
-What it does in each phase: phases.py, and docs/metadata-migration-store.md.
+Its behaviour in each phase: phases.py, and docs/metadata-migration-store.md.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ T = TypeVar("T")
 class MigratingStore(MetadataStore):
     """The source until a migration is COMPLETED, then the target; reads go on all the while, writes wait.
 
-    The errors are those of every store, and one more: StoreMigratingError, when a call waited as long as it may.
-    Reads that decide follow a `sync`, as ever: it reads the flag too. Versions of the target begin at 2**32, and one
-    that was read from the source before loses the race there. ``open_target`` makes the store of the flag's URL.
+    Raises the errors of every store, and StoreMigratingError when a call has waited as long as it may. Reads that
+    decide follow a `sync`, as ever: it reads the flag too. Versions of the target begin at 2**32, so that one read
+    from the source before loses the race there. ``open_target`` makes the store of the flag's URL.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class MigratingStore(MetadataStore):
 
     @property
     def state(self) -> State:
-        """Where this process stands in a migration."""
+        """The step of this process in a migration."""
         return self._progress.state
 
     @property
     def standing(self) -> Standing:
-        """Where this process stands, with what it knows of the migration."""
+        """The standing of this process, with what it knows of the migration."""
         return self._progress.standing
 
     @property
@@ -70,12 +70,12 @@ class MigratingStore(MetadataStore):
         return standing.target_url if standing.state in MOVED else None
 
     def look(self) -> None:
-        """Read the flag anew; raise StoreError if that is not possible."""
+        """Read the flag afresh; raise StoreError if that is not possible."""
         self._start()
         self._progress.refresh(time.monotonic())
 
     def await_writes(self) -> None:
-        """Wait, as a write would, until no migration keeps writes from being sent; the flag may be some seconds old."""
+        """Wait, as a write would, until no migration holds writes back; the flag may be some seconds old."""
         self._start()
         progress = self._progress
         began = time.monotonic()
@@ -87,7 +87,7 @@ class MigratingStore(MetadataStore):
                     continue
                 if progress.state not in FLAG_UNKNOWN:
                     return
-            _look(progress, began, time.monotonic())
+            _refresh_flag(progress, began, time.monotonic())
 
     @property
     def participant(self) -> str | None:
@@ -154,8 +154,8 @@ class MigratingStore(MetadataStore):
         with self._lock:
             self._watches.append(watch)
         try:
-            # A move that comes between finds it in the list, and sets it again.
-            watch.set_on(self._serving(), anew=False)
+            # A move meanwhile finds it in the list, and sets it again.
+            watch.set_on(self._serving(), replace=False)
         except StoreError:
             self._drop(watch)
             raise
@@ -187,7 +187,7 @@ class MigratingStore(MetadataStore):
             return call(now)
 
     def _serving(self) -> MetadataStore:
-        """Return the store that reads go to; raise StoreUnavailableError if that is not known in time."""
+        """Return the store for reads; raise StoreUnavailableError if it is not known in time."""
         self._start()
         progress = self._progress
         began = time.monotonic()
@@ -200,7 +200,7 @@ class MigratingStore(MetadataStore):
                     _wait_for_change(progress, began)
                 elif progress.state not in FLAG_UNKNOWN:
                     return progress.source
-            _look(progress, began, time.monotonic())
+            _refresh_flag(progress, began, time.monotonic())
 
     def _target(self) -> MetadataStore:
         store = self._progress.target.store
@@ -211,23 +211,23 @@ class MigratingStore(MetadataStore):
     def _write(self, call: Callable[[MetadataStore], T]) -> T:
         self._start()
         progress = self._progress
-        began = asked = time.monotonic()
+        began = fresh_since = time.monotonic()
         while True:
             with progress.changed:
                 progress.require_open()
                 target = self._target() if progress.state is State.SERVING_TARGET else None
-                allowed = target is None and progress.may_write_source(asked)
+                allowed = target is None and progress.may_write_source(fresh_since)
                 progress.in_flight += allowed
             if target is not None:
                 return call(target)
             if not allowed:
-                asked = _come_closer(progress, began, asked)
+                fresh_since = _advance_to_writing(progress, began, fresh_since)
                 continue
             try:
                 return call(self._conditional)
             except StoreMigratingError:
-                # Nothing was sent: it waits with those that come now.
-                asked = time.monotonic()
+                # Nothing was sent: it waits as a new call would.
+                fresh_since = time.monotonic()
             finally:
                 with progress.changed:
                     progress.in_flight -= 1
@@ -237,7 +237,7 @@ class MigratingStore(MetadataStore):
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
-            watch.set_on(target, anew=True)
+            watch.set_on(target, replace=True)
 
     def _drop(self, watch: _Watch) -> None:
         with self._lock:
@@ -247,23 +247,23 @@ class MigratingStore(MetadataStore):
 
 @dataclass(frozen=True, slots=True)
 class _Permission:
-    """What each request of a write to the source demands: our node among the participants, the flag as it was read."""
+    """The conditions of each request of a write to the source: our node among the participants, the flag as read."""
 
     progress: Progress
 
     def current(self) -> Sequence[Condition]:
-        """Return it, after a lost session once our next node is there; StoreMigratingError if it must not be sent."""
+        """Return them, after a lost session once our next node is there; StoreMigratingError if it must not be sent."""
         progress = self.progress
         began = time.monotonic()
-        asked = began - progress.times.flag_max_age_s
+        fresh_since = began - progress.times.flag_max_age_s
         while True:
             with progress.changed:
                 progress.require_open()
-                if progress.may_write_source(asked):
+                if progress.may_write_source(fresh_since):
                     return progress.conditions()
                 if progress.state not in BEFORE_WRITING | WRITING_SOURCE:
                     raise progress.migrating("no more is written")
-            asked = _come_closer(progress, began, asked)
+            fresh_since = _advance_to_writing(progress, began, fresh_since)
 
     def failed(self, condition: Condition) -> None:
         progress = self.progress
@@ -286,16 +286,16 @@ class _Watch:
         self._end: Callable[[], None] | None = None
         self._ended = False
 
-    def set_on(self, store: MetadataStore, *, anew: bool) -> None:
-        """Watch in this store, instead of another; ``anew`` calls once, since what was there may differ."""
+    def set_on(self, store: MetadataStore, *, replace: bool) -> None:
+        """Watch in this store; ``replace`` ends a watch on another and calls once, since the node may differ here."""
         with self._lock:
-            if self._ended or self._on is store or (self._on is not None and not anew):
+            if self._ended or self._on is store or (self._on is not None and not replace):
                 return
             end, self._end = self._end, store.watch(self._path, self._changed)
             self._on = store
         if end is not None:
             end()
-        if anew:
+        if replace:
             # In a thread of its own, as every watch: one that raises ends no other.
             threading.Thread(target=self._changed, args=(self._path,), name=f"watch {self._path}", daemon=True).start()
 
@@ -307,23 +307,23 @@ class _Watch:
             end()
 
 
-def _come_closer(progress: Progress, began: float, asked: float) -> float:
-    """Do, or wait for, the next thing that lets a write be sent; return since when the flag has to be known."""
+def _advance_to_writing(progress: Progress, began: float, fresh_since: float) -> float:
+    """Take, or wait for, the next step towards a write; return since when the flag has to be known."""
     with progress.changed:
         if progress.state is State.READING:
             progress.tell(Event.WRITE_WANTED)
         if progress.state not in FLAG_UNKNOWN | WRITING_SOURCE:
             _wait_for_change(progress, began)
-            return asked
+            return fresh_since
         if not progress.participation.knows_flag:
-            asked = time.monotonic()
-    _look(progress, began, asked)
-    return asked
+            fresh_since = time.monotonic()
+    _refresh_flag(progress, began, fresh_since)
+    return fresh_since
 
 
-def _look(progress: Progress, began: float, asked: float) -> None:
-    """Read the flag; raise StoreMigratingError if it leaves us without an answer for too long."""
-    progress.refresh(asked)
+def _refresh_flag(progress: Progress, began: float, fresh_since: float) -> None:
+    """Read the flag; raise StoreMigratingError if it has given no answer for too long."""
+    progress.refresh(fresh_since)
     if progress.state in FLAG_UNKNOWN:
         if progress.flag.event is Event.FLAG_UNREADABLE:
             raise progress.migrating("its flag cannot be understood; look at it with a client of ZooKeeper")
@@ -332,7 +332,7 @@ def _look(progress: Progress, began: float, asked: float) -> None:
 
 
 def _wait_for_change(progress: Progress, began: float) -> None:
-    """Wait until something is otherwise; raise what keeps us from registering, or StoreMigratingError in the end."""
+    """Wait for a change; raise the error that keeps us from registering, or StoreMigratingError in the end."""
     trouble = progress.trouble_since(began)
     if trouble is not None and progress.state in BEFORE_WRITING:
         kind = StoreAccessError if isinstance(trouble, StoreAccessError) else StoreUnavailableError

@@ -1,4 +1,4 @@
-"""The target of a metadata migration: opened once, with our ephemeral nodes, and versions that are told from others."""
+"""The target of a metadata migration: opened once, with our ephemeral nodes, and versions unlike the source's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.wrappers import ForwardingStore
 
-# ZooKeeper's versions have 32 bits: what is below this was read from the source.
+# ZooKeeper's versions have 32 bits: one below this was read from the source.
 FIRST_VERSION: Final = 1 << 32
 
 
 class TargetStore(ForwardingStore):
-    """The target as those see it who may have read the source before: its versions begin at 2**32.
+    """The target for callers that may have read the source before: its versions begin at 2**32.
 
-    A version of the source never fits: a write or delete with one has lost the race, so that the node is read again.
+    A version of the source never fits: a write or delete with one loses the race, so that the node is read again.
     """
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
@@ -53,9 +53,9 @@ class TargetStore(ForwardingStore):
 
 
 class MigrationTarget:
-    """Opens the target and makes our ephemeral nodes there too; used by one thread, but for what is remembered.
+    """Opens the target and makes our ephemeral nodes there too; only the remembered nodes are safe for threads.
 
-    A node that is made in the target may get another number than it has in the source.
+    A node may get another number in the target than it has in the source.
     """
 
     def __init__(self, open_store: Callable[[str], MetadataStore]) -> None:
@@ -67,36 +67,36 @@ class MigrationTarget:
         self.store: MetadataStore | None = None
 
     def connect(self, url: str | None) -> None:
-        """Open the store of this URL, unless it is, and make sure that it answers."""
+        """Open the store of this URL, unless it is open, and make sure that it answers."""
         if url is None:
             raise ConfigError("the flag of the migration names no target")
         if self.store is not None and self._url != url:
             self.discard()
         if self.store is None:
             self.store, self._url = TargetStore(self._open_store(url)), url
-        # A read, since `sync` of an Oxia may write (`prove_leaders`), and nothing is written before all is copied.
+        # A read, since `sync` of an Oxia may write (`prove_leaders`), and before all is copied nothing may be written.
         self.store.get("/")
 
     def discard(self) -> None:
-        """Close the store; with its session our nodes there end."""
+        """Close the store, and with its session our nodes there."""
         store, self.store, self._url = self.store, None, None
         self._made.clear()
         if store is not None:
             store.close()
 
     def remember(self, path: str, prefix: str, value: bytes) -> None:
-        """Keep in mind an ephemeral node of the source."""
+        """Remember an ephemeral node of the source."""
         with self._lock:
             self._ephemerals[path] = (prefix, value)
 
     def replace(self, path: str, value: bytes) -> None:
-        """Take a new value of a node into account, if it is one that is remembered."""
+        """Replace the value of a node, if it is remembered."""
         with self._lock:
             if path in self._ephemerals:
                 self._ephemerals[path] = (self._ephemerals[path][0], value)
 
     def forget(self, paths: Sequence[str] | None = None) -> None:
-        """Strike nodes that are gone from the source; without paths, all."""
+        """Forget nodes that are gone from the source; without paths, all."""
         with self._lock:
             for path in list(self._ephemerals) if paths is None else paths:
                 self._ephemerals.pop(path, None)

@@ -1,4 +1,4 @@
-"""Connections to the servers of an Oxia, and what their errors mean to us.
+"""Connections to the servers of an Oxia, and the translation of their errors.
 
 Format: the service OxiaClient of client.proto, common/constant/grpc_errors.go and common/rpc of Oxia 0.14. Its own
 status codes are beyond gRPC's, which Python shows as UNKNOWN, so that errors are told by their text.
@@ -32,7 +32,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
-    # Otherwise a closed store's connections live on for the next.
+    # Otherwise the connections of a closed store live on for the next one.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -64,7 +64,7 @@ _REFUSED_CODES: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMIS
 
 
 class ServerLost(Exception):
-    """The server gave no answer, or one that it does not lead the shard; ``untouched``: it has surely done nothing."""
+    """The server gave no answer, or does not lead the shard; ``untouched``: it certainly did nothing."""
 
     def __init__(self, text: str, *, untouched: bool = False) -> None:
         super().__init__(text)
@@ -72,11 +72,11 @@ class ServerLost(Exception):
 
 
 class SessionEnded(Exception):
-    """The server knows the session no more; its ephemeral nodes are gone."""
+    """The server no longer knows the session; its ephemeral nodes are gone."""
 
 
 class OxiaServer:
-    """The calls to one server; what they return and raise is gRPC's, for `meaning_of` to tell."""
+    """The calls to one server; they return and raise what gRPC does, which `meaning_of` translates."""
 
     def __init__(self, address: str, channel: grpc.Channel, token: str | None) -> None:
         self.address = address
@@ -98,11 +98,11 @@ class OxiaServer:
         )
 
     def assignments(self, namespace: str) -> Any:
-        """Follow which server leads which shard."""
+        """Follow the assignments of leaders to shards."""
         return _invoke(self._assignments, pb.ShardAssignmentsRequest(namespace=namespace), metadata=self._token)
 
     def is_0_15(self, namespace: str, timeout: float) -> bool:
-        """Return whether it is Oxia 0.15 or newer: it has the service by another name as well."""
+        """Return whether it is Oxia 0.15 or newer, which has the service under a second name."""
         request = pb.ShardAssignmentsRequest(namespace=namespace)
         call = _invoke(self._assignments_from_0_15, request, timeout=timeout, metadata=self._token)
         try:
@@ -182,7 +182,7 @@ class Channels:
             return self._open[address][1]
 
     def close(self) -> None:
-        """End all connections and what is under way on them."""
+        """End all connections and the calls under way on them."""
         with self._lock:
             self._closed = True
             opened, self._open = self._open, {}

@@ -1,4 +1,4 @@
-"""Search for the keys of an Oxia namespace that have children, for it deletes a key no matter what is below it.
+"""Search for keys with children: Oxia itself deletes a key whatever is below it.
 
 In the order of keys (reads.py) the children of ``p/a`` come right before ``p/a//``. So the last key before ``p/a//``
 is a child of ``p/a`` if the shard has one; and where it is not below any child of p, nothing is below those children
@@ -18,14 +18,14 @@ from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 
 class Parents:
-    """Tells the parents among keys, with children on any shard."""
+    """Finds the parents among keys, with children on any shard."""
 
     def __init__(self, cluster: OxiaCluster, reader: OxiaReader) -> None:
         self._cluster = cluster
         self._reader = reader
 
     def among(self, paths: Sequence[str], deadline: Deadline) -> set[str]:
-        """List those of the paths that have children.
+        """Return the paths that have children.
 
         Siblings share one question, so that ledgers, which have no children, cost next to nothing; where something
         is below one of them, each is asked for by itself.
@@ -43,7 +43,7 @@ class Parents:
         }
 
     def _keys_before_ends(self, paths: Sequence[str], deadline: Deadline) -> Iterator[tuple[str, str]]:
-        """Yield each path with the last key before the end of its children, once for each shard; empty if none is."""
+        """Yield each path with the last key before the end of its children, or an empty one, once a shard."""
         left: Sequence[str] = paths
         while left:
             shards = self._cluster.shards(deadline)

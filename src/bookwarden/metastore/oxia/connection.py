@@ -15,29 +15,25 @@ _MAX_SESSION_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class OxiaConnection:
-    """How to reach Oxia; picklable, so that it can travel to executors. Times are in seconds.
+    """Options of a connection to Oxia, with times in seconds; picklable, so that it can travel to executors."""
 
-    ``address`` is the host:port of any of its servers. ``operation_timeout_s`` bounds how long a call goes on without
-    any progress, an outage included. ``max_request_bytes`` bounds a request, and so a value: brokers' clients take no
-    answer above gRPC's 4 MiB. ``max_requests_per_second`` counts each key of a request. ``certfile`` and ``keyfile``
-    are our own certificate, if the servers ask for one. ``proves_leaders`` is for who deletes by what was read: each
-    `sync` has every leader commit a write that changes nothing, so that none answers that was replaced unawares.
-    """
-
-    address: str
-    namespace: str = "default"
-    session_timeout_s: float = 30.0
-    connect_timeout_s: float = 15.0
-    operation_timeout_s: float = 30.0
-    token: str | None = field(default=None, repr=False)
-    use_ssl: bool = False
-    ca: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    batch_size: int = 500
-    in_flight: int = 8
+    address: str  #: host:port of any of its servers.
+    namespace: str = "default"  #: Without a slash.
+    session_timeout_s: float = 30.0  #: 2 to 300.
+    connect_timeout_s: float = 15.0  #: Limit of the wait for the first shard assignments.
+    operation_timeout_s: float = 30.0  #: Longest time of a call without any progress, an outage included.
+    token: str | None = field(default=None, repr=False)  #: Sent as a bearer token; None sends none.
+    use_ssl: bool = False  #: TLS to all servers.
+    ca: str | None = None  #: File with the authorities' certificates; None takes gRPC's.
+    certfile: str | None = None  #: File of our own certificate, if the servers ask for one.
+    keyfile: str | None = None  #: File of its key; goes with ``certfile``.
+    batch_size: int = 500  #: Keys in a request.
+    in_flight: int = 8  #: Requests under way, for each shard in writes.
+    #: Bounds a value too: brokers' clients take no answer above gRPC's 4 MiB.
     max_request_bytes: int = 4 * 1024 * 1024 - 16 * 1024
-    max_requests_per_second: float | None = None
+    max_requests_per_second: float | None = None  #: Counts each key of a request; None is no limit.
+    #: For deletes by what was read: each `sync` has every leader commit a write that changes nothing,
+    #: so that none answers that was replaced without learning it.
     proves_leaders: bool = False
 
     def validate(self) -> None:

@@ -16,7 +16,7 @@ from bookwarden.metastore.oxia.writes import PendingWrite, ShardWriters
 from bookwarden.metastore.paths import validate_path
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
-# What a request takes besides its puts.
+# Bytes of a request besides its puts.
 WRITE_OVERHEAD: Final = 2048
 _ABSENT: Final = -1
 
@@ -29,10 +29,10 @@ class _Creation(NamedTuple):
 
 
 class BatchCreate:
-    """Makes keys, in no order among them, whether or not there are keys above them.
+    """Makes keys, in any order, whether or not there are keys above them.
 
     When an answer is lost its keys are read back: one that has the value counts as created, by us or by someone who
-    wanted the same, and one that is absent is sent once more, behind what may still be under way.
+    wanted the same, and one that is absent is sent once more, behind any write that may still be under way.
     """
 
     def __init__(self, cluster: OxiaCluster, reader: OxiaReader, writers: ShardWriters) -> None:
@@ -44,7 +44,7 @@ class BatchCreate:
     def run(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
         """Make the keys, whose paths differ; a result for each, in the order asked.
 
-        Raises StoreUnavailableError, and StoreError of another kind, where it is not known which were made.
+        Raises StoreUnavailableError or another StoreError where it is not known which were made.
         """
         deadline = self._cluster.deadline()
         results: dict[str, CreateResult] = {}
@@ -68,7 +68,7 @@ class BatchCreate:
     def _send_all(
         self, shards: ShardMap, left: Puts, results: dict[str, CreateResult], deadline: Deadline
     ) -> ServerLost | None:
-        """Send each key once, and note what became of it; return why some have to be sent again."""
+        """Send each key once, and note its result; return the reason if some have to be sent again."""
         most = self._cluster.in_flight * len(shards.shards)
         window: deque[_Creation] = deque()
         last: dict[int, PendingWrite] = {}

@@ -32,9 +32,9 @@ class _Delete(NamedTuple):
 class OxiaBatchDelete(BatchDelete):
     """Versioned deletes on the write streams.
 
-    Each delete of a request succeeds or fails alone. Oxia says of an absent key what it says of another version, so
-    what was refused is read; and it deletes a key that has children, so those are asked for before anything is sent,
-    as Pulsar does. What is as before although an answer was lost is sent behind what may still be under way.
+    Each delete of a request succeeds or fails alone. Oxia answers alike for an absent key and another version, so
+    refused keys are read; and it deletes a key that has children, so those are asked for before anything is sent,
+    as Pulsar does. A key unchanged after a lost answer is sent again, behind any write that may still be under way.
     """
 
     cluster: OxiaCluster
@@ -76,7 +76,7 @@ class OxiaBatchDelete(BatchDelete):
     def _send_all(
         self, shards: ShardMap, left: dict[str, Target], deadline: Deadline
     ) -> tuple[list[Target], ServerLost | None]:
-        """Send each key once; return those to send again, and why."""
+        """Send each key once; return the keys to send again, and the reason."""
         most = self.cluster.in_flight * len(shards.shards)
         window: deque[_Delete] = deque()
         last: dict[int, PendingWrite] = {}
@@ -98,7 +98,7 @@ class OxiaBatchDelete(BatchDelete):
     def _settle(
         self, delete: _Delete, left: dict[str, Target], again: list[Target], deadline: Deadline
     ) -> ServerLost | None:
-        """Wait for one request; settle its keys or put them among those to send again."""
+        """Wait for one request; settle its keys or add them to ``again``."""
         lost: ServerLost | None = None
         try:
             answers = dict(zip(delete.paths, delete.pending.get(deadline).deletes, strict=True))

@@ -1,7 +1,7 @@
 """Proof that the leaders of an Oxia namespace's shards still lead them.
 
-A leader that was replaced and has not learned it, cut off from its coordinator, goes on answering reads with what it
-had (docs/oxia.md). It can commit nothing: a write has to reach most replicas, and those follow another by then.
+A leader that was replaced without learning it, cut off from its coordinator, goes on answering reads with its old
+data (docs/oxia.md). It can commit nothing: a write has to reach most replicas, and those follow another by then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
                 lost = ServerLost(
                     f"{shard.leader or 'nobody'} commits nothing as the leader of shard {shard.id}: {error}"
                 )
-        # Others may lead since this was begun, and the reads that follow go to those.
+        # Leaders may have changed meanwhile, and the reads that follow go to the new ones.
         if lost is None and cluster.shards(deadline) is shards:
             return
         if lost is not None:

@@ -1,4 +1,4 @@
-"""The children of many keys of an Oxia namespace, those of neighbours with one request a shard.
+"""The children of many keys of an Oxia namespace; neighbours share one request a shard.
 
 In the order of keys (reads.py), all that is below the children a to b of p lies from ``p/a/`` up to ``p/b//``: the
 children of a, what is below them, and so on to the children of b. So where nothing is below their children, one range
@@ -19,14 +19,14 @@ Children = Mapping[str, list[str]]
 
 
 class ChildLists:
-    """Lists children, of any shard; sorted."""
+    """Lists children on all shards, sorted."""
 
     def __init__(self, cluster: OxiaCluster, reader: OxiaReader) -> None:
         self._cluster = cluster
         self._reader = reader
 
     def of(self, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
-        """List the children of each key; siblings are best asked for together, and without others between them."""
+        """List the children of each key; fastest if siblings are asked for together."""
         groups: dict[str, list[str]] = {}
         for path in dict.fromkeys(paths):
             groups.setdefault(parent_of(path) if path != "/" else "", []).append(path)
@@ -43,7 +43,7 @@ class ChildLists:
         return [name for name in names if name]
 
     def _of_siblings(self, paths: Sequence[str], deadline: Deadline) -> Children | None:
-        """List the range of siblings; None, at the first key that tells so, where more than children is in it."""
+        """List the range of siblings; None at the first key in it that is no child."""
         slashes = paths[0].count("/") + 1
         start, end = f"{min(paths)}/", f"{max(paths)}//"
         while True:

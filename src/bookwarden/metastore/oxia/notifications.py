@@ -21,9 +21,9 @@ _LOG = logging.getLogger(__name__)
 class Watch:
     """One watched key, with a thread and a stream of its own: a watcher that raises ends its watch only.
 
-    A stream begins with an empty batch, which says that all later changes will be told. One that was lost is begun
-    anew from there and not from its last offset: the watcher is called then in any case and reads again, which covers
-    what was missed, even if the server has forgotten it or another shard has the key by now.
+    A stream begins with an empty batch: from there on all changes will be told. A lost stream is started again from
+    now and not from its last offset: the watcher is then called in any case and reads again, which covers the changes
+    missed, even if the server has forgotten them or the key has moved to another shard.
     """
 
     def __init__(self, cluster: OxiaCluster, path: str, changed: Callable[[str], None]) -> None:
@@ -51,11 +51,11 @@ class Watch:
         )
 
     def end(self) -> None:
-        """Call `changed` no more, except for a call that is under way."""
+        """Stop calling `changed`; a call under way goes on."""
         self._ended.set()
-        self.begin_anew()
+        self.restart()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Break the stream, so that the watcher is called when the next has begun."""
         call = self._call
         if call is not None:
@@ -107,5 +107,5 @@ class Watch:
 
 
 def _deletes_ranges(batch: pb.NotificationBatch) -> bool:
-    # Nobody who uses a metadata store does; whether the key is in one is then for the watcher to read.
+    # No user of a metadata store deletes ranges; if one did, the watcher reads whether the key was in it.
     return any(change.type == pb.KEY_RANGE_DELETED for change in batch.notifications.values())

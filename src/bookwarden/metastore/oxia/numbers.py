@@ -1,4 +1,4 @@
-"""The count of a key's writes in Oxia, which numbers the sequential nodes below it, made larger.
+"""Raising of the count of a key's writes in Oxia, which numbers the sequential nodes below it.
 
 Format: impl.oxia.OxiaMetadataStore of pulsar-metadata 4.2: each sequential node writes its parent, and has the
 parent's modifications_count for its number. Servers from 0.15 on let a writer set that count.
@@ -29,7 +29,7 @@ _TRIES: Final = 100
 
 @dataclass(frozen=True)
 class KeyNumbers:
-    """Reads and raises the number that the next sequential node below a key gets; others may take numbers meanwhile.
+    """Reads and raises the number of the next sequential node below a key, which others may take meanwhile.
 
     ``write`` sends one put, and raises OutcomeUnknownError if its answer is lost.
     """
@@ -44,16 +44,16 @@ class KeyNumbers:
         return _next_after(self._read(path, deadline))
 
     def set(self, path: str, number: int, deadline: Deadline) -> int:
-        """Raise the next number to this one if it is smaller, with one write; return what it is now.
+        """Raise the next number to this one if it is smaller, with one write; return the number now.
 
-        A server before 0.15 counts that write alone, and what is returned is less. Raises StoreUnavailableError if the
-        key is written by others all the time.
+        A server before 0.15 only counts that write, so that the number is lower. Raises StoreUnavailableError if
+        others write the key all the time.
         """
         for _ in range(_TRIES):
             node = self._read(path, deadline)
             if _next_after(node) >= number:
                 return _next_after(node)
-            # With the version that was read: a number that was taken since must not be given once more.
+            # With the version that was read: a number taken since must not be given twice.
             put = pb.PutRequest(
                 key=path,
                 value=node.value,
@@ -70,9 +70,9 @@ class KeyNumbers:
         raise StoreUnavailableError(f"{path} is written by others all the time, and was not set: try again")
 
     def count_up(self, path: str, number: int, deadline: Deadline, progress: Callable[[int], object]) -> int:
-        """Write the key until the next number is this one or a larger; return it. ``progress`` is told numbers.
+        """Write the key until the next number is this one or a larger; return it; call ``progress`` with each.
 
-        It may come out larger, by what was sent when an answer was lost or another process wrote.
+        It may come out larger, if an answer was lost or another process wrote.
         """
         while True:
             node = self._read(path, deadline)
@@ -85,7 +85,7 @@ class KeyNumbers:
     ) -> None:
         shards = self.cluster.shards(deadline)
         shard = shards.of(path)
-        # Unconditional, as the brokers' writes of it are: each write counts, whoever's it is.
+        # Unconditional, as the brokers' writes are: each write counts, no matter by whom.
         put = pb.PutRequest(key=path, value=node.value)
         left = number - _next_after(node)
         window: deque[PendingWrite] = deque()
@@ -103,7 +103,7 @@ class KeyNumbers:
                 deadline.progress()
                 progress(answers[-1].version.modifications_count + 1)
         except ServerLost as lost:
-            # What was sent may count or not: the next read tells.
+            # The writes sent may count or not: the next read tells.
             self.cluster.wait_for_news(shards, lost, deadline)
 
     def _read(self, path: str, deadline: Deadline) -> Versioned:

@@ -24,7 +24,7 @@ _NO_KEY: Final = -1
 class NamespaceSeen(NamedTuple):
     """A namespace: the names of its first level, the order of its keys, and its server's age.
 
-    ``hierarchical`` is None where no key is there to tell it by. ``is_0_15`` says Oxia 0.15 or newer.
+    ``hierarchical`` is None where there is no key to tell it by. ``is_0_15``: Oxia 0.15 or newer.
     """
 
     names: tuple[str, ...]

@@ -84,7 +84,7 @@ class OxiaReader:
             )
 
     def is_hierarchical(self, deadline: Deadline) -> bool | None:
-        """Return whether the namespace sorts its keys as Pulsar needs it; None where no key is there to tell it by."""
+        """Return whether the namespace sorts its keys as Pulsar needs it; None where there is no key to tell it by."""
         shards = self._cluster.shards(deadline)
         for shard in shards.shards:
             if shard.id in self._ordered:
@@ -100,7 +100,7 @@ class OxiaReader:
         return True if self._ordered else None
 
     def batches(self, shards: ShardMap, keys: Iterable[str]) -> Iterator[tuple[Shard, list[str]]]:
-        """Part keys into requests for one shard each, the shards in turn."""
+        """Split keys into requests for one shard each, the shards in turn."""
         parts = [
             [(shards.shards[index], batch) for batch in self.cut(part)] for index, part in shards.parted(keys).items()
         ]
@@ -108,7 +108,7 @@ class OxiaReader:
             yield from (one for one in row if one is not None)
 
     def cut(self, keys: Sequence[str]) -> Iterator[list[str]]:
-        """Cut keys into what one request may have."""
+        """Cut keys into batches for one request each."""
         return split(keys, self._cluster.batch_size, self._cluster.connection.max_request_bytes, str)
 
     def in_flight(
@@ -117,7 +117,7 @@ class OxiaReader:
         request_of: Callable[[int, list[str]], pb.ReadRequest],
         deadline: Deadline,
     ) -> Iterator[SentReads]:
-        """Send requests, made of shard and keys; give each when it is the oldest one whose answer is to be read."""
+        """Send requests, made of shard and keys; yield each, oldest first, when its answer is to be read."""
         window: deque[SentReads] = deque()
         try:
             for shard, keys in batches:

@@ -40,7 +40,7 @@ class OxiaSessions:
         self._heart: threading.Thread | None = None
 
     def session_of(self, shard: Shard, deadline: Deadline) -> int:
-        """Return the id of our session with the shard, begun if there is none; raise ServerLost without an answer."""
+        """Return the id of our session with the shard, and begin one if needed; raise ServerLost without an answer."""
         known = self._known(shard)
         if known is not None:
             return known
@@ -61,7 +61,7 @@ class OxiaSessions:
         return session
 
     def forget(self, shard: Shard, session: int) -> None:
-        """Begin another session after one that the shard does not know any more."""
+        """Drop a session that the shard no longer knows, so that another is begun."""
         with self._lock:
             if self._sessions.get(shard.id) == session:
                 del self._sessions[shard.id]

@@ -44,7 +44,7 @@ class Shard:
 
 
 class ShardMap:
-    """The shards of a namespace at one moment. Raises StoreError where they do not part all hashes among them."""
+    """The shards of a namespace at one moment. Raises StoreError unless each hash belongs to exactly one."""
 
     def __init__(self, shards: Iterable[Shard]) -> None:
         self.shards: Sequence[Shard] = sorted(shards, key=lambda shard: shard.lowest)
@@ -62,7 +62,7 @@ class ShardMap:
         return self.shards[bisect_right(self._lowest, hash_of(key)) - 1]
 
     def parted(self, keys: Iterable[str]) -> dict[int, list[str]]:
-        """Part the keys by the index of their shard."""
+        """Group the keys by the index of their shard."""
         parts: dict[int, list[str]] = {}
         if len(self.shards) == 1:
             parts[0] = list(keys)
@@ -122,13 +122,13 @@ class OxiaCluster:
 
     @property
     def batch_size(self) -> int:
-        """How many keys go into one request."""
+        """The number of keys in one request."""
         size = self.connection.batch_size
         return size if self._rate is None else min(size, self._rate.most_at_once)
 
     @property
     def in_flight(self) -> int:
-        """How many requests may wait for their answers; with a rate, the next is sent when the last is answered."""
+        """The number of requests that may wait for answers; with a rate limit, one at a time."""
         return self.connection.in_flight if self._rate is None else 1
 
     def keep_rate(self, keys: int, deadline: Deadline) -> None:
@@ -140,7 +140,7 @@ class OxiaCluster:
         SIGNS_OF_LIFE.give()
 
     def lost(self, error: grpc.RpcError, shard: Shard) -> ServerLost:
-        """Return why a call was lost; raise what is no matter of asking again."""
+        """Return why a call was lost; raise an error that a retry cannot mend."""
         meaning = meaning_of(error, shard.leader)
         if isinstance(meaning, ServerLost):
             return meaning

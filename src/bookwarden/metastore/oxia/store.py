@@ -55,7 +55,7 @@ class OxiaStore(ScratchStore):
 
     @property
     def connection(self) -> OxiaConnection:
-        """How this store reaches its namespace."""
+        """The options of this store's connection."""
         return self._cluster.connection
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
@@ -105,7 +105,7 @@ class OxiaStore(ScratchStore):
             raise LostRaceError(f"{path} exists already: read it again")
 
     def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
-        """Create nodes at once, whether or not their parents are there; each is created by itself."""
+        """Create nodes at once, whether or not their parents exist; not atomic."""
         self._cluster.require_open()
         return BatchCreate(self._cluster, self._reader, self._writers).run(nodes)
 
@@ -132,7 +132,7 @@ class OxiaStore(ScratchStore):
         return found
 
     def sync(self) -> None:
-        # Reads go to the leaders, which have everything that was committed; what is left is to find them.
+        # Reads go to the leaders, which have everything that was committed; they only have to be found.
         self._cluster.shards(self._cluster.deadline())
         if self.connection.proves_leaders:
             prove_leaders(self._cluster, self._writers)
@@ -176,16 +176,16 @@ class OxiaStore(ScratchStore):
         return self._numbers.next(validate_path(path), self._cluster.deadline())
 
     def set_next_number(self, path: str, number: int) -> int:
-        """Raise that number to this one if it is smaller; return what it is now.
+        """Raise that number to this one if it is smaller; return the number now.
 
-        It is smaller still where the server is older than 0.15: `count_up` does it there.
+        A server before 0.15 cannot raise it this way: use `count_up` there.
         """
         return self._numbers.set(validate_path(path), number, self._cluster.deadline())
 
     def count_up(self, path: str, number: int, *, progress: Callable[[int], object] = lambda _: None) -> int:
-        """Write the key as often as it takes until that number is this one or larger; return what it is now.
+        """Write the key until that number is this one or larger; return the number now.
 
-        ``progress`` is told the numbers on the way. Where it raises, a part of the way is done.
+        ``progress`` is called with the numbers on the way. Where it raises, a part of the way is done.
         """
         return self._numbers.count_up(validate_path(path), number, self._cluster.deadline(), progress)
 
@@ -240,4 +240,4 @@ class OxiaStore(ScratchStore):
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
-            watch.begin_anew()
+            watch.restart()

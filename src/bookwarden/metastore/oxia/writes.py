@@ -1,4 +1,4 @@
-"""The stream of writes of a shard: the one way on which this store writes to it.
+"""The stream of writes of a shard: all that this store writes to it goes there.
 
 Concurrent single writes can leave a shard of Oxia 0.14 unable to take any more (docs/oxia.md). So all writes of a
 store to a shard go through one stream, in one order, and nothing else of ours writes beside it.
@@ -22,7 +22,7 @@ from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 
 class PendingWrite:
-    """A write under way. ``may_be_done`` tells of one that failed whether the server may have done it all the same."""
+    """A write under way. ``may_be_done``: although it failed, the server may have carried it out."""
 
     def __init__(self, request: pb.WriteRequest, stream: WriteStream) -> None:
         self.request = request
@@ -35,7 +35,7 @@ class PendingWrite:
     def get(self, deadline: Deadline) -> pb.WriteResponse:
         """Wait for the answer; raise ServerLost, or the StoreError that ended the stream."""
         if not self._settled.wait(deadline.left()):
-            # What follows on a stream that hangs would hang as well.
+            # Later writes on a stream that hangs would hang as well.
             self.stream.break_off()
             raise ServerLost("no answer in time")
         if self._failure is not None:
@@ -79,7 +79,7 @@ class WriteStream:
         return self._failure is not None
 
     def send(self, request: pb.WriteRequest) -> PendingWrite:
-        """Put a write behind those that are under way."""
+        """Queue a write behind the ones under way."""
         pending = PendingWrite(request, self)
         with self._changed:
             if self._failure is not None:
@@ -90,14 +90,14 @@ class WriteStream:
         return pending
 
     def wait_until_idle(self, deadline: Deadline) -> None:
-        """Wait until nothing is under way; what hangs is broken off."""
+        """Wait until nothing is under way; break off a stream that hangs."""
         with self._changed:
             idle = self._changed.wait_for(lambda: not self._unanswered, deadline.left())
         if not idle:
             self.break_off()
 
     def break_off(self) -> None:
-        """End the stream; what is under way on it is lost."""
+        """End the stream; its writes under way are lost."""
         self._call.cancel()
 
     def _requests(self) -> Iterator[pb.WriteRequest]:
@@ -133,9 +133,9 @@ class ShardWriters:
         self._streams: dict[int, WriteStream] = {}
 
     def send(self, shard: Shard, request: pb.WriteRequest, after: PendingWrite | None = None) -> PendingWrite:
-        """Send a write to a shard, behind those that are under way.
+        """Send a write to a shard, behind the ones under way.
 
-        Where ``after`` is given the write takes its stream, and fails with it: nothing follows a failure unseen.
+        With ``after`` it goes on the stream of that write, and fails with it: no write follows a failure unseen.
         """
         request.shard = shard.id
         with self._gate(shard):
@@ -144,7 +144,7 @@ class ShardWriters:
 
     @contextmanager
     def silence(self, shard: Shard, deadline: Deadline) -> Iterator[None]:
-        """Hold back our writes to the shard, for what else makes its leader write."""
+        """Hold back our writes to the shard during another call that makes its leader write."""
         with self._gate(shard):
             stream = self._streams.get(shard.id)
             if stream is not None:

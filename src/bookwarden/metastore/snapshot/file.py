@@ -23,29 +23,25 @@ _NAME: Final = re.compile(r"snapshot\.([0-9a-f]{1,16})(\.(gz|snappy))?")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """Which snapshot to read, and how.
+    """A snapshot to read, and options of reading it."""
 
-    ``chroot`` is the node whose children are read as if it were the root. ``logs`` is the folder of the transaction
-    logs, that of the snapshot by default; ``allow_fuzzy`` reads on where they do not reach far enough. A compressed
-    snapshot is unpacked into ``work_folder``, by default one of our own among the temporary files.
-    """
-
-    file: str
-    chroot: str = ""
-    ledgers_root: str = "/ledgers"
-    logs: str | None = None
-    allow_fuzzy: bool = False
+    file: str  #: Path of the snapshot, as ZooKeeper named it.
+    chroot: str = ""  #: Node whose children are read as if it were the root.
+    ledgers_root: str = "/ledgers"  #: BookKeeper's, below the chroot.
+    logs: str | None = None  #: Folder of the transaction logs; None is that of the snapshot.
+    allow_fuzzy: bool = False  #: Read on where the logs do not reach far enough.
+    #: Where a compressed one is unpacked; None is one of our own among the temporary files.
     work_folder: str | None = None
 
 
 @contextmanager
 def open_snapshot(source: SnapshotFile) -> Iterator[tuple[SnapshotIndex, mmap.mmap]]:
-    """Check a snapshot in one pass over it, replay the logs, and give what was found with the file.
+    """Check a snapshot in one pass over it, replay the logs, and yield the index with the file.
 
     Raises FormatError for a file that is not whole or a gap between the logs, NotFoundError where there is no file,
     ConfigError where it has no such chroot, and RefusedError if the logs do not reach to the moment at which the
-    snapshot was finished, unless that is allowed. What was found is kept in the work folder: another process that
-    reads the same files does without the pass.
+    snapshot was finished, unless that is allowed. The index is kept in the work folder, and spares other processes
+    that read the same files the pass.
     """
     file = Path(source.file)
     if not file.is_file():

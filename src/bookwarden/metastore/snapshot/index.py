@@ -1,4 +1,4 @@
-"""Index of a ZooKeeper snapshot: what a pass over it found, kept for the other processes that read the same file."""
+"""Index of a ZooKeeper snapshot, made in one pass and kept for the other processes that read the same file."""
 
 from __future__ import annotations
 
@@ -19,38 +19,32 @@ from bookwarden.metastore.snapshot.replay import SnapshotNode
 _LOG = logging.getLogger(__name__)
 
 _FORMAT: Final = 1
-# A file as young as that may be changed once more without a change of its time.
+# A file this young may be changed once more without a change of its time.
 _SETTLED_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIndex:
-    """What a pass over a snapshot found; paths are relative to the chroot, and that of the root is empty.
+    """The result of a pass over a snapshot; paths are relative to the chroot, and that of the root is empty."""
 
-    ``kept`` are the nodes near the top with the offsets of their values, and ``below`` the spans (start, end) of the
-    nodes below each of them that are not kept. ``changed`` is what became of the nodes that transactions of the logs
-    changed, None for those that are gone.
-
-    The nodes are the state at the transaction ``zxid``; ``latest_ms`` is the latest time of a change that it has, by
-    the servers' clocks. Unless ``fuzzy`` says why not: then changes of the time in which the snapshot was written may
-    be in it or not, each by itself. ``checksum`` is that of all nodes in the file.
-    """
-
-    file: str
-    chroot: str
-    ledgers_root: str
-    checksum: int
-    zxid: int
-    latest_ms: int
-    nodes: int
+    file: str  #: Path of the snapshot.
+    chroot: str  #: As in SnapshotFile, without a slash at the end.
+    ledgers_root: str  #: Likewise.
+    checksum: int  #: Adler-32 of all bytes up to the first seal.
+    zxid: int  #: The transaction at which the nodes are as they are here.
+    latest_ms: int  #: Latest time of a change in it, by the servers' clocks, in ms since the epoch.
+    nodes: int  #: Number of nodes in the file.
+    #: None, or why not: changes made while the snapshot was written may then be in it or not, each by itself.
     fuzzy: str | None
-    kept: dict[str, int]
+    kept: dict[str, int]  #: Nodes near the top, with the offsets of their values.
+    #: Spans (start, end) in the file of the nodes below each of them that are not kept.
     below: dict[str, list[tuple[int, int]]]
+    #: Nodes changed by the logs, as they are after that; None for those that are gone.
     changed: dict[str, SnapshotNode | None]
 
 
 def identity_of(files: Iterable[Path], options: Iterable[object]) -> str | None:
-    """Make a name for what an index is made of; None if one of the files was changed just now."""
+    """Make the name of an index from its files and options; None if a file was changed just now."""
     found: list[object] = [_FORMAT, *options]
     for file in files:
         stat = file.stat()
@@ -61,7 +55,7 @@ def identity_of(files: Iterable[Path], options: Iterable[object]) -> str | None:
 
 
 def save_index(index: SnapshotIndex, folder: Path, identity: str) -> None:
-    """Keep an index; where that fails, the next process makes its own."""
+    """Save an index; where that fails, the next process makes its own."""
     fields = asdict(index)
     fields["changed"] = {name: node and _encode(node) for name, node in index.changed.items()}
     try:
@@ -74,7 +68,7 @@ def save_index(index: SnapshotIndex, folder: Path, identity: str) -> None:
 
 
 def load_index(folder: Path, identity: str) -> SnapshotIndex | None:
-    """Find an index that was kept; None if there is none, or none that can be read."""
+    """Load a saved index; None if there is none, or it cannot be read."""
     try:
         fields = json.loads(_file(folder, identity).read_text(encoding="utf-8"))
         fields["changed"] = {name: node and _decode(node) for name, node in fields["changed"].items()}

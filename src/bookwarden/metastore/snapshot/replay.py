@@ -1,7 +1,7 @@
 """Transactions replayed on the nodes of a snapshot, one path at a time.
 
-A path may be in the snapshot in any of its states since the snapshot was begun. Whatever ZooKeeper does with a
-transaction that does not fit (a node to create that is there, one to change that is not) is done here: nothing.
+A path may be in the snapshot in any of its states since the snapshot was begun. A transaction that does not fit (a
+node to create that exists, one to change that does not) has no effect, as in ZooKeeper.
 Source: server.DataTree.processTxn, ZooKeeper 3.9.
 """
 
@@ -43,7 +43,7 @@ class Replay:
             return
         changes = self._changes.setdefault(change.path, [])
         if isinstance(change, Deleted):
-            # What came before does not matter any more.
+            # Earlier changes no longer matter.
             changes.clear()
         elif isinstance(change, Replaced) and changes and isinstance(changes[-1][1], Replaced):
             changes.pop()
@@ -60,7 +60,7 @@ class Replay:
         return self._closed.keys()
 
     def resolve(self, path: str, node: SnapshotNode | None) -> SnapshotNode | None:
-        """Return what became of a node, which is None where the snapshot has none."""
+        """Return the node as the transactions left it; ``node`` is None where the snapshot has none."""
         for transaction, change in self._changes.get(path, ()):
             node = self._applied(transaction, change, node)
         return None if node is not None and node.owner in self._closed else node

@@ -18,12 +18,12 @@ from bookwarden.metastore.snapshot.index import SnapshotIndex
 from bookwarden.metastore.snapshot.walk import paths_between, read_values
 from bookwarden.metastore.zookeeper.jute import Bytes, damaged, is_of_session
 
-# Of what lies below the kept nodes, as many paths as were used last are remembered.
+# So many paths below the kept nodes are remembered, the last used.
 _REMEMBERED_PATHS: Final = 200_000
 
 
 class EncodedNodes(NamedTuple):
-    """All nodes below one, as a snapshot has them: one behind another. ``parent`` is the path of that one in there."""
+    """All nodes below one, as they follow each other in a snapshot; ``parent`` is the path of that node there."""
 
     parent: bytes
     data: bytes
@@ -31,7 +31,7 @@ class EncodedNodes(NamedTuple):
 
 @dataclass(slots=True)
 class _Below:
-    """What lies below a kept node: the offset of each node's value, and the names of its children."""
+    """Nodes below a kept one: the offset of each value, and the names of each node's children."""
 
     places: dict[str, int] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class _Below:
 class SnapshotStore(MetadataStore):
     """The nodes of a snapshot with the transactions behind it replayed, below its chroot.
 
-    The file is checked at the first call. Only paths and offsets are in memory, and of those far below the root only
+    The file is checked at the first call. Only paths and offsets are in memory, and far below the root only
     some at a time. Reads are as of the moment of the snapshot, and a sync changes nothing; all writes, and watches,
     raise RefusedError.
     """
@@ -54,7 +54,7 @@ class SnapshotStore(MetadataStore):
 
     @property
     def index(self) -> SnapshotIndex:
-        """What the pass over the file found; raises what `open_snapshot` raises, as every first call does."""
+        """The index of the file; raises the errors of `open_snapshot`, as every first call does."""
         with self._lock:
             return self._snapshot().index
 
@@ -69,10 +69,10 @@ class SnapshotStore(MetadataStore):
             return self._snapshot().children_of(path)
 
     def encoded_below(self, path: str) -> EncodedNodes | None:
-        """Return what is below a node as it is in the file.
+        """Return the nodes below one as they are in the file.
 
-        None where that says too little: where transactions changed the node or its children, and where what is below
-        it lies among other nodes, as a rule far from the root.
+        None where they have to be read one by one: where transactions changed the node or its children, and where they
+        lie among other nodes, as a rule far from the root.
         """
         with self._lock:
             return self._snapshot().encoded_below(path)
@@ -142,7 +142,7 @@ class _Opened:
         places: list[int | None] = []
         flat: dict[str, list[int]] = {}
         for path in paths:
-            # Mostly the nodes are asked for that were listed just before.
+            # Mostly these nodes were listed just before.
             place = self._used_last.places.get(path)
             if place is None:
                 name = validate_path(path).rstrip("/")
@@ -202,7 +202,7 @@ class _Opened:
         return found
 
     def _found_below(self, name: str) -> _Below | None:
-        """What lies below the kept node that is nearest above a name; None where nothing does."""
+        """Return the nodes below the nearest kept node above a name; None where there are none."""
         above = name
         while above and above not in self.index.kept:
             above = _above(above)

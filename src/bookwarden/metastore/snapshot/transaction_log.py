@@ -1,7 +1,7 @@
-"""ZooKeeper's transaction logs: what was changed after a snapshot was begun.
+"""ZooKeeper's transaction logs: the changes after a snapshot was begun.
 
 A snapshot is written while transactions go on, so it is the state of no one moment until those after its start are
-replayed on it, as the server itself does when it starts. Replaying one whose change the snapshot has already does
+replayed on it, as the server itself does when it starts. Replaying a change that the snapshot already has does
 no harm. Format: persistence.FileTxnLog, util.SerializeUtils and the records of txn, ZooKeeper 3.6 to 3.9.
 """
 
@@ -25,7 +25,7 @@ _MAGIC: Final = b"ZKLG"
 _END_OF_RECORD: Final = b"B"
 _HEAD: Final = 12
 _BLOCK: Final = 1 << 20
-# An end mark and what comes behind it: a checksum of four bytes in eight, and a length below 16 MiB.
+# An end mark and the bytes behind it: a checksum of four bytes in eight, and a length below 16 MiB.
 _NEXT_RECORD: Final = re.compile(rb"B(?=\0{4}.{4}\0)", re.DOTALL)
 _NAME: Final = re.compile(r"log\.([0-9a-f]{1,16})")
 
@@ -91,9 +91,8 @@ def logs_after(folder: Path, after: int) -> list[Path]:
 def read_logs(logs: Sequence[Path], after: int) -> Iterator[Transaction]:
     """Read the transactions behind the zxid ``after``, without a gap, as far as the logs go.
 
-    Those of a later epoch are left out: whether all of the epoch before are there cannot be seen. The last record of
-    the last log may be half written, and is left out as well. Raises FormatError for anything else that is not whole,
-    and for a gap.
+    Later epochs are left out, since it cannot be seen whether the epoch before is complete; so is a half-written last
+    record of the last log. Raises FormatError for anything else that is not whole, and for a gap.
     """
     expected = after + 1
     for file in logs:
@@ -148,7 +147,7 @@ def _records(data: mmap.mmap, place: str, last: bool) -> Iterator[Transaction]:
 
 
 def _record(reader: JuteReader) -> bytes | None:
-    """Read the bytes of a transaction with their checksum and end mark; None if they are not as they were written."""
+    """Read the bytes of a transaction, checked by checksum and end mark; None if they are damaged."""
     if reader.left < _HEAD:
         return None
     checksum, size = reader.read_long(), reader.read_int()
@@ -159,7 +158,7 @@ def _record(reader: JuteReader) -> bytes | None:
 
 
 def _is_torn(data: mmap.mmap, start: int) -> bool:
-    """Whether the record that begins here was never finished: zeros, or nothing, where it should end, and no other."""
+    """Return whether the record that begins here was never finished: at its end are zeros or nothing, and no record."""
     if len(data) - start < _HEAD:
         return True
     size = int.from_bytes(data[start + 8 : start + _HEAD], "big", signed=True)
@@ -190,7 +189,7 @@ def _changes(kind: int, reader: JuteReader, client: int) -> Iterator[Change]:
     if kind == _MULTI:
         yield from _multi(reader, client)
     elif kind == _CLOSE_SESSION:
-        # Some servers name the paths as well; they are those of the nodes that the session owns.
+        # Some servers name the paths of the session's nodes as well.
         reader.offset += reader.left
         yield Closed(client)
     elif kind in (_CREATE_SESSION, _ERROR):
@@ -215,14 +214,14 @@ def _multi(reader: JuteReader, client: int) -> Iterator[Change]:
 
 
 def _change(kind: int, reader: JuteReader, client: int) -> Change | None:
-    """Read what one operation changes; None if it changes nothing that a reader of values sees."""
+    """Read the change of one operation; None if it changes no value."""
     if kind in (_CREATE, _CREATE2, _CREATE_TTL, _CREATE_CONTAINER):
         return _created(kind, reader, client)
     path = reader.read_text()
     if kind in (_DELETE, _DELETE_CONTAINER):
         return Deleted(path)
     if kind in (_SET_DATA, _RECONFIG):
-        # The root is called otherwise in a snapshot.
+        # The root has another name in a snapshot.
         return Replaced(path.rstrip("/"), reader.read_value(), reader.read_int())
     if kind == _SET_ACL:
         reader.skip_access_rules()

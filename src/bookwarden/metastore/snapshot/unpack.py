@@ -27,7 +27,7 @@ _MAX_SNAPPY_BLOCK: Final = 1 << 29
 
 
 def work_folder(chosen: str | None) -> Path:
-    """Make the folder for what is made of a snapshot, by default one of our own among the temporary ones."""
+    """Make the folder for unpacked snapshots and indexes, by default one of our own among the temporary ones."""
     if chosen is not None:
         Path(chosen).mkdir(parents=True, exist_ok=True)
         return Path(chosen)
@@ -39,7 +39,7 @@ def work_folder(chosen: str | None) -> Path:
 
 
 def unpacked(file: Path, folder: Path) -> Path:
-    """Return the file itself if it is not compressed, else its content in the folder, where it is found again.
+    """Return the file itself if it is not compressed, else its content in the folder, unpacked once.
 
     Raises FormatError if the file is not whole.
     """

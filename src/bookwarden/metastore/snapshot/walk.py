@@ -1,4 +1,4 @@
-"""The pass over a ZooKeeper snapshot: every byte is checked, and where things are is noted.
+"""The pass over a ZooKeeper snapshot, which checks every byte and notes the places of the nodes.
 
 The file has a header, the sessions, the access rules, each node behind its parent, and a seal: the checksum of all
 before it. Later versions append the transaction at which it was finished, each time with a further seal. The nodes
@@ -22,20 +22,20 @@ _MAGIC: Final = b"ZKSN"
 _SEAL: Final = 13
 _LAST_ZXID: Final = 8 + _SEAL
 _BLOCK: Final = 1 << 22
-# More than stands behind the nodes, and little to be passed over twice.
+# More than the bytes behind the nodes, and little to read twice.
 _AT_THE_END: Final = 1 << 16
-# Nodes so far below the chroot are found from the nodes above them.
+# Nodes deeper than this below the chroot are found from the nodes above them.
 _KEPT_DEPTH: Final = 3
 # And of these: ctime, mtime, version, owner.
 _LIFE: Final = struct.Struct(">24xqqi8xq")
-# What the nodes of a run are that are not kept: far below the chroot, or ledgers of the flat layout.
+# The kinds of runs of nodes that are not kept: far below the chroot, or ledgers of the flat layout.
 _DEEP, _FLAT = 1, 2
 
 _LENGTH: Final = struct.Struct(">i")
 # Access rules, czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, pzxid.
 _STAT: Final = struct.Struct(">qqqqqiiiqq")
 STAT_SIZE: Final = _STAT.size
-# Where in it these are, of eight bytes and of four.
+# Offsets in it, of eight bytes and of four.
 CREATED_AT: Final = 24
 VERSION_AT: Final = 40
 # Of these: mzxid, mtime, owner, pzxid; and behind them the size of the next path.
@@ -96,10 +96,10 @@ def walk(data: Bytes, file: str, chroot: str, ledgers_root: str, replay: Replay)
         reader.read_long()
         reader.skip_access_rules()
     found = Walk(data, file, reader.offset, chroot, ledgers_root, replay)
-    # As a rule the nodes end behind that.
+    # As a rule the nodes end after that.
     most = max(len(data) - _AT_THE_END, 0)
     with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
-        # Python's lock is not held meanwhile.
+        # The checksum is computed without Python's lock.
         checksum = pool.submit(_checksum, data, 0, most)
         try:
             found.run()
@@ -141,7 +141,7 @@ class Walk:
         self.before: dict[str, SnapshotNode] = {}
 
     def run(self) -> None:
-        """Pass over all nodes, up to the mark behind the last."""
+        """Read all nodes, up to the mark behind the last."""
         data, length_at, youth_at = self._data, _LENGTH.unpack_from, _YOUTH.unpack_from
         deepest, inside = self._deepest, f"{self._chroot}/".encode()
         flat = f"{self._ledgers}/L".encode()
@@ -216,9 +216,9 @@ class Walk:
 
 
 def _read_seals(reader: JuteReader, data: Bytes, checksum: int) -> int | None:
-    """Check what stands behind the nodes, whose checksum is given.
+    """Check the bytes behind the nodes; ``checksum`` is that of the nodes.
 
-    Returns the last transaction of the snapshot, None where it is not told.
+    Returns the last transaction of the snapshot, None where the file has none.
     """
     checksum = _read_seal(reader, data, reader.offset, checksum)
     last_zxid: int | None = None
@@ -242,7 +242,7 @@ def _read_seals(reader: JuteReader, data: Bytes, checksum: int) -> int | None:
 
 
 def _read_seal(reader: JuteReader, data: Bytes, start: int, checksum: int) -> int:
-    """Check the seal over all bytes before it, which from ``start`` on are not in ``checksum``; return the new one."""
+    """Check the seal over all bytes before it; ``checksum`` covers those up to ``start``. Return the new one."""
     end = reader.offset
     checksum = _checksum(data, start, end, checksum)
     if reader.read_long() != checksum:
@@ -253,7 +253,7 @@ def _read_seal(reader: JuteReader, data: Bytes, start: int, checksum: int) -> in
 
 
 def _checksum(data: Bytes, start: int, end: int, before: int = 1) -> int:
-    """Compute the Adler-32 of the bytes, going on from that of those before."""
+    """Compute the Adler-32 of the bytes, continuing ``before``."""
     with memoryview(data) as whole:
         for at in range(start, end, _BLOCK):
             with whole[at : min(at + _BLOCK, end)] as block:

@@ -22,7 +22,7 @@ from bookwarden.metastore.zookeeper.session import (
 
 Row = Versioned | int
 
-# Nodes as small as a ledger's metadata are read so many batches at once: half of what they cost is the request's.
+# So many batches of nodes as small as a ledger's metadata make one request: half of their cost is the request's.
 _SMALL_NODE_BYTES: Final = 1024
 _BATCHES_OF_SMALL_NODES: Final = 5
 
@@ -35,7 +35,7 @@ class _Read:
 
     @property
     def is_small(self) -> bool:
-        """Whether the answer was one of small nodes."""
+        """True if the answer had small nodes only."""
         size = self.request.reply_bytes if self.request else 0
         return 0 < size <= len(self.paths) * _SMALL_NODE_BYTES
 
@@ -43,8 +43,7 @@ class _Read:
 class BatchReader:
     """Reads of many paths, several requests in flight.
 
-    A server before 3.6 refuses MultiRead and ends the session with it; from then on this reader sends single
-    reads.
+    A server before 3.6 refuses MultiRead and ends the session; from then on this reader sends single reads.
     """
 
     def __init__(self, session: ZooKeeperSession) -> None:
@@ -92,7 +91,7 @@ class BatchReader:
         return paths[0].removeprefix(chroot).lstrip("/").partition("/")[0]
 
     def _batch_size(self, kind: str) -> int:
-        """Return how many nodes are read at once, by how large those of this kind were in the last answer."""
+        """Return how many nodes to read at once, by the size of this kind's nodes in the last answer."""
         batches = _BATCHES_OF_SMALL_NODES if self._is_small.get(kind, False) else 1
         return self._session.pace.most_nodes(self._session.connection.batch_size * batches)
 
@@ -103,7 +102,7 @@ class BatchReader:
         return _Read(paths, [self._session.send(wire.GetData(path), deadline) for path in paths], None)
 
     def _receive(self, sent: _Read, deadline: Deadline) -> list[Row] | None:
-        """Wait for the rows; None when they have to be asked for again."""
+        """Wait for the rows; None if the request has to be repeated."""
         try:
             if sent.request is None:
                 return [_single_row(reply) for reply in sent.replies]

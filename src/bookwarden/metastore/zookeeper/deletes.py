@@ -48,10 +48,10 @@ class _Delete:
 class ZooKeeperBatchDelete(BatchDelete):
     """Versioned deletes in multis.
 
-    A multi is all or nothing. When one is refused, its nodes are read again, those that cannot be deleted are
-    settled, and the others are sent once more. What is as before although a reply was lost is sent in smaller batches,
-    since the batch itself may be what the server does not take. When the conditions forbid more writes, those under
-    way are waited for.
+    A multi is all or nothing. When one is refused, its nodes are read again; the ones that cannot be deleted are
+    settled, and the others sent once more. After a lost reply the unchanged nodes are sent in smaller batches, since
+    the server may not take the batch itself. When the conditions forbid more writes, the multis under way are waited
+    for.
     """
 
     session: ZooKeeperSession
@@ -106,7 +106,7 @@ class ZooKeeperBatchDelete(BatchDelete):
             queue.clear()
 
     def _send(self, targets: list[Target], deadline: Deadline) -> _Delete:
-        # The same holder's node is mostly that of many.
+        # Most targets share their holder's node.
         demanded = list(dict.fromkeys([some for target in targets for some in target.conditions]))
         operations = [
             *[wire.check_operation(path, version) for path, version in demanded],
@@ -146,7 +146,7 @@ class ZooKeeperBatchDelete(BatchDelete):
         return self._settle_refused(delete.targets, culprit, results[failed], deadline)
 
     def _settle_changed(self, targets: list[Target], changed: Condition, deadline: Deadline) -> list[list[Target]]:
-        """Keep what rests on a node that is no longer as it was read; send the others again."""
+        """Settle the nodes that depend on the changed one as lost races; send the others again."""
         self._record([target for target in targets if changed in target.conditions], DeleteResult.LOST_RACE)
         deadline.progress()
         again = [target for target in targets if changed not in target.conditions]
@@ -187,7 +187,7 @@ class ZooKeeperBatchDelete(BatchDelete):
 
 
 def _all_paths(target: Target) -> str:
-    """Return as long a text as all paths that a request has of this node at most."""
+    """Return a text as long as all paths of this node in a request, at most."""
     return "".join([target.path, *(some.path for some in target.conditions)]) if target.conditions else target.path
 
 

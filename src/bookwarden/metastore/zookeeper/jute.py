@@ -24,7 +24,7 @@ _TTL_OWNERS: Final = 0xFF
 
 
 class JuteReader:
-    """Reads one record after another from ``offset`` to ``end``; each length is held against what is left.
+    """Reads one record after another from ``offset`` to ``end``; each length is checked against the bytes left.
 
     ``place`` names the bytes in errors, and ``base`` is where they begin in the file. All methods raise FormatError.
     """
@@ -38,7 +38,7 @@ class JuteReader:
 
     @property
     def left(self) -> int:
-        """How many bytes are not read yet."""
+        """The number of bytes not read yet."""
         return self._end - self.offset
 
     def read_int(self) -> int:
@@ -57,7 +57,7 @@ class JuteReader:
         return bool(value)
 
     def read_value(self) -> bytes:
-        """Read bytes with their length; where the file has none at all they are empty, as clients see it."""
+        """Read bytes with their length; null is returned as empty, as clients see it."""
         size = self.read_int()
         if size == -1:
             return b""
@@ -97,12 +97,12 @@ class JuteReader:
             self.read_value()
 
     def take(self, size: int) -> bytes:
-        """Read so many bytes, which have to be there."""
+        """Read so many bytes; the caller has checked that they are there."""
         start, self.offset = self.offset, self.offset + size
         return self._data[start : self.offset]
 
     def damaged(self, what: str) -> FormatError:
-        """Make the error that tells what is wrong at this offset."""
+        """Make the error for damage at this offset."""
         return damaged(self.place, self.base + self.offset, what)
 
     def _number(self, kind: struct.Struct) -> int:
@@ -114,7 +114,7 @@ class JuteReader:
 
 
 def is_of_session(owner: int) -> bool:
-    """Return by a stat's owner whether the node ends with a session; containers and nodes with a TTL do not.
+    """Return by a stat's owner whether the node is ephemeral; containers and nodes with a TTL are not.
 
     Source: server.EphemeralType, ZooKeeper 3.9.
     """
@@ -122,7 +122,7 @@ def is_of_session(owner: int) -> bool:
 
 
 def damaged(place: str, offset: int, what: str) -> FormatError:
-    """Make the error about a file of ZooKeeper's that is not whole, with what is wrong at this offset in bytes."""
+    """Make the error for damage in a file of ZooKeeper's at this offset in bytes."""
     return FormatError(
         f"{place} is damaged or cut off: at byte {offset:,} {what}; copy it again from the server, or take another one"
     )

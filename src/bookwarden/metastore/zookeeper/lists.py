@@ -14,7 +14,7 @@ _IN_FLIGHT: Final = 64
 
 
 def list_many(session: ZooKeeperSession, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
-    """List the children of each absolute path, sorted; none where there is no such node."""
+    """List the children of each absolute path, sorted; an empty list where there is no such node."""
     return session.read_fresh(lambda: _list_once(session, paths, deadline), deadline)
 
 

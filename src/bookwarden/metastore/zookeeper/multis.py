@@ -10,9 +10,9 @@ from bookwarden.metastore.zookeeper import requests as wire
 
 
 class ConditionalMulti(wire.Multi):
-    """A multi with the conditions of now before its operations.
+    """A multi that has the present conditions before its operations.
 
-    Making one raises what the conditions raise when nothing may be written. ``absolute`` puts the chroot before a path.
+    Making one raises the conditions' error when nothing may be written. ``absolute`` puts the chroot before a path.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ def select_by_poll(
 ) -> tuple[list[socket], list[socket], list[socket]]:
     """Do what select.select does, for file descriptors above 1,023 too; ``timeout`` is in seconds, None without end.
 
-    A connection that broke is ready: the next read or write tells what happened. No socket may be in both lists.
+    A broken connection counts as ready: its next read or write raises the error. No socket may be in both lists.
     """
     poll = select.poll()
     for reader in readers:

@@ -40,7 +40,7 @@ EPHEMERAL_SEQUENTIAL: Final = 3
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
-# What of it a read is asked for: times of creation and change, version, owner, number of children.
+# The fields of it that reads need: times of creation and change, version, owner, number of children.
 _READ_STAT = struct.Struct("!16xqqi8xq4xi8x")
 _ROW_BEGIN = struct.Struct("!iBii")
 _END = _HEADER.pack(-1, 1, -1)
@@ -61,7 +61,7 @@ class AccessRule(NamedTuple):
 class MultiRead:
     """Read many nodes at once; each row is a node or the error code of that path alone (opcode 22, from 3.6 on).
 
-    ``reply_bytes`` is the size of the answer once it is there, ``nodes`` how many are read.
+    ``reply_bytes`` is the size of the answer, 0 before; ``nodes`` the number of nodes.
     """
 
     type = MULTI_READ
@@ -78,7 +78,7 @@ class MultiRead:
         self.reply_bytes = len(reply) - offset
         rows: list[Versioned | int] = []
         # Fast path of GetData.deserialize, must equal it: tests/unit/metastore/test_zookeeper_requests.py
-        # Two calls a row, since millions are read: a row's header and what follows it first, be it length or error.
+        # Two calls a row, since millions are read: the first takes its header, and the length or error behind it.
         while len(reply) - offset > _HEADER.size:
             kind, _, _, number = _ROW_BEGIN.unpack_from(reply, offset)
             offset += _ROW_BEGIN.size
@@ -121,7 +121,7 @@ class GetData:
 
 # Fast path of _names, must equal it: tests/unit/metastore/test_zookeeper_requests.py
 def _names_alike(reply: bytes, begin: int, count: int) -> list[str] | None:
-    """Read names that are all of one size and of ASCII, as those of ledgers are, in half the time; None else."""
+    """Read ASCII names of one size, as ledgers have, in half the time; None for any other."""
     if count < 1:
         return []
     step = _INT.size + _INT.unpack_from(reply, begin)[0]
@@ -145,7 +145,7 @@ def _names(reply: bytes, begin: int, count: int) -> list[str]:
 
 
 class GetChildren:
-    """Name a node's children."""
+    """List a node's children."""
 
     type = GET_CHILDREN
 
@@ -170,8 +170,8 @@ class Multi:
     one-tuple (set). When one operation fails, those before it say 0 or ROLLED_BACK although nothing was done,
     and the reply's own header reports no error: read every element.
 
-    kazoo keeps a request in its queue while there is no connection, and would send it later. `withdraw` makes
-    sure that it is not, and says whether it has been: a change that nobody waits for must not happen.
+    kazoo queues a request while there is no connection, and would send it later. `withdraw` prevents that, and
+    returns whether it could: a change that nobody waits for must not happen.
     """
 
     type = MULTI
@@ -248,7 +248,7 @@ def failed_at(results: list[Any]) -> int | None:
 
 # Fast path of GetData.serialize, must equal it: tests/unit/metastore/test_zookeeper_requests.py
 def _reads(paths: Iterable[str]) -> Iterator[bytes]:
-    """Encode a read of each path; those of the same length, as a directory's ledgers have it, with one call."""
+    """Encode a read of each path; neighbours of one length, as ledgers are, with one call."""
     for length, encoded in groupby([path.encode("utf-8") for path in paths], len):
         begin = _GET_DATA_HEADER + _INT.pack(length)
         yield begin + (b"\0" + begin).join(encoded) + b"\0"

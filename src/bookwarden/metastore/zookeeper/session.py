@@ -1,8 +1,8 @@
-"""A session with ZooKeeper: how to reach it, sending and waiting, and what kazoo's errors mean to us.
+"""A session with ZooKeeper: its options, sending and waiting, and the translation of kazoo's errors.
 
 kazoo keeps the session: it connects, fails over between servers, authenticates, and opens a new session when the
-old one expired. Here is what it leaves open: deadlines, whether a change was sent, and reads that stay fresh
-across an expired session, whose successor may begin on a server that lags behind.
+old one expired. Added here: deadlines, whether a change was sent, and reads that stay fresh across an expired
+session, whose successor may begin on a server that lags behind.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ _MAX_RECONNECT_PAUSE_S = 2.0
 # long as a session lives, divided by the number of hosts; each host is therefore named so often that it is this.
 _HANDSHAKE_S = 3.0
 
-# A read that has to come from one session is begun anew this often before it is given up.
+# A read that has to come from one session is restarted this often before it is given up.
 _SESSIONS_PER_READ = 10
 
 T = TypeVar("T")
 
 
 class Request(Protocol):
-    """What kazoo's connection sends; one for several nodes says so by ``nodes``."""
+    """A request for kazoo's connection; one for several nodes has their number as ``nodes``."""
 
     type: int
 
@@ -92,36 +92,34 @@ class ServerRefusal(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperConnection:
-    """How to reach ZooKeeper; picklable, so that it can travel to executors. Times are in seconds.
+    """Options of a connection to ZooKeeper, with times in seconds; picklable, so that it can travel to executors.
 
-    ``hosts`` is ``host:port,host:port``; every path is below ``chroot``. ``digest`` is (user, password). ``acl``
-    names who may use the nodes that we create: ``open`` (default: Pulsar's own nodes are, and its brokers and
-    bookies must reach ours), ``creator`` (only our credentials) or ``creator-read-open`` (all may read).
     A server that answers reads alone, since it has lost its ensemble, is never used; an observer is, and a `sync` goes
-    through it to the leader. ``operation_timeout_s`` bounds how long a call goes on without any progress, an outage
-    included. ``max_request_bytes`` is the servers' jute.maxbuffer. ``max_requests_per_second`` counts each node of a
-    request, and with ``max_latency_s`` fewer are in flight while the servers take longer; for both see pacing.Pace.
+    through it to the leader.
     """
 
-    hosts: str
-    chroot: str = ""
-    session_timeout_s: float = 30.0
-    connect_timeout_s: float = 15.0
-    operation_timeout_s: float = 30.0
-    digest: tuple[str, str] | None = field(default=None, repr=False)
+    hosts: str  #: ``host:port,host:port``.
+    chroot: str = ""  #: Every path is below it; empty for the root.
+    session_timeout_s: float = 30.0  #: As the servers allow it.
+    connect_timeout_s: float = 15.0  #: Limit of the wait for the first connection.
+    operation_timeout_s: float = 30.0  #: Longest time of a call without any progress, an outage included.
+    digest: tuple[str, str] | None = field(default=None, repr=False)  #: User and password.
+    #: Who may use the nodes that we create: ``open`` (as Pulsar's own are, whose brokers and bookies must reach ours),
+    #: ``creator`` (only our credentials) or ``creator-read-open`` (all may read).
     acl: str = "open"
-    use_ssl: bool = False
-    ca: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    keyfile_password: str | None = field(default=None, repr=False)
-    verify: bool = True
-    check_hostname: bool = False
-    batch_size: int = 100
-    in_flight: int = 8
-    max_request_bytes: int = 1_048_575
-    multi_read: bool = True
-    max_requests_per_second: float | None = None
+    use_ssl: bool = False  #: TLS to all servers.
+    ca: str | None = None  #: File with the authorities' certificates; None takes the system's.
+    certfile: str | None = None  #: File of our own certificate, if the servers ask for one.
+    keyfile: str | None = None  #: File of its key; goes with ``certfile``.
+    keyfile_password: str | None = field(default=None, repr=False)  #: Of an encrypted key; else None.
+    verify: bool = True  #: Check the servers' certificates.
+    check_hostname: bool = False  #: Check the host names in them too.
+    batch_size: int = 100  #: Nodes in a request, but for small ones.
+    in_flight: int = 8  #: Requests under way.
+    max_request_bytes: int = 1_048_575  #: The servers' jute.maxbuffer.
+    multi_read: bool = True  #: False for servers before 3.6, which lack it.
+    max_requests_per_second: float | None = None  #: Counts each node of a request (pacing.Rate); None is no limit.
+    #: With slower answers fewer requests are in flight (pacing.LatencyWindow); None is no limit.
     max_latency_s: float | None = None
 
     def validate(self) -> None:
@@ -162,7 +160,7 @@ class PendingReply:
     deadline: Deadline
 
     def get(self) -> Any:
-        """Wait for the reply; raise ReplyLost, StoreAccessError or, for what else the server says, ServerRefusal."""
+        """Wait for the reply; raise ReplyLost, StoreAccessError or, for other errors, ServerRefusal."""
         try:
             return self.result.get(timeout=self.deadline.left())
         except _REPLY_LOST as error:
@@ -200,7 +198,7 @@ class ZooKeeperSession:
         return Deadline(self.connection.operation_timeout_s)
 
     def send(self, request: Request, deadline: Deadline) -> PendingReply:
-        """Put the request on its way; raise StoreUnavailableError when there is no connection in time."""
+        """Send the request; raise StoreUnavailableError when there is no connection in time."""
         client = self._connected(deadline)
         turn = self._turn(request, deadline) if self.pace.is_limited else None
         result = client.handler.async_result()
@@ -217,7 +215,7 @@ class ZooKeeperSession:
         return turn
 
     def read(self, request: Request, deadline: Deadline) -> Any:
-        """Send a request that changes nothing until a reply comes; raise StoreUnavailableError at the deadline."""
+        """Repeat a request that changes nothing until a reply comes; raise StoreUnavailableError at the deadline."""
         while True:
             try:
                 reply = self.send(request, deadline).get()
@@ -228,7 +226,7 @@ class ZooKeeperSession:
                 return reply
 
     def sync(self, deadline: Deadline) -> None:
-        """Make later reads see what was committed before; a later session repeats it before its first read."""
+        """Make later reads see everything committed before; a later session repeats it before its first read."""
         while True:
             session = self._lost_sessions
             self.read(Sync(self.absolute("/")), deadline)
@@ -237,7 +235,7 @@ class ZooKeeperSession:
                 return
 
     def read_fresh(self, reader: Callable[[], T], deadline: Deadline) -> T:
-        """Call the reader so that all it reads comes from one session that keeps the promise of the last sync."""
+        """Call the reader, again if need be, until all its reads come from one session that has synced."""
         for _ in range(_SESSIONS_PER_READ):
             session = self._lost_sessions
             if self._synced_in is not None and self._synced_in != session:
@@ -268,7 +266,7 @@ class ZooKeeperSession:
 
     @property
     def sessions_lost(self) -> int:
-        """How many sessions ended, and with them their ephemeral nodes."""
+        """The number of sessions that ended, and with them their ephemeral nodes."""
         return self._lost_sessions
 
     @property
@@ -359,7 +357,7 @@ class ZooKeeperSession:
 
     def _state_changed(self, client: Any, state: str) -> None:
         if state == KazooState.CONNECTED and client.client_state == KeeperState.CONNECTED_RO:
-            # It has lost its ensemble: what it knows is old. Reads that began before it are begun anew.
+            # It has lost its ensemble, so its data is old. Reads that began before are restarted.
             self._log.last_warning = "the server answers reads alone, from what it knew before it lost the others"
             self._lost_sessions += 1
             return
@@ -376,7 +374,7 @@ class ZooKeeperSession:
 
     def _unavailable(self, what: str) -> StoreUnavailableError:
         hint = f" ({self._log.last_warning})" if self._log.last_warning else ""
-        # OpenSSL's words, for what we refuse and for what the server tells that it refuses.
+        # OpenSSL's words, whether we refuse the certificate or the server does.
         is_about_tls = "certificate" in hint.lower()
         advice = "check the TLS certificates, ours and the servers'" if is_about_tls else "check that it runs"
         return StoreUnavailableError(f"ZooKeeper {self.connection.hosts} {what}{hint}: {advice}, then retry")

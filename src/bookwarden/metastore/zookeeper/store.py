@@ -157,8 +157,8 @@ class ZooKeeperStore(ConditionalStore):
     def next_number(self, path: str) -> int:
         """Return the number of the next sequential node directly below; NotFoundError if there is no such node.
 
-        Source: DataNode.copyStat of ZooKeeper 3.9, where cversion is twice the nodes ever created there, less those
-        that are left.
+        Source: DataNode.copyStat of ZooKeeper 3.9, where cversion is twice the nodes ever created there, less the
+        present ones.
         """
         deadline = self._session.deadline()
         request = Exists(self._absolute(path), None)
@@ -193,7 +193,7 @@ class ZooKeeperStore(ConditionalStore):
         raise _refused(path, result)
 
     def _write(self, path: str, operation: bytes) -> list[Any]:
-        """Send one change as a multi, so that a change which nobody waits for can be withdrawn."""
+        """Send one change as a multi, which can be withdrawn when nobody waits for it any more."""
         limit = self._session.connection.max_request_bytes - _WRITE_OVERHEAD
         if len(operation) > limit:
             raise StoreError(
@@ -237,7 +237,7 @@ class _Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Call `changed` no more, except for a call that is under way."""
+        """Stop calling `changed`; a call under way goes on."""
         self._ended = True
         self._events.put(None)
 
