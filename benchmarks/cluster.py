@@ -16,12 +16,11 @@ import yaml
 from benchmarks.results import say
 from bookwarden.cli.dev import settings_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings, load_settings
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.signals import sigterm_unwinds
-from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 
 # Ledgers that were made a moment ago must not wait for the grace of ledgers that were made a moment ago.
 _SECTIONS: dict[str, dict[str, Any]] = {"deletion": {"unlisted_grace_seconds": 0.0}, "spark": {"master": "local[2]"}}
@@ -49,7 +48,8 @@ def running_site(sections: Mapping[str, Mapping[str, Any]] | None = None) -> Ite
         path = home / "bookwarden.yaml"
         path.write_text(yaml.safe_dump(_merged(settings_of(cluster), _SECTIONS, sections or {})), encoding="utf-8")
         site = Site(cluster, load_settings(path), path)
-        DeletionTopicsSetup(site.admin, deletion_topics_of(site.settings)).run()
+        with TopicsContext(site.settings) as topics:
+            topics.setup().run()
         yield site
         say("stopping everything")
 

@@ -19,7 +19,7 @@ from bookwarden.ledgers.metadata import DeleteResult, StoredLedger
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import backlog_of
+from bookwarden.wiring.pulsar import TopicsContext
 
 COUNT = 200_000
 LEDGERS_PER_TOPIC = 100
@@ -70,9 +70,9 @@ def _swept(site: Site, marks: list[PendingDeletion], process: SweepProcess, usag
 
 
 def _require_done(site: Site, marks: Sequence[PendingDeletion]) -> None:
-    if backlog := sum(backlog_of(site.settings).values()):
-        raise RuntimeError(f"{backlog} entries were not acknowledged")
     with MetadataContext(site.settings) as metadata:
+        if backlog := sum(TopicsContext(site.settings, metadata.admin).entries().values()):
+            raise RuntimeError(f"{backlog} entries were not acknowledged")
         readings = metadata.catalog.read_many([mark.ledger_id for mark in marks])
     if left := sum(isinstance(reading, StoredLedger) for reading in readings):
         raise RuntimeError(f"{left} ledgers are still there")

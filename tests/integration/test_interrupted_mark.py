@@ -13,7 +13,7 @@ import yaml
 
 from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
 from bookwarden.devcluster import DevCluster
-from bookwarden.wiring.pulsar import backlog_of
+from bookwarden.wiring.pulsar import TopicsContext
 from servers.deletion_site import DeletionSite
 from servers.waiting import eventually
 
@@ -51,7 +51,8 @@ def test_ctrl_c_during_the_sends_ends_with_one_line_and_its_exit_code(
     line = [sys.executable, "-c", PROGRAM, "--config", str(settings), "mark", "ledger", "1", "--yes"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            eventually(lambda: sum(backlog_of(site.settings).values()) > 0, 120)
+            with TopicsContext(site.settings) as topics:
+                eventually(lambda: sum(topics.entries().values()) > 0, 120)
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=120)
         finally:

@@ -20,7 +20,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep import supervisor
 from bookwarden.pipelines.sweep.driver import run_sweep
-from bookwarden.wiring.pulsar import connection_of, in_flight_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.population import Population
 
@@ -79,7 +79,8 @@ def test_a_stop_while_batches_fail_tells_what_failed_and_what_is_in_flight(
     finally:
         logger.removeHandler(handler)
     assert told.value.exit_code == 15
-    assert in_flight_of(site.settings).messages == 2
+    with TopicsContext(site.settings) as topics:
+        assert topics.in_flight().messages == 2
     assert all(store.get_many(paths))
 
 

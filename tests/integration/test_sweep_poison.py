@@ -21,7 +21,7 @@ from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.wiring.pulsar import connection_of, dead_letters_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 
@@ -126,11 +126,11 @@ def test_what_fills_a_message_nearly_alone_has_its_letter_and_stops_no_other(
     assert retry.properties["bookwarden.waives"] == "emptied"
     assert site.backlog() == 1
 
-    dead = dead_letters_of(site.settings)
-    (letter,) = dead.read()
-    assert letter.received.payload == large
-    assert (letter.outcome, f"{len(large):,} bytes" in letter.reason) == ("malformed", True)
-    assert len(dead.replay()) == 1
+    with TopicsContext(site.settings) as topics:
+        (letter,) = topics.dead_letters.read()
+        assert letter.received.payload == large
+        assert (letter.outcome, f"{len(large):,} bytes" in letter.reason) == ("malformed", True)
+        assert len(topics.dead_letters.replay()) == 1
     assert site.backlog_of_dlq() == 0
     site.sweep_once(spark)
     assert site.counts()["malformed"] == 2

@@ -21,7 +21,7 @@ from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.avro import PendingDeletionCodec
-from bookwarden.wiring.pulsar import connection_of, in_flight_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 from servers.waiting import eventually
@@ -121,7 +121,8 @@ class Load:
     def in_flight(self) -> int | None:
         """Count what is in flight; None while the servers are still coming back from what the test did to them."""
         try:
-            return in_flight_of(self.site.settings).messages
+            with TopicsContext(self.site.settings) as topics:
+                return topics.in_flight().messages
         except PulsarUnavailableError:
             return None
 

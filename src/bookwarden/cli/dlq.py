@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, ReasonGroup, group_by_reason
 from bookwarden.errors import BookwardenError
-from bookwarden.ledgers.received import decoded
-from bookwarden.wiring.pulsar import dead_letters_of, decoder_of
+from bookwarden.ledgers.received import Decode, decoded
+from bookwarden.wiring.pulsar import TopicsContext
 
 _EPILOG = """\b
 Examples:
@@ -120,12 +121,12 @@ def _taking(command: Callable[..., None]) -> Any:
 @pass_invocation
 def list_letters(invocation: Invocation, group_by: str | None, reason: str | None, limit: int | None) -> None:
     """List the dead letters, oldest first."""
-    settings = invocation.settings
-    found = _letters(settings).read(limit, reason=reason)
-    if group_by:
-        invocation.write(_grouped(settings, group_by_reason(found)))
-    else:
-        invocation.write(_listing(list(_views(settings, found))))
+    with _opened(invocation.settings) as topics:
+        found = topics.dead_letters.read(limit, reason=reason)
+        if group_by:
+            invocation.write(_grouped(topics.decode, group_by_reason(found)))
+        else:
+            invocation.write(_listing(list(_views(topics.decode, found))))
 
 
 @dlq.command()
@@ -133,8 +134,8 @@ def list_letters(invocation: Invocation, group_by: str | None, reason: str | Non
 @pass_invocation
 def show(invocation: Invocation, message_id: str) -> None:
     """Show one dead letter with its payload and properties."""
-    settings = invocation.settings
-    (view,) = tuple(_views(settings, [_letters(settings).show(message_id)]))
+    with _opened(invocation.settings) as topics:
+        (view,) = tuple(_views(topics.decode, [topics.dead_letters.show(message_id)]))
     facts = Facts((*_facts(view), ("topic", view.topic), ("published", moment(view.published_at))))
     properties = Table(
         (Column("property"), Column("value", whole=False)), tuple(sorted(view.properties.items())), empty="none"
@@ -168,22 +169,25 @@ def export(invocation: Invocation, file: Path, reason: str | None, limit: int | 
 
     "-" writes to the standard output. The dead letters stay on the DLQ. Payloads are in base64.
     """
-    settings = invocation.settings
-    lines = (_exported(view) for view in _views(settings, _letters(settings).read(limit, reason=reason)))
-    if str(file) == "-":
-        for line in lines:
-            click.echo(line, nl=False)
-        return
-    if file.exists():
-        confirm(f"Replace {file}?", yes=yes)
-    count = _write_whole(file, lines)
+    with _opened(invocation.settings) as topics:
+        views = _views(topics.decode, topics.dead_letters.read(limit, reason=reason))
+        lines = (_exported(view) for view in views)
+        if str(file) == "-":
+            for line in lines:
+                click.echo(line, nl=False)
+            return
+        if file.exists():
+            confirm(f"Replace {file}?", yes=yes)
+        count = _write_whole(file, lines)
     note = f"Written to {file}: {counted(count, 'dead letter')}."
     invocation.write(Document({"file": str(file), "dead_letters": count}, (Note(note),)))
 
 
-def _letters(settings: Settings) -> DeadLetters:
-    require_topics(settings, settings.deletion.dlq_topic)
-    return dead_letters_of(settings)
+@contextmanager
+def _opened(settings: Settings) -> Iterator[TopicsContext]:
+    with TopicsContext(settings) as topics:
+        require_topics(topics.admin, settings, settings.deletion.dlq_topic)
+        yield topics
 
 
 def _choice(ids: tuple[str, ...], everything: bool, reason: str | None, limit: int | None) -> Choice:
@@ -223,28 +227,26 @@ def _run(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    settings = invocation.settings
-    letters = _letters(settings)
+    with _opened(invocation.settings) as topics:
 
-    def take(taken: Choice, *, dry: bool) -> list[DeadLetter]:
-        return act(letters, taken.ids, reason=taken.reason, limit=taken.limit, dry_run=dry)
+        def take(taken: Choice, *, dry: bool) -> list[DeadLetter]:
+            return act(topics.dead_letters, taken.ids, reason=taken.reason, limit=taken.limit, dry_run=dry)
 
-    if dry_run:
-        views = list(_views(settings, take(choice, dry=True)))
-        invocation.write(_listing(views, "Dry run: nothing was changed."))
-        return
-    if not yes:
-        planned = take(choice, dry=True)
-        # Exactly the letters that were shown, and none that arrive while the question waits.
-        choice = Choice(tuple(letter.message_id for letter in planned))
-        confirm(f"{verb} {counted(len(planned), 'dead letter')}?", yes=False)
-    done = take(choice, dry=False) if choice.ids != () else []
-    past = "Sent back" if verb == "Send back" else "Dropped"
-    invocation.write(_listing(list(_views(settings, done)), f"{past}: {counted(len(done), 'dead letter')}."))
+        if dry_run:
+            views = list(_views(topics.decode, take(choice, dry=True)))
+            invocation.write(_listing(views, "Dry run: nothing was changed."))
+            return
+        if not yes:
+            planned = take(choice, dry=True)
+            # Exactly the letters that were shown, and none that arrive while the question waits.
+            choice = Choice(tuple(letter.message_id for letter in planned))
+            confirm(f"{verb} {counted(len(planned), 'dead letter')}?", yes=False)
+        done = take(choice, dry=False) if choice.ids != () else []
+        past = "Sent back" if verb == "Send back" else "Dropped"
+        invocation.write(_listing(list(_views(topics.decode, done)), f"{past}: {counted(len(done), 'dead letter')}."))
 
 
-def _views(settings: Settings, letters: Iterable[DeadLetter]) -> Iterator[DeadLetterView]:
-    decode = decoder_of(settings).decode
+def _views(decode: Decode, letters: Iterable[DeadLetter]) -> Iterator[DeadLetterView]:
     for letter in letters:
         received = decoded(letter.received, decode)
         mark = received.mark
@@ -265,8 +267,8 @@ def _views(settings: Settings, letters: Iterable[DeadLetter]) -> Iterator[DeadLe
         )
 
 
-def _grouped(settings: Settings, groups: list[ReasonGroup]) -> Document:
-    examples = _views(settings, [group.example for group in groups])
+def _grouped(decode: Decode, groups: list[ReasonGroup]) -> Document:
+    examples = _views(decode, [group.example for group in groups])
     views = [
         GroupView(group.reason, group.count, group.oldest, group.newest, example)
         for group, example in zip(groups, examples, strict=True)

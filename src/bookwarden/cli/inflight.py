@@ -11,7 +11,7 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.wiring.migration import StorePhase, phases_of
-from bookwarden.wiring.pulsar import in_flight_of
+from bookwarden.wiring.pulsar import TopicsContext
 
 
 @click.command(epilog="Example:  bookwarden -o json inflight")
@@ -31,8 +31,9 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
     sweep waits.
     """
     settings = invocation.settings
-    require_topics(settings, settings.deletion.topic, settings.deletion.retry_topic)
-    invocation.write(_describe(in_flight_of(settings, max_entries), phases_of(settings)))
+    with TopicsContext(settings) as topics:
+        require_topics(topics.admin, settings, settings.deletion.topic, settings.deletion.retry_topic)
+        invocation.write(_describe(topics.in_flight(max_entries), phases_of(settings)))
 
 
 def _describe(found: InFlight, phases: Sequence[StorePhase]) -> Document:

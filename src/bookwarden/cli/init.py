@@ -6,9 +6,8 @@ import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup, Provision, ProvisionReport
-from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
+from bookwarden.clusters.pulsar.rest.deletion_topics import Provision, ProvisionReport
+from bookwarden.wiring.pulsar import TopicsContext
 
 _EPILOG = """\b
 Examples:
@@ -25,10 +24,8 @@ def init(invocation: Invocation, dry_run: bool) -> None:
     Makes the deletion topic, its retry topic, the DLQ, their subscriptions and their schema, and changes nothing
     that is there already. Refuses to go on where a policy, such as a message TTL, could drop pending deletions.
     """
-    settings = invocation.settings
-    admin = PulsarAdmin(connection_of(settings))
-    report = DeletionTopicsSetup(admin, deletion_topics_of(settings), dry_run=dry_run).run()
-    invocation.write(_describe(report))
+    with TopicsContext(invocation.settings) as topics:
+        invocation.write(_describe(topics.setup(dry_run=dry_run).run()))
 
 
 def _what_and_where(found: Provision) -> tuple[str, str]:

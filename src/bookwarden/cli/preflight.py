@@ -13,17 +13,17 @@ from bookwarden.config import Settings
 from bookwarden.errors import MissingExtraError, NotFoundError, ServerError, SparkError
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.offload import offload_stores_of
-from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 
 _PATIENCE_S = 10
 
 
-def require_topics(settings: Settings, *topics: str) -> None:
+def require_topics(admin: PulsarAdmin, settings: Settings, *topics: str) -> None:
     """Raise NotFoundError unless the deletion topics exist and have their subscription.
 
     A producer would let the broker create a topic without one, which keeps nothing.
     """
-    found = Topics(PulsarAdmin(connection_of(settings)))
+    found = Topics(admin)
     subscription = settings.deletion.subscription
     for topic in topics:
         try:
@@ -37,7 +37,8 @@ def require_topics(settings: Settings, *topics: str) -> None:
 
 def require_marking(settings: Settings) -> None:
     """Raise PulsarError or NotFoundError if marks could not be sent, or would not be kept."""
-    require_topics(settings, settings.deletion.topic)
+    with TopicsContext(settings) as topics:
+        require_topics(topics.admin, settings, settings.deletion.topic)
     _require_service_url(settings)
 
 
@@ -48,9 +49,9 @@ def require_sweeping(settings: Settings) -> None:
     """
     offload_stores_of(settings).close()
     deletion = settings.deletion
-    require_topics(settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
-    _require_service_url(settings)
     with MetadataContext(settings) as metadata:
+        require_topics(metadata.admin, settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
+        _require_service_url(settings)
         # This reads the ledgers root as well, where a wrong URL shows.
         metadata.catalog.read_many([0])
         for store in metadata.stores.values():

@@ -18,7 +18,7 @@ from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
 from bookwarden.wiring.deletion import SweepContext
-from bookwarden.wiring.pulsar import waiting_messages_of
+from bookwarden.wiring.pulsar import TopicsContext
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.sweep.driver import SweepEnd
@@ -68,8 +68,8 @@ def _sweep(settings: Settings, once: bool) -> SweepEnd:
 
 def _preview(settings: Settings) -> Iterator[OutcomeRow]:
     dry = settings.model_copy(update={"sweep": settings.sweep.model_copy(update={"dry_run": True})})
-    with SweepContext(dry) as context:
-        waiting = (decoded(received, context.decode) for received in waiting_messages_of(settings))
+    with SweepContext(dry) as context, TopicsContext(dry, context.admin) as topics:
+        waiting = (decoded(received, context.decode) for received in topics.waiting())
         for chunk in _chunks(waiting):
             for rows in context.sweep.process(chunk, "dry run"):
                 yield from rows

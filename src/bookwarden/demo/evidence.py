@@ -10,7 +10,7 @@ from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import decoded
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import dead_letters_of, decoder_of, in_flight_of
+from bookwarden.wiring.pulsar import TopicsContext
 
 
 class Evidence:
@@ -32,15 +32,15 @@ class Evidence:
 
     def in_flight(self) -> int:
         """Count the messages in flight."""
-        return in_flight_of(self._settings).messages
+        with TopicsContext(self._settings) as topics:
+            return topics.in_flight().messages
 
     def dead_letters(self) -> tuple[tuple[int | None, str], ...]:
         """Read the ledger, None where the letter names none, and the reason of each dead letter."""
-        decoder = decoder_of(self._settings)
-        letters = [
-            (decoded(letter.received, decoder.decode).mark, letter.reason)
-            for letter in dead_letters_of(self._settings).read()
-        ]
+        with TopicsContext(self._settings) as topics:
+            letters = [
+                (decoded(letter.received, topics.decode).mark, letter.reason) for letter in topics.dead_letters.read()
+            ]
         return tuple((mark.ledger_id if mark else None, reason) for mark, reason in letters)
 
     @staticmethod

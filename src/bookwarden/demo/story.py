@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
@@ -12,7 +13,6 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopicsSetup
 from bookwarden.config import Settings
 from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
 from bookwarden.deletion.phase_one.operation import Plan
@@ -41,7 +41,7 @@ from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wiring.deletion import PhaseOneContext, UndoContext
-from bookwarden.wiring.pulsar import connection_of, deletion_topics_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 
 ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
 MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50}
@@ -73,9 +73,9 @@ class Story:
     def play(self) -> Finale:
         """Play all acts; raises BookwardenError where one cannot go on."""
         self._say("creating the deletion topics")
-        DeletionTopicsSetup(self._admin, deletion_topics_of(self._settings)).run()
-        self._fill_topics()
-        with PhaseOneContext(self._settings) as phase_one:
+        with closing(self._admin), PhaseOneContext(self._settings) as phase_one:
+            TopicsContext(self._settings, self._admin).setup().run()
+            self._fill_topics()
             places = self._places(phase_one)
             self._offload(phase_one)
             self._damage_a_ledger(phase_one)

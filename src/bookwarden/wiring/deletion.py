@@ -30,7 +30,7 @@ from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.offload import offload_stores_of
-from bookwarden.wiring.pulsar import connection_of, decoder_over
+from bookwarden.wiring.pulsar import connection_of, decoder_of
 
 
 def policy_of(settings: Settings) -> DeletionPolicy:
@@ -122,7 +122,8 @@ class SweepContext(Resources):
             )
             sent = self._keep(sent_records_of(settings))
             copies = self._keep(offload_stores_of(settings))
-            self.decode = decoder_over(settings, registry).decode
+            self.decode = decoder_of(settings, registry).decode
+            self.admin = metadata.admin
             self.sweep = Sweep(
                 metadata.catalog,
                 metadata.references,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import replace
+from functools import partial
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
@@ -12,12 +10,12 @@ from bookwarden.clusters.pulsar.messages.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
-from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, DeletionTopicsSetup
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import DeadLetters
-from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight, count_in_flight
-from bookwarden.ledgers.received import ReceivedMark, believed_properties
+from bookwarden.deletion.inflight import count_in_flight
+from bookwarden.resources import Resources
 from bookwarden.wire.avro import registry_schema
 
 
@@ -40,8 +38,7 @@ def connection_of(settings: Settings) -> PulsarConnection:
     )
 
 
-def deletion_topics_of(settings: Settings) -> DeletionTopics:
-    """Return the topics that two-phase deletion runs on."""
+def _topics_of(settings: Settings) -> DeletionTopics:
     deletion = settings.deletion
     return DeletionTopics(
         topic=deletion.topic,
@@ -53,49 +50,33 @@ def deletion_topics_of(settings: Settings) -> DeletionTopics:
     )
 
 
-def backlog_of(settings: Settings) -> dict[str, int]:
-    """Count the broker entries behind the sweep's subscription, by partition of both topics."""
-    deletion = settings.deletion
-    with closing(PulsarAdmin(connection_of(settings))) as admin:
-        backlog = SubscriptionBacklog(admin)
-        return {
-            partition: backlog.entries(partition, deletion.subscription)
-            for topic in (deletion.topic, deletion.retry_topic)
-            for partition in backlog.partitions(topic)
-        }
+class TopicsContext(Resources):
+    """The topics of two-phase deletion, over one admin client; close it, or use it in a with statement.
+
+    ``admin`` is that of a caller who has one, and closes it.
+    """
+
+    def __init__(self, settings: Settings, admin: PulsarAdmin | None = None) -> None:
+        super().__init__()
+        connection, deletion = connection_of(settings), settings.deletion
+        swept = (deletion.topic, deletion.retry_topic)
+        with self._closed_on_error():
+            self.admin = admin or self._keep(PulsarAdmin(connection))
+            backlog = SubscriptionBacklog(self.admin)
+            #: Makes what creates and checks the topics.
+            self.setup = partial(DeletionTopicsSetup, self.admin, _topics_of(settings))
+            #: Counts the messages in flight, as `count_in_flight` does.
+            self.in_flight = partial(count_in_flight, backlog, swept, deletion.subscription)
+            #: Counts the broker entries behind the sweep's subscription, by partition of both topics.
+            self.entries = partial(backlog.entries_by_partition, swept, deletion.subscription)
+            waiting = WaitingMessages(connection, self.admin, deletion.subscription, deletion.retry_topic)
+            #: Reads what is in flight now, without taking it from the subscription; not decoded.
+            self.waiting = partial(waiting.read, swept)
+            self.decode = decoder_of(settings, SchemaRegistry(self.admin)).decode
+            dlq = DeadLetterTopic(connection, self.admin, deletion.dlq_topic, deletion.topic, deletion.subscription)
+            self.dead_letters = DeadLetters(dlq)
 
 
-def in_flight_of(settings: Settings, max_entries: int = DEFAULT_MAX_ENTRIES) -> InFlight:
-    """Count the messages in flight on the deletion topic and its retry topic."""
-    deletion = settings.deletion
-    with closing(PulsarAdmin(connection_of(settings))) as admin:
-        reader = SubscriptionBacklog(admin)
-        return count_in_flight(reader, (deletion.topic, deletion.retry_topic), deletion.subscription, max_entries)
-
-
-def dead_letters_of(settings: Settings) -> DeadLetters:
-    """Return access to the DLQ."""
-    deletion, connection = settings.deletion, connection_of(settings)
-    box = DeadLetterTopic(
-        connection, PulsarAdmin(connection), deletion.dlq_topic, deletion.topic, deletion.subscription
-    )
-    return DeadLetters(box)
-
-
-def decoder_of(settings: Settings) -> MarkDecoder:
+def decoder_of(settings: Settings, registry: SchemaRegistry) -> MarkDecoder:
     """Make the decoder of messages on the deletion topics."""
-    return decoder_over(settings, SchemaRegistry(PulsarAdmin(connection_of(settings))))
-
-
-def decoder_over(settings: Settings, registry: SchemaRegistry) -> MarkDecoder:
-    """Make that decoder over a registry that is open."""
     return MarkDecoder(registry, settings.deletion.topic, settings.deletion.retry_topic)
-
-
-def waiting_messages_of(settings: Settings) -> Iterator[ReceivedMark]:
-    """Read what is in flight now, on both topics, without taking it from the subscription; not decoded."""
-    deletion, connection = settings.deletion, connection_of(settings)
-    backlog = WaitingMessages(connection, PulsarAdmin(connection), deletion.subscription)
-    for received in backlog.read((deletion.topic, deletion.retry_topic)):
-        believed = believed_properties(received.properties, received.topic, deletion.retry_topic)
-        yield replace(received, properties=believed)

@@ -28,7 +28,7 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import decoder_of, waiting_messages_of
+from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.scan import OrphanApplyContext
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
@@ -251,6 +251,6 @@ def test_on_a_real_pulsar_an_orphan_is_planned_and_marked_and_what_brokers_use_i
         assert context.apply.run(result.plan.plan_id, allow_emptied=allowed).marked == len(candidates)
         applied = context.apply.run(result.plan.plan_id, execute=True, allow_emptied=allowed)
     assert (applied.marked, applied.done) == (len(candidates), True)
-    decode = decoder_of(settings).decode
-    marks = [decoded(received, decode).mark for received in waiting_messages_of(settings)]
+    with TopicsContext(settings) as topics:
+        marks = [decoded(received, topics.decode).mark for received in topics.waiting()]
     assert {mark.ledger_id for mark in marks if mark is not None} == candidates

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import bookwarden.cli.inflight as command
+import bookwarden.wiring.pulsar as wiring
 from bookwarden.cli.main import cli
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.inflight import InFlight
@@ -56,7 +57,7 @@ def test_what_is_in_flight_is_told_with_the_migration_that_it_waits_for(monkeypa
         StorePhase("zk:d:1", "unknown", problem="no connection"),
     )
     monkeypatch.setattr(command, "require_topics", lambda *_: None)
-    monkeypatch.setattr(command, "in_flight_of", lambda *_: InFlight(()))
+    monkeypatch.setattr(wiring, "count_in_flight", lambda *_: InFlight(()))
     monkeypatch.setattr(command, "phases_of", lambda _: phases)
     text = " ".join(CliRunner().invoke(cli, ["inflight"]).stdout.split())
     assert "The metadata of zk:a:1 is being moved to oxia://o:1/n (COPYING): the sweep waits for the end." in text

@@ -25,7 +25,7 @@ from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, a
 from bookwarden.pipelines.sweep.task_beats import figures_of
 from bookwarden.signals import at_signals
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import backlog_of, in_flight_of
+from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
@@ -50,11 +50,13 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     subscription runs or once another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper
     do not belong together.
     """
-    with MetadataContext(settings) as metadata:
-        return _run_sweep(spark, settings, metadata, once=once)
+    with MetadataContext(settings) as metadata, TopicsContext(settings, metadata.admin) as topics:
+        return _run_sweep(spark, settings, metadata, topics, once=once)
 
 
-def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, once: bool) -> SweepEnd:
+def _run_sweep(
+    spark: SparkSession, settings: Settings, metadata: MetadataContext, topics: TopicsContext, *, once: bool
+) -> SweepEnd:
     sweep = settings.sweep
     pulse = Pulse()
     attach(spark, pulse)
@@ -84,7 +86,7 @@ def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContex
         with (
             _alone(settings, metadata.store, supervisor.stop),
             _stopped_by_signals(supervisor.stop),
-            _published(settings, metrics),
+            _published(settings, metrics, topics),
         ):
             if sweep.dry_run:
                 supervisor.run()
@@ -96,14 +98,14 @@ def _run_sweep(spark: SparkSession, settings: Settings, metadata: MetadataContex
         unless_gone(lambda: spark.streams.removeListener(pulse))
     if supervisor.failing is not None:
         raise StoppedFailingError(
-            f"stopped while batches failed, {_in_flight(settings)}; the last failure: {supervisor.failing}"
+            f"stopped while batches failed, {_in_flight(topics)}; the last failure: {supervisor.failing}"
         )
     return SweepEnd(query.totals, supervisor.through)
 
 
-def _in_flight(settings: Settings) -> str:
+def _in_flight(topics: TopicsContext) -> str:
     try:
-        return f"with {in_flight_of(settings).messages:,} pending deletions in flight"
+        return f"with {topics.in_flight().messages:,} pending deletions in flight"
     except (PulsarError, NotFoundError) as error:
         return f"and what is in flight cannot be seen ({error})"
 
@@ -131,22 +133,22 @@ def _stopped_by_signals(stop: Callable[[], None]) -> AbstractContextManager[None
 
 
 @contextmanager
-def _published(settings: Settings, metrics: SweepMetrics) -> Iterator[None]:
+def _published(settings: Settings, metrics: SweepMetrics, topics: TopicsContext) -> Iterator[None]:
     if not settings.metrics.port:
         yield
         return
-    with metrics.serving(settings.metrics.host, settings.metrics.port), _inflight_counted(settings, metrics):
+    with metrics.serving(settings.metrics.host, settings.metrics.port), _inflight_counted(topics, metrics):
         yield
 
 
 @contextmanager
-def _inflight_counted(settings: Settings, metrics: SweepMetrics) -> Iterator[None]:
+def _inflight_counted(topics: TopicsContext, metrics: SweepMetrics) -> Iterator[None]:
     ended = threading.Event()
 
     def publish() -> None:
         while True:
             try:
-                for topic, entries in backlog_of(settings).items():
+                for topic, entries in topics.entries().items():
                     metrics.set_inflight(topic, entries)
             except PulsarError as error:
                 logger.warning("in-flight gauge: %s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pulsar
 
@@ -12,18 +13,22 @@ from bookwarden.clusters.pulsar.messages.readers import received_message
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, list_partitions, read_positions
 from bookwarden.errors import NotFoundError
-from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.ledgers.received import ReceivedMark, believed_properties
 
 _QUIET_MS = 3000
 
 
 class WaitingMessages:
-    """Reads topics from a subscription's position to their end at the time when reading began."""
+    """Reads topics from a subscription's position to their end at the time when reading began.
 
-    def __init__(self, connection: PulsarConnection, admin: PulsarAdmin, subscription: str) -> None:
+    Of a message that is not on ``retry_topic`` the properties of phase two are left out (`believed_properties`).
+    """
+
+    def __init__(self, connection: PulsarConnection, admin: PulsarAdmin, subscription: str, retry_topic: str) -> None:
         self._connection = connection
         self._admin = admin
         self._subscription = subscription
+        self._retry_topic = retry_topic
 
     def read(self, topics: Sequence[str]) -> Iterator[ReceivedMark]:
         """Yield the messages, partition by partition, including those that wait for their delay.
@@ -37,7 +42,9 @@ class WaitingMessages:
         try:
             for partition, start, end in spans:
                 if start < end:
-                    yield from _between(client, partition, start, end)
+                    for received in _between(client, partition, start, end):
+                        believed = believed_properties(received.properties, partition, self._retry_topic)
+                        yield replace(received, properties=believed)
         finally:
             client.close()
 

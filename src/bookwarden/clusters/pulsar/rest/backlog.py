@@ -6,7 +6,7 @@ subscriptionBacklogScanMaxEntries (10,000) per call, so larger backlogs take sev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
@@ -36,6 +36,11 @@ class SubscriptionBacklog:
     def entries(self, partition: str, subscription: str) -> int:
         """Count the entries behind the subscription's position, in one cheap request."""
         return _entries_behind(*self._position(partition, subscription))
+
+    def entries_by_partition(self, topics: Iterable[str], subscription: str) -> dict[str, int]:
+        """Count them on each partition of the topics."""
+        partitions = (partition for topic in topics for partition in self.partitions(topic))
+        return {partition: self.entries(partition, subscription) for partition in partitions}
 
     def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
         """Count the messages behind the subscription's position, reading at most `max_entries` entries."""
