@@ -15,10 +15,11 @@ from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identif
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
 from bookwarden.orphans.applying import Application, ApplyResult, PlanRun
+from bookwarden.orphans.cluster import Cluster
 from bookwarden.orphans.guards import GuardLimits, held_back
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, PlanManifest
-from bookwarden.orphans.ports import ClusterProbe, LedgersAsTheyAre, PlanStore
+from bookwarden.orphans.ports import LedgersAsTheyAre, PlanStore
 from bookwarden.orphans.progress import ApplyProgress
 
 
@@ -30,7 +31,7 @@ class Apply(Application[PlanStore, Candidate]):
         store: PlanStore,
         marker: Marker,
         catalog: LedgersAsTheyAre,
-        cluster: ClusterProbe,
+        cluster: Cluster,
         limits: GuardLimits,
         *,
         batch: int = 1_000,

@@ -16,9 +16,10 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.orphans.cluster import Cluster
 from bookwarden.orphans.guards import GuardLimits, Refusal, check
 from bookwarden.orphans.plan import PlanManifest
-from bookwarden.orphans.ports import ClusterProbe, Plans
+from bookwarden.orphans.ports import Plans
 from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
@@ -216,7 +217,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         self,
         store: PlansT,
         marker: Marker,
-        cluster: ClusterProbe,
+        cluster: Cluster,
         limits: GuardLimits,
         *,
         batch: int = 1_000,

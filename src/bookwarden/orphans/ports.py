@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.orphans.copy_plan import CopyCandidate
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanManifest
+from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
 
 
@@ -50,6 +50,10 @@ class CopyPlanStore(Plans, Protocol):
         """Save how far they are applied."""
 
 
+class PlansOfAll(PlanStore, CopyPlanStore, Protocol):
+    """Where plans are kept, with their ledgers and their offloaded copies."""
+
+
 class LedgersAsTheyAre(Protocol):
     """BookKeeper's list of ledgers, read only."""
 
@@ -57,17 +61,4 @@ class LedgersAsTheyAre(Protocol):
         """Read the metadata of each ledger, in the order asked; never older than this call.
 
         Raises StoreError when the store as a whole does not answer.
-        """
-
-
-class ClusterProbe(Protocol):
-    """The cluster that the settings name."""
-
-    def identity(self) -> ClusterIdentity:
-        """Read the cluster's identity now; StoreError if that fails."""
-
-    def require_all_roots(self) -> object:
-        """Raise RefusedError where a metadata root that the settings do not name shares their BookKeeper, or may.
-
-        StoreError where that cannot be seen.
         """

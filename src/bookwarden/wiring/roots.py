@@ -1,9 +1,11 @@
-"""Wiring of the proof that the configured metadata roots are all that share their BookKeeper."""
+"""Wiring of the cluster that the settings name, and of the proof that they name all roots of its BookKeeper."""
 
 from __future__ import annotations
 
 from bookwarden.clusters.pulsar.roots.proof import RootsProof
 from bookwarden.config import Settings
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.orphans.cluster import Cluster
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
@@ -19,3 +21,9 @@ def roots_proof_of(settings: Settings, metadata: MetadataContext) -> RootsProof:
         separate=store.separate_roots,
         allow_unseen=store.allow_unseen_roots,
     )
+
+
+def cluster_of(settings: Settings, bookkeeper: MetadataStore, proof: RootsProof) -> Cluster:
+    """Return the cluster that the settings name; ``bookkeeper`` has BookKeeper's metadata, live or in a snapshot."""
+    place = bookkeeper_place_of(settings)
+    return Cluster(bookkeeper, place.url, place.ledgers_root, settings.metadata_store.urls, proof.require_all_roots)

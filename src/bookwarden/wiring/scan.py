@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
 
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
-from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
-from bookwarden.clusters.pulsar.references.check import still_named
+from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
+from bookwarden.clusters.pulsar.references.check import still_named_in
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
-from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.config import Settings
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.errors import ConfigError, FormatError
-from bookwarden.ledgers.listing import ListedReference
-from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.snapshot.index import SnapshotIndex
-from bookwarden.metastore.snapshot.store import SnapshotStore
+from bookwarden.errors import ConfigError
+from bookwarden.metastore.snapshot.store import fuzzy_in, latest_ms_in
 from bookwarden.metastore.urls import scheme_of, split_chroot, with_chroot
 from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.apply_copies import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
-from bookwarden.orphans.plan import ClusterIdentity
-from bookwarden.orphans.ports import CopyPlanStore, PlanStore
+from bookwarden.orphans.ports import PlansOfAll
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
-from bookwarden.wiring.roots import roots_proof_of
+from bookwarden.wiring.roots import cluster_of, roots_proof_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
 
@@ -48,23 +43,6 @@ def guard_limits_of(settings: Settings) -> GuardLimits:
     )
 
 
-def cluster_identity_of(settings: Settings, bookkeeper: MetadataStore) -> ClusterIdentity:
-    """Read which cluster the settings name; `bookkeeper` is the store, or snapshot, with BookKeeper's metadata.
-
-    Without an INSTANCEID its part is empty, and no plan of it can be applied. Raises StoreError when the store does
-    not answer, FormatError when the INSTANCEID is no text.
-    """
-    place = bookkeeper_place_of(settings)
-    root = place.ledgers_root
-    bookkeeper.sync()
-    node = bookkeeper.get(f"{root}/INSTANCEID")
-    try:
-        instance_id = "" if node is None else node.value.decode()
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{root}/INSTANCEID is no text: it is not BookKeeper's") from error
-    return ClusterIdentity.of(instance_id, place.url, root, settings.metadata_store.urls)
-
-
 class ScanContext(Resources):
     """What an orphan scan reads, in one process; close it, or use it in a with statement.
 
@@ -79,14 +57,22 @@ class ScanContext(Resources):
         source = settings if snapshot is None else _settings_of_snapshot(settings, snapshot)
         with self._closed_on_error():
             self._settings = settings
-            self._snapshot = snapshot
-            self._source = source
             # A file is nobody's server, so there is no limit to how fast it is read.
             limit = max_reads_per_second if snapshot is None else None
             self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
             store = self.metadata.bookkeeper_store
             self.listing = LedgerListing(store, bookkeeper_place_of(source).ledgers_root)
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
+            #: A snapshot's is the live one.
+            self.cluster = cluster_of(settings, store, roots_proof_of(source, self.metadata))
+            roots = self.metadata.stores
+            self._read = (*roots.values(), store)
+            #: Lists the tenants that have policies in any metadata root.
+            self.tenants = partial(tenants_in, roots.values())
+            #: Lists the namespaces that have policies in any metadata root.
+            self.namespaces = partial(namespaces_in, roots.values())
+            #: Returns those references whose places still name their ledgers; StoreError where a root does not answer.
+            self.still_named = partial(still_named_in, roots, self.metadata.last_entries)
 
     @property
     def offload_stores(self) -> OffloadStores:
@@ -101,52 +87,12 @@ class ScanContext(Resources):
     @property
     def snapshot_ms(self) -> int | None:
         """The latest time in the snapshot, in milliseconds since the epoch; None for live stores."""
-        return max((index.latest_ms for index in self._snapshots()), default=None)
+        return latest_ms_in(self._read)
 
     @property
     def fuzzy(self) -> str | None:
         """Why the snapshot may not be the state of one moment; None where it is, and for live stores."""
-        return next((f"{index.file}: {index.fuzzy}" for index in self._snapshots() if index.fuzzy), None)
-
-    def _snapshots(self) -> list[SnapshotIndex]:
-        stores = (*self.metadata.stores.values(), self.metadata.bookkeeper_store)
-        return [store.index for store in stores if isinstance(store, SnapshotStore)]
-
-    def identity(self) -> ClusterIdentity:
-        """Read which cluster it is; a snapshot's is that of the live one."""
-        return cluster_identity_of(self._settings, self.metadata.bookkeeper_store)
-
-    def require_all_roots(self) -> list[str]:
-        """Raise RefusedError where a root that is not in the settings shares their BookKeeper, or may.
-
-        Returns what is to be told of other roots all the same; StoreError where an ensemble does not answer.
-        """
-        return roots_proof_of(self._source, self.metadata).require_all_roots()
-
-    def clocks(self) -> dict[str, int]:
-        """Ask others for the time, in milliseconds since the epoch; a scan of a snapshot asks nobody.
-
-        Raises PulsarError where no broker answers.
-        """
-        if self._snapshot is not None:
-            return {}
-        return {"the broker": broker_clock(self.metadata.admin)}
-
-    def tenants(self) -> frozenset[str]:
-        """List the tenants that have policies in any metadata root."""
-        return frozenset().union(*(known_tenants(store) or () for store in self.metadata.stores.values()))
-
-    def namespaces(self) -> frozenset[str]:
-        """List the namespaces that have policies in any metadata root."""
-        return frozenset().union(*(known_namespaces(store) or () for store in self.metadata.stores.values()))
-
-    def still_named(self, references: Sequence[ListedReference]) -> list[ListedReference]:
-        """Return those whose places still name their ledgers; StoreError where a root does not answer."""
-        found: list[ListedReference] = []
-        for root in dict.fromkeys(reference.root for reference in references):
-            of_root = [reference for reference in references if reference.root == root]
-            found += still_named(of_root, self.metadata.stores[root], self.metadata.last_entries)
-        return found
+        return fuzzy_in(self._read)
 
 
 def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
@@ -178,10 +124,6 @@ def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
     return settings.model_copy(update={"metadata_store": store.model_copy(update=changed)})
 
 
-class PlansOfAll(PlanStore, CopyPlanStore, Protocol):
-    """Where plans are kept, with their ledgers and their offloaded copies."""
-
-
 class OrphanApplyContext(Resources):
     """Everything that applying a plan needs; close it, or use it in a with statement."""
 
@@ -191,15 +133,16 @@ class OrphanApplyContext(Resources):
         super().__init__()
         deletion = settings.deletion
         with self._closed_on_error():
-            self._settings = settings
-            self._metadata = self._keep(MetadataContext(settings))
+            metadata = self._keep(MetadataContext(settings))
+            # Another cluster may have come since the scan.
+            cluster = cluster_of(settings, metadata.bookkeeper_store, roots_proof_of(settings, metadata))
             sender = self._keep(PendingDeletionSender(connection_of(settings), deletion.topic, PendingDeletionCodec()))
             marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
             self.apply = Apply(
                 plans,
                 marker,
-                self._metadata.catalog,
-                self,
+                metadata.catalog,
+                cluster,
                 guard_limits_of(settings),
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
@@ -207,16 +150,8 @@ class OrphanApplyContext(Resources):
             self.apply_copies = ApplyCopies(
                 plans,
                 marker,
-                self,
+                cluster,
                 guard_limits_of(settings),
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
             )
-
-    def require_all_roots(self) -> list[str]:
-        """Do as ScanContext does: another cluster may have come since the scan."""
-        return roots_proof_of(self._settings, self._metadata).require_all_roots()
-
-    def identity(self) -> ClusterIdentity:
-        """Read which cluster it is now."""
-        return cluster_identity_of(self._settings, self._metadata.bookkeeper_store)

@@ -24,8 +24,9 @@ from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, Plan
 from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
 from bookwarden.pipelines.plans.files import PlanFiles
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
-from bookwarden.wiring.scan import OrphanApplyContext, cluster_identity_of, guard_limits_of
-from bookwarden.wiring.stores import open_metadata_store
+from bookwarden.wiring.roots import cluster_of
+from bookwarden.wiring.scan import OrphanApplyContext, guard_limits_of
+from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 HOLDER = ManagedLedgerHolder("t/n/persistent/a")
 
@@ -63,6 +64,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[PendingDeletion]:
     return marks
 
 
+def identity_of(settings: Settings, store: MetadataStore) -> ClusterIdentity:
+    proof = RootsProof({}, BookKeeperCatalog(store), bookkeeper_place_of(settings), lambda _: store)
+    return cluster_of(settings, store, proof).identity()
+
+
 def create_ledger(store: MetadataStore, ledger_id: int) -> Candidate:
     custom = {name: value.encode() for name, value in expected_custom_metadata(HOLDER).items()}
     segments = (Segment(0, ("b:1",)),)
@@ -90,7 +96,7 @@ def test_a_plan_is_applied_to_the_cluster_that_the_settings_name(
     settings: Settings, store: MetadataStore, sent: list[PendingDeletion]
 ) -> None:
     candidates = [create_ledger(store, ledger_id) for ledger_id in range(1, 6)]
-    plans = make_plan(settings, cluster_identity_of(settings, store), candidates)
+    plans = make_plan(settings, identity_of(settings, store), candidates)
     store.put(candidates[2].path, b"written since", candidates[2].version)
     batches: list[int] = []
     with OrphanApplyContext(settings, plans, on_batch=lambda result: batches.append(result.earlier)) as context:
@@ -108,7 +114,7 @@ def test_a_plan_is_applied_to_the_cluster_that_the_settings_name(
 def test_a_plan_of_a_cluster_that_was_made_anew_is_refused(
     settings: Settings, store: MetadataStore, sent: list[PendingDeletion]
 ) -> None:
-    plans = make_plan(settings, cluster_identity_of(settings, store), [create_ledger(store, 1)])
+    plans = make_plan(settings, identity_of(settings, store), [create_ledger(store, 1)])
     store.put("/ledgers/INSTANCEID", b"another", 0)
     with OrphanApplyContext(settings, plans) as context, pytest.raises(RefusedError, match="'another'"):
         context.apply.run("p", execute=True)
@@ -117,13 +123,13 @@ def test_a_plan_of_a_cluster_that_was_made_anew_is_refused(
 
 def test_the_identity_is_what_the_settings_and_the_store_say(settings: Settings, store: MetadataStore) -> None:
     first, second = settings.metadata_store.urls
-    found = cluster_identity_of(settings, store)
+    found = identity_of(settings, store)
     assert found == ClusterIdentity("0f1e-2d3c", first, "/ledgers", (second, first))
     store.put("/ledgers/INSTANCEID", b"\xff", 0)
     with pytest.raises(FormatError, match="INSTANCEID is no text"):
-        cluster_identity_of(settings, store)
+        identity_of(settings, store)
     store.delete_many([("/ledgers/INSTANCEID", 1)])
-    assert cluster_identity_of(settings, store).instance_id == ""
+    assert identity_of(settings, store).instance_id == ""
 
 
 def test_the_limits_are_in_milliseconds() -> None:

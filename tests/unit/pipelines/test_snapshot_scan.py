@@ -40,7 +40,7 @@ def test_a_snapshot_is_read_below_the_chroot_with_its_own_time_and_without_a_lim
         assert context.snapshot_ms == LATEST_MS
         assert context.listing.pieces() == []
         assert {piece.kind for piece in context.references.pieces()} == {"logs"}
-        assert context.identity().instance_id == "the-cluster"
+        assert context.cluster.identity().instance_id == "the-cluster"
 
 
 def test_a_snapshot_without_its_logs_is_known_not_to_be_of_one_moment(

@@ -158,9 +158,9 @@ def test_the_chroots_of_a_snapshot_are_looked_at_in_the_file(ensembles: Ensemble
         with ScanContext(load_settings(overrides=overrides), file) as context:
             if refused:
                 with pytest.raises(RefusedError, match=f"{file}#/green is the metadata root"):
-                    context.require_all_roots()
+                    context.cluster.require_all_roots()
             else:
-                assert len(context.require_all_roots()) == 1
+                assert len(context.cluster.require_all_roots()) == 1
 
 
 def test_no_scan_begins_while_a_root_is_not_configured(ensembles: Ensembles, tmp_path: Path) -> None:

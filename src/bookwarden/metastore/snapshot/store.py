@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NoReturn
@@ -254,3 +254,14 @@ def _above(name: str) -> str:
 
 def _last_part(name: str) -> str:
     return name.rpartition("/")[2]
+
+
+def latest_ms_in(stores: Iterable[MetadataStore]) -> int | None:
+    """Return the latest time in the snapshots among them, in milliseconds since the epoch; None where none is one."""
+    return max((store.index.latest_ms for store in stores if isinstance(store, SnapshotStore)), default=None)
+
+
+def fuzzy_in(stores: Iterable[MetadataStore]) -> str | None:
+    """Return why one of the snapshots among them may not be the state of one moment; None where each is."""
+    indices = (store.index for store in stores if isinstance(store, SnapshotStore))
+    return next((f"{index.file}: {index.fuzzy}" for index in indices if index.fuzzy), None)

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden.clusters.bookkeeper.listing import ListingPiece
 from bookwarden.clusters.pulsar.references.pieces import ReferencePiece
+from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
 from bookwarden.orphans.guards import cutoff_of
@@ -67,7 +68,7 @@ class OrphanScan:
         Raises RefusedError where clocks differ, or a metadata root that the settings do not name shares the BookKeeper.
         """
         with folder_errors(self._settings), ScanInput(self._settings, snapshot, 1).open() as context:
-            notes = context.require_all_roots()
+            notes = context.cluster.require_all_roots()
             begun_ms = int(time.time() * 1000)
             header = ScanHeader(
                 tables=TABLES,
@@ -76,8 +77,9 @@ class OrphanScan:
                 tool_version=version("bookwarden"),
                 snapshot=snapshot,
                 snapshot_ms=context.snapshot_ms,
-                clocks=context.clocks(),
-                cluster=asdict(context.identity()),
+                # A scan of a snapshot asks nobody.
+                clocks={} if snapshot else {"the broker": broker_clock(context.metadata.admin)},
+                cluster=asdict(context.cluster.identity()),
                 settings=self._settings.orphans.model_dump(mode="json"),
                 notes=notes,
             )
@@ -123,7 +125,7 @@ class OrphanScan:
         )
 
     def _check_resumed(self, header: ScanHeader, context: ScanContext) -> None:
-        found = context.identity()
+        found = context.cluster.identity()
         if found != header.identity:
             raise RefusedError(
                 f"scan {header.scan_id} was begun on the cluster {header.identity}, and the settings name {found}: "

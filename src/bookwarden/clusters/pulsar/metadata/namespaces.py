@@ -6,6 +6,7 @@ metadata store itself; a root without any policies does not show which exist.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from bookwarden.errors import NotFoundError
@@ -42,3 +43,13 @@ def known_namespaces(store: MetadataStore) -> frozenset[str] | None:
         if node is not None and node.children != 0:
             known.update(f"{second}/{name}" for name in store.children_of(f"{_POLICIES_ROOT}/{second}"))
     return frozenset(known)
+
+
+def tenants_in(stores: Collection[MetadataStore]) -> frozenset[str]:
+    """List the tenants that any of the roots keeps policies of."""
+    return frozenset().union(*(known_tenants(store) or () for store in stores))
+
+
+def namespaces_in(stores: Collection[MetadataStore]) -> frozenset[str]:
+    """List the namespaces that any of the roots keeps policies of, as `known_namespaces` does."""
+    return frozenset().union(*(known_namespaces(store) or () for store in stores))

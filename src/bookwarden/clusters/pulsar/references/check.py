@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bookwarden.clusters.pulsar.metadata.paths import SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
@@ -39,6 +39,17 @@ def still_named(
     for (path, (node, root)), value in zip(nodes.items(), store.get_many(list(nodes)), strict=True):
         named[path] = frozenset() if value is None else _named_by(node, value, root, compacted)
     return [one for one in references if _is_among(named[one.path], one)]
+
+
+def still_named_in(
+    roots: Mapping[str, MetadataStore], entries: ReadsLastEntries | None, references: Sequence[ListedReference]
+) -> list[ListedReference]:
+    """Return those that are still named, as `still_named` does, in each of these roots."""
+    found: list[ListedReference] = []
+    for root in dict.fromkeys(reference.root for reference in references):
+        of_root = [reference for reference in references if reference.root == root]
+        found += still_named(of_root, roots[root], entries)
+    return found
 
 
 def _named_by(

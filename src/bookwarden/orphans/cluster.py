@@ -1,0 +1,39 @@
+"""The cluster that is scanned, and in which plans are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bookwarden.errors import FormatError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.orphans.plan import ClusterIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster that the settings name."""
+
+    #: The store, or the snapshot, with BookKeeper's metadata.
+    bookkeeper: MetadataStore
+    bookkeeper_url: str
+    ledgers_root: str
+    #: The URLs of all metadata roots.
+    roots: Sequence[str]
+    #: Raises RefusedError where a root that is none of these shares their BookKeeper, or may; StoreError where that
+    #: cannot be seen. Returns what is to be told of other roots all the same.
+    require_all_roots: Callable[[], list[str]]
+
+    def identity(self) -> ClusterIdentity:
+        """Read which cluster it is now.
+
+        Without an INSTANCEID its part is empty, and no plan of it can be applied. Raises StoreError when the store does
+        not answer, FormatError when the INSTANCEID is no text.
+        """
+        self.bookkeeper.sync()
+        node = self.bookkeeper.get(f"{self.ledgers_root}/INSTANCEID")
+        try:
+            instance_id = "" if node is None else node.value.decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{self.ledgers_root}/INSTANCEID is no text: it is not BookKeeper's") from error
+        return ClusterIdentity.of(instance_id, self.bookkeeper_url, self.ledgers_root, self.roots)
