@@ -10,7 +10,8 @@ from bookwarden.cli.preflight import require_topics
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
-from bookwarden.wiring.migration import StorePhase, phases_of
+from bookwarden.migration.phases import StorePhase, read_phases
+from bookwarden.wiring.migration import movable_stores_of
 from bookwarden.wiring.pulsar import TopicsContext
 
 
@@ -33,7 +34,7 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
     settings = invocation.settings
     with TopicsContext(settings) as topics:
         require_topics(topics.admin, settings, settings.deletion.topic, settings.deletion.retry_topic)
-        invocation.write(_describe(topics.in_flight(max_entries), phases_of(settings)))
+        invocation.write(_describe(topics.in_flight(max_entries), read_phases(movable_stores_of(settings))))
 
 
 def _describe(found: InFlight, phases: Sequence[StorePhase]) -> Document:

@@ -156,6 +156,17 @@ class MetadataStore(ABC):
             return []
 
 
+class TargetSeen(NamedTuple):
+    """A target that answers: the nodes of its first level, whether its keys are sorted as Pulsar needs it, its age.
+
+    ``hierarchical`` is None where there is no key to tell it by. ``is_0_15``: Oxia 0.15 or newer.
+    """
+
+    names: tuple[str, ...]
+    hierarchical: bool | None
+    is_0_15: bool
+
+
 class ScratchStore(MetadataStore):
     """A metadata store that a copy can be made in."""
 
@@ -164,4 +175,29 @@ class ScratchStore(MetadataStore):
         """Create nodes at once, never replacing one; a result for each, in the order asked.
 
         Their paths differ. Where it raises, some may have been created.
+        """
+
+
+class MigrationTarget(ScratchStore):
+    """A metadata store of the kind that Pulsar moves metadata to."""
+
+    @abstractmethod
+    def probe(self, *, may_write: bool) -> TargetSeen:
+        """Look at it; raises StoreError or ConfigError where it does not answer.
+
+        An empty one does not show the order of its keys: with ``may_write`` a key is written to it, and deleted.
+        """
+
+    @abstractmethod
+    def set_next_number(self, path: str, number: int) -> int:
+        """Raise the number of the next sequential node below to this one if it is smaller; return the number now.
+
+        A server before Oxia 0.15 cannot raise it this way: use `count_up` there. NotFoundError without such a node.
+        """
+
+    @abstractmethod
+    def count_up(self, path: str, number: int, *, progress: Callable[[int], object] = lambda _: None) -> int:
+        """Write the node until that number is this one or larger; return the number now.
+
+        ``progress`` is called with the numbers on the way. Where it raises, a part of the way is done.
         """

@@ -6,9 +6,19 @@ their parent that no copy carries over, so in the target they start over (docs/m
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
+from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
+from bookwarden.metastore.interface import MetadataStore, MigrationTarget
+
+# Source: BrokerService of 4.0 and 4.2, DistributedIdGenerator.
+_PRODUCER_NAMES: Final = "/counters/producer-name"
+# What brokers count first where Oxia has no such key yet: they make it, and then write it.
+_FIRST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +52,93 @@ def ledger_ids(source: LedgerNumbers | None, target: LedgerNumbers, largest_id: 
 def producer_names(path: str, source_next: int | None, target_next: int) -> Counter:
     """Compare the counters of brokers, whose numbers are in the names that they give producers."""
     return Counter("producer names", path, target_next, max(target_next, source_next or 0), source_next)
+
+
+class Counters:
+    """What a store that was moved counted, at ``source_url``, and the one that took its place counts.
+
+    ``ledger_numbers`` reads a store's counter of ledger ids, ``largest_ledger_id`` finds the largest of the target from
+    one id up to another; both are None where ledgers are counted elsewhere.
+    """
+
+    def __init__(
+        self,
+        source: MetadataStore,
+        source_url: str,
+        target: MigrationTarget,
+        target_url: str,
+        *,
+        ledger_numbers: Callable[[MetadataStore], LedgerNumbers | None] | None,
+        largest_ledger_id: Callable[[int, int], int | None] | None,
+    ) -> None:
+        self._source = source
+        self._source_url = source_url
+        self._target = target
+        self._target_url = target_url
+        self._ledger_numbers = ledger_numbers
+        self._largest_ledger_id = largest_ledger_id
+
+    def examine(self) -> list[Counter]:
+        """Compare the counters of both stores and what there is; reads only."""
+        counters = self._of_ledgers()
+        source, target = (_next_number(store, _PRODUCER_NAMES) for store in (self._source, self._target))
+        if source is not None or target is not None:
+            counters.append(producer_names(_PRODUCER_NAMES, source, _FIRST if target is None else target))
+        return counters
+
+    def _of_ledgers(self) -> list[Counter]:
+        if self._ledger_numbers is None or self._largest_ledger_id is None:
+            return []
+        source, target = (self._ledger_numbers(store) for store in (self._source, self._target))
+        if target is None and source is not None:
+            target = source._replace(next_number=_FIRST)
+        if target is None:
+            return []
+        return [ledger_ids(source, target, self._largest_ledger_id(target.first_id, target.end_id))]
+
+    def advance(
+        self,
+        counters: Sequence[Counter],
+        *,
+        count_up: bool = False,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Advance the target's counters past all that was given.
+
+        ``progress`` is told of a counter's number on the way. Without ``count_up`` they are behind still where the
+        target's servers are older than 0.15, which let nobody set them. Raises NotFoundError if the target lacks one.
+        """
+        if completed_target(self._source, self._source_url) != self._target_url:
+            raise RefusedError(f"the flag of {self._source_url} names another target than before: start anew")
+        for counter in counters:
+            if not counter.behind:
+                continue
+            try:
+                reached = self._target.set_next_number(counter.path, counter.safe_number)
+            except NotFoundError as error:
+                raise NotFoundError(
+                    f"{self._target_url} has no {counter.path}, from which the source counted: see with "
+                    "`bookwarden metadata-migration verify` what else the copy lacks"
+                ) from error
+            if reached < counter.safe_number and count_up:
+                self._target.count_up(counter.path, counter.safe_number, progress=progress)
+
+
+def completed_target(source: MetadataStore, source_url: str) -> str:
+    """Return the URL of the store to which this one was moved; RefusedError for a migration that is not COMPLETED."""
+    flag = read_flag(source)
+    if flag is None or not flag.target_url:
+        raise RefusedError(f"{source_url} was not moved: it has no {MIGRATION_PATH}")
+    if not flag.is_completed:
+        raise RefusedError(
+            f"the migration of {source_url} to {flag.target_url} is {flag.phase}: only after COMPLETED "
+            "the target counts"
+        )
+    return flag.target_url
+
+
+def _next_number(store: MetadataStore, path: str) -> int | None:
+    try:
+        return store.next_number(path)
+    except NotFoundError:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bookwarden.metastore.interface import TargetSeen
 from bookwarden.migration.survey import Survey
 
 
@@ -23,25 +24,22 @@ class BrokerSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSeen:
-    """A target that answers: the names on its first level, and its version.
+class Configured:
+    """What the settings say of a move."""
 
-    ``hierarchical`` says that keys are sorted as Pulsar needs it, None if unknown. ``is_0_15``: Oxia 0.15 or newer.
-    """
-
-    names: tuple[str, ...]
-    hierarchical: bool | None
-    is_0_15: bool
+    source_url: str  #: As in the settings, or as the operator gives it.
+    chroot: str  #: Of the source; "" if it has none.
+    ledgers_root: str  #: BookKeeper's, as the settings name it.
+    other_stores: tuple[str, ...]  #: Stores of the settings other than the source.
+    session_timeout_s: float  #: Bookwarden's own, in seconds.
+    drain_limit_s: float  #: Bookwarden's own, in seconds.
 
 
 @dataclass(frozen=True, slots=True)
-class Observations:
+class Observations(Configured):
     """The state of source, target and processes before a migration."""
 
-    source_url: str  #: As in the settings.
     target_url: str  #: As the operator gives it.
-    chroot: str  #: Of the source; "" if it has none.
-    ledgers_root: str  #: BookKeeper's, as the settings name it.
     phase: str | None  #: In the flag; None without a flag.
     flag_target: str | None  #: In the flag; None if it names none.
     participants: Mapping[str, str]  #: By registered node, the process behind it; "" if unknown.
@@ -55,6 +53,3 @@ class Observations:
     bookies: tuple[str, ...]  #: Those registered now.
     bookies_known: tuple[str, ...]  #: Those with a cookie.
     target: TargetSeen | str  #: A text says why it does not answer.
-    other_stores: tuple[str, ...]  #: Stores of the settings other than the source.
-    session_timeout_s: float  #: Bookwarden's own, in seconds.
-    drain_limit_s: float  #: Bookwarden's own, in seconds.

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from bookwarden.migration.observations import BrokerSeen, Observations, TargetSeen
+from bookwarden.metastore.interface import TargetSeen
+from bookwarden.migration.observations import BrokerSeen, Observations
 from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 
 _PROPOSED_BYTES_PER_SECOND: Final = PROPOSED_BYTES / PROPOSED_SECONDS

@@ -1,52 +1,113 @@
-"""Wiring of the verification of a migrated metadata store, and what the flags of all stores say."""
+"""Wiring of migrations of a metadata store: prepared, begun, followed, verified, and counted on from."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.migration import MigrationAdmin
+from bookwarden.clusters.pulsar.rest.registered_brokers import read_registered_brokers
 from bookwarden.config import Settings
-from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreError
+from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState, read_flag
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
+from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.migration.comparison.stores import ZOOKEEPERS_OWN, Comparison
+from bookwarden.migration.control import MigrationControl
+from bookwarden.migration.counters import Counters, completed_target
+from bookwarden.migration.observations import Configured
 from bookwarden.resources import Resources
+from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 _SOON_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class StorePhase:
-    """What the flag of one metadata store says; ``problem`` is why that is not known."""
-
-    store: str
-    phase: str
-    target: str | None = None
-    problem: str = ""
-
-
-def phases_of(settings: Settings) -> tuple[StorePhase, ...]:
-    """Read the flag of each metadata store that Pulsar may move; one that does not answer soon is not waited for."""
+def movable_stores_of(settings: Settings) -> dict[str, Callable[[], MetadataStore]]:
+    """Return what opens each metadata store that Pulsar may move; one that does not answer soon is not waited for."""
     waiting = min(settings.metadata_store.operation_timeout_seconds, _SOON_SECONDS)
     store = settings.metadata_store.model_copy(update={"operation_timeout_seconds": waiting})
     hurried = settings.model_copy(update={"metadata_store": store})
-    urls = dict.fromkeys((*store.urls, bookkeeper_place_of(settings).url))
-    return tuple(_phase_of(hurried, url) for url in urls if scheme_of(url) == "zk")
+    urls = (*store.urls, bookkeeper_place_of(settings).url)
+    return {url: partial(open_single_store, hurried, url) for url in urls if scheme_of(url) == "zk"}
 
 
-def _phase_of(settings: Settings, url: str) -> StorePhase:
-    try:
-        with closing(open_single_store(settings, url)) as store:
-            flag = read_flag(store)
-    except (StoreError, FormatError) as error:
-        return StorePhase(url, "unknown", problem=str(error))
-    return StorePhase(url, "NOT_STARTED") if flag is None else StorePhase(url, flag.phase, flag.target_url)
+class MigrationContext(Resources):
+    """Everything that prepares, begins and follows a migration; close it, or use it in a with statement.
+
+    ``source`` is the URL of the store that is to be moved, None for what the settings name.
+    ``max_reads_per_second`` is for the survey of the source.
+    """
+
+    def __init__(
+        self, settings: Settings, *, source: str | None = None, max_reads_per_second: float | None = None
+    ) -> None:
+        super().__init__()
+        connection, store = connection_of(settings), settings.metadata_store
+        with self._closed_on_error():
+            url = source or former_store(settings)
+            raw = self._keep(open_single_store(settings, url))
+            place, whole = bookkeeper_place_of(settings), split_chroot(url)
+            others = {other for other in (*store.urls, place.url) if split_chroot(other) != whole}
+            configured = Configured(
+                source_url=url,
+                chroot=whole[1],
+                ledgers_root=place.ledgers_root,
+                other_stores=tuple(sorted(others)),
+                session_timeout_s=store.session_timeout_seconds,
+                drain_limit_s=store.migration_drain_seconds,
+            )
+            self.admin = MigrationAdmin(self._keep(PulsarAdmin(connection)))
+            self.control = MigrationControl(
+                configured,
+                raw,
+                throttled(raw, max_reads_per_second),
+                self.admin,
+                partial(read_registered_brokers, raw, connection),
+                lambda target: self._keep(open_single_store(settings, target)),
+                is_zookeeper=scheme_of(url) == "zk",
+                keeps_ledgers=split_chroot(place.url) == whole,
+            )
+
+
+class CountersContext(Resources):
+    """What a store that was moved counted, and the one that took its place; close it, or use it in a with statement.
+
+    ``source`` is the URL of the former, None for what the settings name; its flag names the latter. Raises ConfigError
+    where these are no ZooKeeper and no Oxia, and RefusedError for a migration that is not COMPLETED.
+    ``ledgers_elsewhere`` is the store of BookKeeper's metadata if that is neither: it counts ledgers as ever.
+    """
+
+    def __init__(self, settings: Settings, *, source: str | None = None) -> None:
+        super().__init__()
+        with self._closed_on_error():
+            self.source_url = source or former_store(settings)
+            moved = self._keep(open_single_store(settings, self.source_url))
+            if not isinstance(moved, ZooKeeperStore):
+                raise ConfigError(f"{self.source_url} is no ZooKeeper: name the store that was moved with --source")
+            self.target_url = completed_target(moved, self.source_url)
+            target = self._keep(open_single_store(settings, self.target_url))
+            if not isinstance(target, MigrationTarget):
+                raise ConfigError(f"{self.target_url}, to which the metadata was moved, is no Oxia")
+            place = bookkeeper_place_of(settings)
+            # The settings may name either store by now.
+            is_here = split_chroot(place.url) in (split_chroot(self.source_url), split_chroot(self.target_url))
+            self.ledgers_elsewhere = None if is_here else place.url
+            root = place.ledgers_root
+            self.counters = Counters(
+                moved,
+                self.source_url,
+                target,
+                self.target_url,
+                ledger_numbers=partial(read_ledger_numbers, root=root) if is_here else None,
+                largest_ledger_id=partial(largest_ledger_id, target, root) if is_here else None,
+            )
 
 
 class VerificationContext(Resources):

@@ -15,7 +15,8 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.inflight import InFlight
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.wiring.migration import StorePhase, phases_of
+from bookwarden.migration.phases import StorePhase, read_phases
+from bookwarden.wiring.migration import movable_stores_of
 
 
 class Told(Exception):
@@ -58,7 +59,7 @@ def test_what_is_in_flight_is_told_with_the_migration_that_it_waits_for(monkeypa
     )
     monkeypatch.setattr(command, "require_topics", lambda *_: None)
     monkeypatch.setattr(wiring, "count_in_flight", lambda *_: InFlight(()))
-    monkeypatch.setattr(command, "phases_of", lambda _: phases)
+    monkeypatch.setattr(command, "read_phases", lambda _: phases)
     text = " ".join(CliRunner().invoke(cli, ["inflight"]).stdout.split())
     assert "The metadata of zk:a:1 is being moved to oxia://o:1/n (COPYING): the sweep waits for the end." in text
     assert "The metadata of zk:c:1 was moved to oxia://o:1/m, where the sweep goes on." in text
@@ -81,7 +82,7 @@ def test_each_zookeeper_of_the_settings_is_asked_for_its_flag(monkeypatch: pytes
     stores["zk:c:1"].sync = away  # type: ignore[method-assign]
     monkeypatch.setattr("bookwarden.wiring.migration.open_single_store", lambda _, url: stores[url])
     urls = {"metadata_store.urls": "['zk:a:1', 'oxia://o:1/n', 'zk:b:1']", "metadata_store.bookkeeper_url": "zk:c:1"}
-    assert phases_of(load_settings(overrides=urls)) == (
+    assert read_phases(movable_stores_of(load_settings(overrides=urls))) == (
         StorePhase("zk:a:1", "NOT_STARTED"),
         StorePhase("zk:b:1", "FAILED", "oxia://o"),
         StorePhase("zk:c:1", "unknown", problem="no connection"),

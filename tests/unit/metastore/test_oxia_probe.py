@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUnavailableError
+from bookwarden.metastore.interface import TargetSeen
 from bookwarden.metastore.oxia.connection import OxiaConnection
-from bookwarden.metastore.oxia.probe import NamespaceSeen, probe_namespace
+from bookwarden.metastore.oxia.probe import probe_namespace
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 from servers.scripted_oxia import Refusal, ScriptedOxia
 
@@ -30,7 +31,7 @@ def scripted() -> Iterator[Maker]:
         server.close()
 
 
-def probe(server: ScriptedOxia, *, may_write: bool = True, **options: Any) -> NamespaceSeen:
+def probe(server: ScriptedOxia, *, may_write: bool = True, **options: Any) -> TargetSeen:
     return probe_namespace(OxiaConnection(server.addresses[0], **options), may_write=may_write)
 
 
@@ -40,14 +41,14 @@ def test_an_empty_namespace_shows_its_order_by_a_key_that_is_deleted_again(
     scripted: Maker, natural: bool, shards: int
 ) -> None:
     server = scripted(natural=natural, shards=shards)
-    assert probe(server) == NamespaceSeen((), not natural, False)
+    assert probe(server) == TargetSeen((), not natural, False)
     assert server.records == {}
 
 
 @pytest.mark.parametrize("natural", [False, True])
 def test_without_leave_to_write_the_order_stays_unknown(scripted: Maker, natural: bool) -> None:
     server = scripted(natural=natural)
-    assert probe(server, may_write=False) == NamespaceSeen((), None, False)
+    assert probe(server, may_write=False) == TargetSeen((), None, False)
     assert server.calls["WriteStream"] == 0
     assert server.records == {}
 
@@ -59,7 +60,7 @@ def test_a_namespace_with_keys_is_not_written_to(scripted: Maker, by_depth: bool
     for key in keys:
         server.set(key)
     before = dict(server.records)
-    assert probe(server) == NamespaceSeen(("admin", "ledgers"), True, by_depth)
+    assert probe(server) == TargetSeen(("admin", "ledgers"), True, by_depth)
     assert server.records == before
 
 

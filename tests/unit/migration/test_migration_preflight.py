@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bookwarden.migration.observations import BrokerSeen, Observations, TargetSeen
+from bookwarden.metastore.interface import TargetSeen
+from bookwarden.migration.observations import BrokerSeen, Observations
 from bookwarden.migration.preflight import NEVER_SKIPPED, Finding, Verdict, estimate_seconds, failing, judge
 from bookwarden.migration.survey import SizedNode, Survey
 

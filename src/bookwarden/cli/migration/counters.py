@@ -13,7 +13,7 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.errors import StoreError
 from bookwarden.migration.counters import Counter
-from bookwarden.wiring.counters import CountersContext
+from bookwarden.wiring.migration import CountersContext
 
 COUNTERS_BEHIND: Final = 26
 
@@ -42,13 +42,13 @@ def counters(invocation: Invocation, source: str | None, execute: bool, count_up
     if count_up and not execute:
         raise click.UsageError("--count-up is for --execute")
     with CountersContext(invocation.settings, source=source) as context:
-        before = after = context.examine()
+        before = after = context.counters.examine()
         if execute:
             with node_progress(
                 invocation, f"raising the counters of {context.target_url}", "passed", "numbers"
             ) as tell:
-                context.advance(before, count_up=count_up, progress=tell)
-            after = context.examine()
+                context.counters.advance(before, count_up=count_up, progress=tell)
+            after = context.counters.examine()
         invocation.write(_describe(context, before, after, executed=execute))
     behind = sum(counter.behind for counter in after)
     if behind and execute and not count_up:

@@ -10,9 +10,10 @@ from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.status import source_option
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
+from bookwarden.migration.control import MigrationControl
 from bookwarden.migration.preflight import Finding, Verdict, failing, judge
 from bookwarden.migration.survey import Survey
-from bookwarden.wiring.migration_control import MigrationControl
+from bookwarden.wiring.migration import MigrationContext
 
 WOULD_FAIL: Final = 23
 
@@ -53,7 +54,8 @@ def preflight(
     Looks at the flag, the brokers, the bookies, every process that keeps nodes in the source, the whole source, and
     the target. Changes nothing; into an empty target one key is written and deleted, to see how it sorts them.
     """
-    with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
+    with MigrationContext(invocation.settings, source=source, max_reads_per_second=limit) as context:
+        control = context.control
         findings, found = examine(invocation, control, target, read_only=read_only)
         invocation.write(describe(control.source_url, target, findings, found))
     click.get_current_context().exit(WOULD_FAIL if failing(findings) else 0)

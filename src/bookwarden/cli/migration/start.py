@@ -20,9 +20,10 @@ from bookwarden.cli.migration.watch import watch_to_the_end
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError, RefusedError
+from bookwarden.migration.control import MigrationControl
 from bookwarden.migration.preflight import NEVER_SKIPPED, Finding, estimate_seconds, failing
 from bookwarden.migration.survey import Survey
-from bookwarden.wiring.migration_control import MigrationControl
+from bookwarden.wiring.migration import MigrationContext
 
 _FLAG_WITHIN_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.2
@@ -58,7 +59,8 @@ def start(
 
     Runs the pre-flight, asks, has the broker of pulsar.admin_url begin, and watches until it is over.
     """
-    with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
+    with MigrationContext(invocation.settings, source=source, max_reads_per_second=limit) as context:
+        control = context.control
         findings, found = examine(invocation, control, target, read_only=read_only)
         bad = failing(findings)
         if bad or invocation.output != "json":

@@ -8,10 +8,10 @@ import click
 
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
-from bookwarden.clusters.pulsar.rest.migration import BrokerStatus
+from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdmin
 from bookwarden.errors import BookwardenError
 from bookwarden.migration.watching import Ending, Look, ending_of
-from bookwarden.wiring.migration_control import MigrationControl
+from bookwarden.wiring.migration import MigrationContext
 
 # Above the exit codes of errors, and those of scans, comparisons and pre-flights.
 MIGRATION_FAILED: Final = 24
@@ -36,10 +36,10 @@ def status(invocation: Invocation, source: str | None) -> None:
     The flag and the participants are read from the source itself, so it works without a broker; what the broker
     answers is shown beside it. The flag counts.
     """
-    with MigrationControl(invocation.settings, source=source) as control:
-        look = control.look()
-        broker, trouble = _ask(control)
-        invocation.write(_describe(control.source_url, look, broker, trouble))
+    with MigrationContext(invocation.settings, source=source) as context:
+        look = context.control.look()
+        broker, trouble = _ask(context.admin)
+        invocation.write(_describe(context.control.source_url, look, broker, trouble))
     click.get_current_context().exit(exit_code_of(look))
 
 
@@ -57,9 +57,9 @@ def participants_table(look: Look) -> Table:
     return Table((Column("participant"), Column("whose", whole=False)), rows, empty="No participant is registered.")
 
 
-def _ask(control: MigrationControl) -> tuple[BrokerStatus | None, str | None]:
+def _ask(admin: MigrationAdmin) -> tuple[BrokerStatus | None, str | None]:
     try:
-        return control.broker_status(), None
+        return admin.status(), None
     except BookwardenError as error:
         return None, str(error)
 

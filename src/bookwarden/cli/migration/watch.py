@@ -21,9 +21,10 @@ from bookwarden.cli.migration.status import MIGRATION_FAILED, UNDER_WAY, source_
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted, plain, printable
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
+from bookwarden.migration.control import MigrationControl
 from bookwarden.migration.survey import Survey
 from bookwarden.migration.watching import Copied, Ending, Look, Step, follow
-from bookwarden.wiring.migration_control import MigrationControl
+from bookwarden.wiring.migration import MigrationContext
 
 _SAID_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5
@@ -58,7 +59,8 @@ def watch(
     Shows the phase, the seconds since writes were stopped, the participants that have not left, and how many of the
     source's nodes are in the target. With -o json one line for each change. Stopping it stops nothing.
     """
-    with MigrationControl(invocation.settings, source=source, max_reads_per_second=limit) as control:
+    with MigrationContext(invocation.settings, source=source, max_reads_per_second=limit) as context:
+        control = context.control
         if control.look().phase is None:
             raise NotFoundError(
                 f"{control.source_url} has no migration to watch: `metadata-migration start` begins one"

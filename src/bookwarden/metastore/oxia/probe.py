@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import grpc
 
 from bookwarden.errors import StoreError, StoreUnavailableError
+from bookwarden.metastore.interface import TargetSeen
 from bookwarden.metastore.oxia.channels import ServerLost, meaning_of
 from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.reads import OxiaReader
@@ -21,22 +22,8 @@ _PROBE_PREFIX: Final = "/bookwarden-preflight-"
 _NO_KEY: Final = -1
 
 
-class NamespaceSeen(NamedTuple):
-    """A namespace: the names of its first level, the order of its keys, and its server's age.
-
-    ``hierarchical`` is None where there is no key to tell it by. ``is_0_15``: Oxia 0.15 or newer.
-    """
-
-    names: tuple[str, ...]
-    hierarchical: bool | None
-    is_0_15: bool
-
-
-def probe_namespace(connection: OxiaConnection, *, may_write: bool) -> NamespaceSeen:
-    """Look at a namespace; raises StoreError or ConfigError where it does not answer.
-
-    An empty one does not show the order of its keys: with ``may_write`` a key is written to it, and deleted.
-    """
+def probe_namespace(connection: OxiaConnection, *, may_write: bool) -> TargetSeen:
+    """Look at a namespace, as `MigrationTarget.probe` does."""
     cluster = OxiaCluster(connection)
     writers = ShardWriters(cluster)
     try:
@@ -53,13 +40,13 @@ class _Probe:
         self._writers = writers
         self._deadline = cluster.deadline()
 
-    def look(self, *, may_write: bool) -> NamespaceSeen:
+    def look(self, *, may_write: bool) -> TargetSeen:
         names = self._names()
         hierarchical = self._reader.is_hierarchical(self._deadline)
         if may_write and not names and hierarchical is None:
             with self._one_key():
                 hierarchical = self._reader.is_hierarchical(self._deadline)
-        return NamespaceSeen(names, hierarchical, self._is_0_15())
+        return TargetSeen(names, hierarchical, self._is_0_15())
 
     def _names(self) -> tuple[str, ...]:
         keys = self._reader.list_range("/", "//", self._deadline)

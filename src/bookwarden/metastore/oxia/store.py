@@ -15,7 +15,7 @@ from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError,
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
-from bookwarden.metastore.interface import CreateResult, NewNode, ScratchStore, Versioned
+from bookwarden.metastore.interface import CreateResult, MigrationTarget, NewNode, TargetSeen, Versioned
 from bookwarden.metastore.oxia.channels import ServerLost
 from bookwarden.metastore.oxia.children import Parents
 from bookwarden.metastore.oxia.connection import OxiaConnection
@@ -25,6 +25,7 @@ from bookwarden.metastore.oxia.leaders import prove_leaders
 from bookwarden.metastore.oxia.lists import ChildLists
 from bookwarden.metastore.oxia.notifications import Watch
 from bookwarden.metastore.oxia.numbers import KeyNumbers
+from bookwarden.metastore.oxia.probe import probe_namespace
 from bookwarden.metastore.oxia.reads import OxiaReader
 from bookwarden.metastore.oxia.sessions import OxiaSessions
 from bookwarden.metastore.oxia.shards import OxiaCluster
@@ -37,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 _NONE = -1
 
 
-class OxiaStore(ScratchStore):
+class OxiaStore(MigrationTarget):
     """A metadata store over one namespace of Oxia, connected at the first call.
 
     Versions are Oxia's: they grow over all keys of a shard, and a new key does not begin at 0. Make it in the process
@@ -176,18 +177,13 @@ class OxiaStore(ScratchStore):
         return self._numbers.next(validate_path(path), self._cluster.deadline())
 
     def set_next_number(self, path: str, number: int) -> int:
-        """Raise that number to this one if it is smaller; return the number now.
-
-        A server before 0.15 cannot raise it this way: use `count_up` there.
-        """
         return self._numbers.set(validate_path(path), number, self._cluster.deadline())
 
     def count_up(self, path: str, number: int, *, progress: Callable[[int], object] = lambda _: None) -> int:
-        """Write the key until that number is this one or larger; return the number now.
-
-        ``progress`` is called with the numbers on the way. Where it raises, a part of the way is done.
-        """
         return self._numbers.count_up(validate_path(path), number, self._cluster.deadline(), progress)
+
+    def probe(self, *, may_write: bool) -> TargetSeen:
+        return probe_namespace(self.connection, may_write=may_write)
 
     def close(self) -> None:
         with self._lock:

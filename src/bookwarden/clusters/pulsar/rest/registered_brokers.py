@@ -10,29 +10,30 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.errors import PulsarError
+from bookwarden.errors import ConfigError, PulsarError
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.urls import split_chroot
 
 _BROKERS_PATH: Final = "/loadbalance/brokers"
 _TIMEOUT_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredBroker:
+class RegisteredBroker(NamedTuple):
     """A broker by its id. ``settings`` are those it runs with; without an answer None, with the reason in ``trouble``.
 
-    ``version`` is that of its registration where it did not answer; None where neither has it.
+    ``version`` is that of its registration where it did not answer; None where neither has it. ``other_configuration``
+    is the URL of its configuration store if that is another one than its metadata store.
     """
 
     name: str
     version: str | None
     settings: Mapping[str, str] | None = None
     trouble: str | None = None
+    other_configuration: str | None = None
 
 
 def read_registered_brokers(store: MetadataStore, connection: PulsarConnection) -> list[RegisteredBroker]:
@@ -44,8 +45,8 @@ def read_registered_brokers(store: MetadataStore, connection: PulsarConnection) 
 
 def _ask(name: str, node: Versioned, connection: PulsarConnection) -> RegisteredBroker:
     data = _registration(node)
-    told = data.get("brokerVersion") or data.get("brokerVersionString")
-    version = str(told) if told else None
+    registered = data.get("brokerVersion") or data.get("brokerVersionString")
+    version = str(registered) if registered else None
     url = data.get("webServiceUrlTls" if connection.admin_url.startswith("https:") else "webServiceUrl")
     if not url:
         return RegisteredBroker(name, version, trouble="its registration names no address of its REST")
@@ -56,7 +57,18 @@ def _ask(name: str, node: Versioned, connection: PulsarConnection) -> Registered
             settings = admin.get_json("/brokers/configuration/runtime")
     except PulsarError as error:
         return RegisteredBroker(name, version, trouble=str(error))
-    return RegisteredBroker(name, version, {str(key): str(value) for key, value in settings.items()})
+    told = {str(key): str(value) for key, value in settings.items()}
+    return RegisteredBroker(name, version, told, other_configuration=_other_configuration(told))
+
+
+def _other_configuration(settings: Mapping[str, str]) -> str | None:
+    own, other = (settings.get(name, "") for name in ("metadataStoreUrl", "configurationMetadataStoreUrl"))
+    if not other or own == other:
+        return None
+    try:
+        return None if split_chroot(own) == split_chroot(other) else other
+    except ConfigError:
+        return other
 
 
 def _registration(node: Versioned) -> Mapping[str, Any]:

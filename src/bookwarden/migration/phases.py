@@ -1,0 +1,35 @@
+"""Phases of the stores that Pulsar may move, as their flags say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from bookwarden.errors import FormatError, StoreError
+from bookwarden.metastore.following.flag import read_flag
+from bookwarden.metastore.interface import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class StorePhase:
+    """What the flag of one metadata store says; ``problem`` is why that is not known."""
+
+    store: str
+    phase: str
+    target: str | None = None
+    problem: str = ""
+
+
+def read_phases(stores: Mapping[str, Callable[[], MetadataStore]]) -> tuple[StorePhase, ...]:
+    """Read the flag of each of the stores, which are opened for it, by URL."""
+    return tuple(_phase_of(url, opened) for url, opened in stores.items())
+
+
+def _phase_of(url: str, opened: Callable[[], MetadataStore]) -> StorePhase:
+    try:
+        with closing(opened()) as store:
+            flag = read_flag(store)
+    except (StoreError, FormatError) as error:
+        return StorePhase(url, "unknown", problem=str(error))
+    return StorePhase(url, "NOT_STARTED") if flag is None else StorePhase(url, flag.phase, flag.target_url)
