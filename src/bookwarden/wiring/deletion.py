@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
@@ -14,15 +13,13 @@ from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.deletion.journal.reading import (
-    JournalDamage,
-)
+from bookwarden.deletion.journal.reading import JournalDamage
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.deletion.undo.operation import Undo
+from bookwarden.deletion.undo.operation import Undo, new_name
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
@@ -79,7 +76,7 @@ class UndoContext(Resources):
         damaged: Callable[[JournalDamage], object] | None = None,
     ) -> None:
         super().__init__()
-        self.name = time.strftime("undo-%Y%m%dT%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8]
+        self.name = new_name()
         with self._closed_on_error():
             self.journal = self._keep(journal_reader_of(settings, damaged))
             metadata = self._keep(MetadataContext(settings))

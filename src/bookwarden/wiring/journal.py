@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookwarden.config import Settings
-from bookwarden.deletion.journal.reading import (
-    JournalDamage,
-    JournalFolder,
-    JournalReader,
-)
+from bookwarden.deletion.journal.reading import JournalDamage, JournalFolder, JournalReader
 from bookwarden.deletion.journal.writing import FileJournal, ObjectJournal
 from bookwarden.deletion.phase_two.sent_on import FileSentRecords, ObjectSentRecords
 from bookwarden.errors import MissingExtraError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
@@ -70,12 +70,16 @@ class MetadataContext(Resources):
             self.stores = {url: self._open(settings, url, max_reads_per_second) for url in dict.fromkeys(urls)}
             place = bookkeeper_place_of(settings)
             shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
-            self._ledgers_url = shared or place.url
+            ledgers_url = shared or place.url
             bookkeeper = self.stores[shared] if shared else self._open(settings, place.url, max_reads_per_second)
             self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
-            self.ids = ReturningIds(bookkeeper, place.ledgers_root, self._ids_begin_anew)
+            #: Returns the URL of the store that BookKeeper's metadata was moved to, as far as this process knows.
+            self.ledgers_moved_to = moved_to = partial(self.migrations.moved_to, ledgers_url)
+            self.ids = ReturningIds(
+                bookkeeper, place.ledgers_root, lambda: scheme_of(moved_to() or ledgers_url) == "oxia"
+            )
             self.admin = self._keep(PulsarAdmin(connection_of(settings)))
             self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
@@ -102,14 +106,6 @@ class MetadataContext(Resources):
     def offload_stores(self) -> OffloadStores:
         """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
         return self._keep(offload_stores_of(self._settings))
-
-    @property
-    def ledgers_moved_to(self) -> str | None:
-        """The URL of the store that BookKeeper's metadata was moved to, as far as this process knows; None before."""
-        return self.migrations.moved_to(self._ledgers_url)
-
-    def _ids_begin_anew(self) -> bool:
-        return scheme_of(self.ledgers_moved_to or self._ledgers_url) == "oxia"
 
     @property
     def reference_scan(self) -> ReferenceScan:

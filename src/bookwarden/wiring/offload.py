@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import SecretStr
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
@@ -24,8 +24,9 @@ def offload_stores_of(settings: Settings) -> OffloadStores:
 
 
 def _place_of(store: OffloadStoreSettings) -> OffloadPlace:
-    fields: dict[str, Any] = store.model_dump()
-    for name in ("secret_key", "account_key"):
-        secret = fields[name]
-        fields[name] = secret.get_secret_value() if secret else None
-    return OffloadPlace(**fields)
+    secrets = {"secret_key": _text_of(store.secret_key), "account_key": _text_of(store.account_key)}
+    return OffloadPlace(**{**store.model_dump(), **secrets})
+
+
+def _text_of(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None

@@ -126,16 +126,16 @@ def test_a_driver_learns_that_its_ledgers_moved_to_where_one_task_may_write(ends
     settings = settings_of()
     with MetadataContext(settings) as metadata:
         metadata.migrations.look()
-        assert metadata.ledgers_moved_to is None
-        assert not has_one_writer(settings, metadata.ledgers_moved_to)
+        assert metadata.ledgers_moved_to() is None
+        assert not has_one_writer(settings, metadata.ledgers_moved_to())
         ends.server.set_phase("COPYING", TARGET)
         metadata.migrations.look()
-        assert metadata.ledgers_moved_to is None
+        assert metadata.ledgers_moved_to() is None
         assert metadata.migrations.blocked == f"the metadata of {SOURCE} is being moved to {TARGET}: COPYING, waiting"
         ends.server.set_phase("COMPLETED", TARGET)
         metadata.migrations.look()
-        assert metadata.ledgers_moved_to == TARGET
-        assert has_one_writer(settings, metadata.ledgers_moved_to)
+        assert metadata.ledgers_moved_to() == TARGET
+        assert has_one_writer(settings, metadata.ledgers_moved_to())
 
 
 def test_without_patience_a_write_fails_at_once_and_a_read_waits_for_the_target(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
@@ -41,6 +42,11 @@ _STEPS = {
     UndoOutcome.LOST: UndoStep.LOST,
 }
 _UNSETTLED = (UndoStep.BEGUN, UndoStep.UNVERIFIED, UndoStep.LOST)
+
+
+def new_name() -> str:
+    """Return a name for an undo that begins now."""
+    return time.strftime("undo-%Y%m%dT%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8]
 
 
 class Undo:

@@ -62,7 +62,7 @@ def _run_sweep(
     attach(spark, pulse)
     metrics = SweepMetrics()
     metrics.show_migrations(metadata.migrations.standings)
-    query = LedgerDeletion(spark, settings, pulse, metrics, moved_to=lambda: metadata.ledgers_moved_to)
+    query = LedgerDeletion(spark, settings, pulse, metrics, moved_to=metadata.ledgers_moved_to)
     patience = Patience(
         # Between two triggers the query has nothing to say.
         stall=sweep.stall_seconds + sweep.trigger_seconds,
