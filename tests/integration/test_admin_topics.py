@@ -46,8 +46,11 @@ def topic(admin, client, namespace) -> str:
 
 
 @pytest.fixture
-def outbox(pulsar_cluster, topic) -> Iterator[RetrySender]:
-    made = RetrySender(pulsar_cluster.connection(), f"{topic}-RETRY", f"{topic}-DLQ", SUBSCRIPTION)
+def outbox(pulsar_cluster, admin, topic) -> Iterator[RetrySender]:
+    retry_topic, dlq_topic = f"{topic}-RETRY", f"{topic}-DLQ"
+    made = RetrySender(
+        pulsar_cluster.connection(), retry_topic, dlq_topic, SUBSCRIPTION, registry=SchemaRegistry(admin)
+    )
     yield made
     made.close()
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of
+from servers.client_counts import clients_counted
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store
 from servers.population import Population
@@ -49,7 +51,11 @@ class Line:
         self.options = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
     def __call__(self, *arguments: str, **environment: str) -> Result:
-        return CliRunner(env=environment).invoke(cli, [*self.options, *arguments])
+        """Run a command, which opens one client of each kind at most, and leaves none."""
+        with clients_counted() as counts:
+            result = CliRunner(env=environment).invoke(cli, [*self.options, *arguments])
+        assert (+counts.open, +(counts.most - Counter(admin=1, pulsar=1))) == (Counter(), Counter())
+        return result
 
     def json(self, *arguments: str) -> Any:
         result = self("-o", "json", *arguments)
@@ -96,7 +102,7 @@ def line(bare: Line) -> Line:
 
 
 def send_to_dlq(line: Line, payload: bytes, **properties: str) -> None:
-    producers = ConfirmedProducers(connection_of(line.site.settings), batching_enabled=False)
+    producers = ConfirmedProducers(connection_of(line.site.settings).client, batching_enabled=False)
     topic = line.site.settings.deletion.dlq_topic
     producers.send(topic, payload, schema=None, key="k", properties=properties)
     producers.flush()

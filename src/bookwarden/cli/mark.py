@@ -187,7 +187,7 @@ def mark_ledger(
             invocation.write(_ledgers_document(_rows(marks, ()) + _gone(gone), "Dry run: nothing was marked."))
             _end_with(gone)
             return
-        require_marking(invocation.settings)
+        require_marking(invocation.settings, context.metadata.admin)
         confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
         # First, or a faster sweep might keep a ledger that it was just told to delete.
         undone = context.metadata.undone.withdraw_many([found.ledger_id for found in marks])
@@ -240,7 +240,7 @@ def _run(invocation: Invocation, make: MakePlans, question: str, *, dry_run: boo
             invocation.write(_document([_view(plan) for plan in make(context)]))
             return
         if context.marker.enabled:
-            require_marking(invocation.settings)
+            require_marking(invocation.settings, context.metadata.admin)
         shown = None if yes else make(context)
         if shown is not None:
             planned = sum(len(plan.marks) for plan in shown)

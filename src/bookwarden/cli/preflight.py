@@ -35,9 +35,9 @@ def require_topics(admin: PulsarAdmin, settings: Settings, *topics: str) -> None
                 raise NotFoundError(f"{partition} has no subscription {subscription!r}: `bookwarden init` creates it")
 
 
-def require_marking(settings: Settings) -> None:
-    """Raise PulsarError or NotFoundError if marks could not be sent, or would not be kept."""
-    with TopicsContext(settings) as topics:
+def require_marking(settings: Settings, admin: PulsarAdmin | None = None) -> None:
+    """Raise PulsarError or NotFoundError if marks could not be sent, or would not be kept; ``admin`` is one open."""
+    with TopicsContext(settings, admin) as topics:
         require_topics(topics.admin, settings, settings.deletion.topic)
     _require_service_url(settings)
 

@@ -55,7 +55,7 @@ def producer_names(path: str, source_next: int | None, target_next: int) -> Coun
 
 
 class Counters:
-    """What a store that was moved counted, at ``source_url``, and the one that took its place counts.
+    """Counters of a store that was moved, at ``source_url``, and of the one that took its place.
 
     ``ledger_numbers`` reads a store's counter of ledger ids, ``largest_ledger_id`` finds the largest of the target from
     one id up to another; both are None where ledgers are counted elsewhere.

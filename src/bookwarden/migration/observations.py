@@ -25,7 +25,7 @@ class BrokerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What the settings say of a move."""
+    """Settings that bear on a move."""
 
     source_url: str  #: As in the settings, or as the operator gives it.
     chroot: str  #: Of the source; "" if it has none.

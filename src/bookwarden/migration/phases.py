@@ -13,7 +13,7 @@ from bookwarden.metastore.interface import MetadataStore
 
 @dataclass(frozen=True, slots=True)
 class StorePhase:
-    """What the flag of one metadata store says; ``problem`` is why that is not known."""
+    """Phase of one metadata store, as its flag says; ``problem`` is why that is not known."""
 
     store: str
     phase: str

@@ -51,7 +51,7 @@ class CopyPlanStore(Plans, Protocol):
 
 
 class PlansOfAll(PlanStore, CopyPlanStore, Protocol):
-    """Where plans are kept, with their ledgers and their offloaded copies."""
+    """Storage of plans with their ledgers and their offloaded copies."""
 
 
 class LedgersAsTheyAre(Protocol):

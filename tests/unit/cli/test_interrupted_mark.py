@@ -90,7 +90,7 @@ def test_an_interrupted_mark_command_ends_with_its_code_and_says_what_is_safe(
     interrupt(interrupted_inside_the_client())
     monkeypatch.setattr(bookwarden.cli.mark, "marks_of_ids", lambda *_: MARKS)
     monkeypatch.setattr(bookwarden.cli.mark, "refuse_holes", lambda *_: None)
-    monkeypatch.setattr(bookwarden.cli.mark, "require_marking", lambda _: None)
+    monkeypatch.setattr(bookwarden.cli.mark, "require_marking", lambda *_: None)
     store = ("--set", "metadata_store.urls=['memory:interrupted']")
     result = CliRunner().invoke(cli, [*store, "mark", "ledger", "1", "--yes"])
     assert result.exit_code == INTERRUPTED_EXIT_CODE
@@ -106,7 +106,7 @@ def test_an_interrupted_mark_command_ends_with_its_code_and_says_what_is_safe(
 def test_an_interruption_inside_the_client_ends_any_command_as_one(
     monkeypatch: pytest.MonkeyPatch, error: SystemError, exit_code: int
 ) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(bookwarden.cli.mark, "require_marking", fail)

@@ -40,7 +40,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return [None] * len(marks)
 
     monkeypatch.setattr(PendingDeletionSender, "send_all", send_all)
-    monkeypatch.setattr(bookwarden.cli.mark, "require_marking", lambda _: None)
+    monkeypatch.setattr(bookwarden.cli.mark, "require_marking", lambda *_: None)
     return ids
 
 

@@ -71,11 +71,12 @@ class PendingDeletionSender:
             "batching_enabled": True,
         }
         self._producers = ConfirmedProducers(
-            connection, batching_max_messages=1000, batching_max_publish_delay_ms=10, **options
+            connection.client, batching_max_messages=1000, batching_max_publish_delay_ms=10, **options
         )
+        # Over a client of their own, which is closed to drop a part of a batch that is left in it.
         # A batch leaves with its last message; the client's delay, which would split a batch, is never reached.
         self._batch_producers = ConfirmedProducers(
-            connection,
+            connection.client,
             batching_max_messages=_WHOLE_BATCH,
             batching_max_allowed_size_in_bytes=_CLIENTS_BATCH_BYTES,
             batching_max_publish_delay_ms=int(2 * send_timeout_s * 1000),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import pulsar
 
 from bookwarden.clusters.pulsar.client_errors import result_name, translate
-from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.schemas import WriterSchema, for_encoded
 from bookwarden.errors import PulsarUnavailableError
 
@@ -26,11 +25,14 @@ GRACE_S = 10.0
 class ConfirmedProducers:
     """Producers by topic and schema over one client, opened when first needed; `flush` confirms every send.
 
-    Not for use across a fork. ``options`` go to Client.create_producer.
+    Not for use across a fork. ``connect`` opens the client, or returns one that the caller has; ``options`` go to
+    Client.create_producer.
     """
 
-    def __init__(self, connection: PulsarConnection, *, send_timeout_s: float = SEND_TIMEOUT_S, **options: Any) -> None:
-        self._connection = connection
+    def __init__(
+        self, connect: Callable[[], pulsar.Client], *, send_timeout_s: float = SEND_TIMEOUT_S, **options: Any
+    ) -> None:
+        self._connect = connect
         self._timeout_s = send_timeout_s
         self._options = {
             "send_timeout_millis": int(send_timeout_s * 1000),
@@ -66,7 +68,7 @@ class ConfirmedProducers:
 
     def _connected(self) -> pulsar.Client:
         if self._client is None:
-            self._client = self._connection.client()
+            self._client = self._connect()
         return self._client
 
     def send(

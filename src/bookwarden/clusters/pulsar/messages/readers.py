@@ -37,7 +37,7 @@ class DeadLetterTopic:
         partitions = list_partitions(self._admin, self._dlq_topic)
         ends = {partition: read_positions(self._admin, partition).latest for partition in partitions}
         client = self._connection.client()
-        producers = ConfirmedProducers(self._connection, batching_enabled=False)
+        producers = ConfirmedProducers(lambda: client, batching_enabled=False)
         try:
             consumer = DeadLetterConsumer(
                 client, producers, SchemaRegistry(self._admin), ends, self._topic, self._subscription
@@ -45,7 +45,6 @@ class DeadLetterTopic:
             yield consumer
             consumer.close()
         finally:
-            producers.close()
             client.close()
 
 

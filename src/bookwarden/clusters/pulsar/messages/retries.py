@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.names import TopicName
@@ -53,16 +52,16 @@ class RetrySender:
         dlq_topic: str,
         subscription: str,
         *,
-        registry: SchemaRegistry | None = None,
+        registry: SchemaRegistry,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
         self._retry_topic = retry_topic
         self._dlq_topic = dlq_topic
         self._subscription = subscription
-        self._registry = registry or SchemaRegistry(PulsarAdmin(connection))
+        self._registry = registry
         # As in Java: a delayed message is always an entry of its own. Chunks are for dead letters: no mark is so large.
-        self._producers = ConfirmedProducers(connection, batching_enabled=False, chunking_enabled=True)
+        self._producers = ConfirmedProducers(connection.client, batching_enabled=False, chunking_enabled=True)
 
     def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
         """Send to the retry topic, with one more attempt counted, not to be delivered before the delay.
