@@ -50,7 +50,7 @@ class Explanation:
     holder: Holder | None  #: Named by its custom metadata; None if that names none.
     references: References | None  #: What the holder names; None if there is no holder that a mark could name.
     outcome: Outcome | None  #: Of a mark; None if no mark of it can be made.
-    verdict: str  #: What the sweep would do with a mark, for people.
+    verdict: str  #: The sweep's action on a mark, for people.
     reason: str  #: Of the verdict, for people.
     everywhere: tuple[Reference, ...] | None = None  #: All places in the metadata that name it; None if not searched.
     doubts: tuple[Doubt, ...] = ()  #: Places that could name it and cannot be read.

@@ -52,7 +52,7 @@ class Ending:
     ledger: CountedLedger  #: As in the census before.
     fate: Fate  #: Expected.
     outcomes: tuple[str, ...]  #: Of the sweep, in order.
-    copy_outcomes: tuple[str, ...]  #: Those of its offloaded copy, in order.
+    copy_outcomes: tuple[str, ...]  #: Outcomes of its offloaded copy, in order.
     undone: str  #: The outcome of its undo; "" without one.
     in_metadata: bool  #: After.
     on_bookie: bool  #: After.

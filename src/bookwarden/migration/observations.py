@@ -50,6 +50,6 @@ class Observations(Configured):
     admin_trouble: str | None  #: Why the broker of the settings cannot be asked about migrations; None if it can.
     admin_brokers: tuple[str, ...]  #: The brokers of its cluster, as it lists them.
     has_numbered_ledgers: bool  #: Whether the source's counter has given ids to ledgers.
-    bookies: tuple[str, ...]  #: Those registered now.
-    bookies_known: tuple[str, ...]  #: Those with a cookie.
+    bookies: tuple[str, ...]  #: Ids of the bookies registered now.
+    bookies_known: tuple[str, ...]  #: Ids of all bookies that have a cookie.
     target: TargetSeen | str  #: A text says why it does not answer.

@@ -48,7 +48,7 @@ class ApplyResult:
     dropped: tuple[NamedCandidate, ...] = ()  #: No longer as the plan has them: the first SHOWN of these.
     dropped_total: int = 0  #: All of these.
     held_back: tuple[NamedCandidate, ...] = ()  #: Waiting for a later plan: the first SHOWN of these.
-    held_back_by: Mapping[str, int] = field(default_factory=dict)  #: How many wait, by reason.
+    held_back_by: Mapping[str, int] = field(default_factory=dict)  #: Number of those waiting, by reason.
     stopped: str = ""  #: Why the run ended before the last candidate; "" if it did not.
 
     @property

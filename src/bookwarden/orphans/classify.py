@@ -50,8 +50,8 @@ class Knowledge:
     """The facts of all metadata roots by which a scan classifies ledgers, besides rows and references; picklable."""
 
     cutoff_ms: int  #: A ledger created later is too young, in ms since the epoch.
-    tenants: Container[str]  #: Those that have policies or that a reference belongs to.
-    namespaces: Container[str]  #: Those that have policies or that a reference belongs to.
+    tenants: Container[str]  #: Tenants with policies, or of a reference.
+    namespaces: Container[str]  #: Namespaces with policies, or of a reference.
     existing: Container[str]  #: Texts of the holders that exist: managed ledgers, cursors and schemas.
     doubts: tuple[Doubt, ...] = ()  #: The places that could not be read.
     #: Topics and namespaces by `sign_of_life`: no root has them, yet a cluster may be writing to them.

@@ -50,8 +50,8 @@ class FoundCopy(NamedTuple):
     uuid: UUID | None  #: Read off the names; None for an object that is not part of a copy.
     ledger_id: int | None  #: Read off the names; None where they have none.
     key: str  #: The first of the names.
-    objects: int  #: How many.
-    uploads: int  #: How many are unfinished.
+    objects: int  #: Number of objects, of data and index.
+    uploads: int  #: Number of unfinished uploads.
     length: int  #: In bytes, over all of them.
     modified_ms: int  #: The latest time of any of them, in ms since the epoch.
     referenced: bool  #: Whether a managed ledger names the UUID.

@@ -30,8 +30,8 @@ class CopyCandidate(NamedTuple):
     ledger_id: int  #: The ledger that was offloaded.
     managed_ledger: str  #: The name of its owner.
     cause: str  #: The value of a CopyCause.
-    objects: int  #: How many it consists of.
-    uploads: int  #: How many are unfinished.
+    objects: int  #: Number of objects, of data and index.
+    uploads: int  #: Number of unfinished uploads.
     length: int  #: In bytes.
     modified_ms: int  #: The latest time of any object or upload, in ms since the epoch.
     first_seen_ms: int  #: As in Candidate.

@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     namespace: str  #: NO_NAMESPACE where the owner is unknown.
     cause: str  #: The value of a Cause; "" for what is not planned.
     age: str  #: One of AGE_BUCKETS.
-    ledgers: int  #: How many.
+    ledgers: int  #: Number of ledgers.
     logical_bytes: int  #: Of all of them.
 
 

@@ -50,7 +50,7 @@ class JournalHeader:
 class JournalEntry:
     """One ledger's metadata as it was right before its delete."""
 
-    ledger_id: int  #: The ledger.
+    ledger_id: int  #: Of the ledger about to be deleted.
     holder: str  #: As text.
     path: str  #: The node of its metadata.
     version: int  #: The version of that node.

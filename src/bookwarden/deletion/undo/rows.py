@@ -35,7 +35,7 @@ _AFTER_TAKING_AWAY = {
 class UndoRow:
     """One ledger of an undo."""
 
-    ledger_id: int  #: The ledger.
+    ledger_id: int  #: Of the deleted ledger.
     holder: str  #: As text, from the journal.
     run: str  #: The run that deleted it, as ``<query>/<batch>``.
     path: str  #: The node of its metadata.

@@ -10,12 +10,12 @@ from bookwarden.migration.comparison.differences import Difference, DifferenceCl
 _STORES: Final = ("source", "target")
 
 TEXT_COLUMNS: Final = ("class", "path")
-# None where there is no node on that side, and no byte that differs.
+# None for a side without a node, and where no byte differs.
 NUMBER_COLUMNS: Final = ("first_byte", *(f"{store}_{field}" for store in _STORES for field in Side._fields))
 
 
 def row_of(difference: Difference) -> dict[str, Any]:
-    """Lay out a difference flat."""
+    """Convert a difference to a flat row."""
     row: dict[str, Any] = {"class": difference.kind.value, "path": difference.path, "first_byte": difference.first_byte}
     for name, side in zip(_STORES, (difference.source, difference.target), strict=True):
         row |= {f"{name}_{field}": None if side is None else getattr(side, field) for field in Side._fields}
@@ -23,7 +23,7 @@ def row_of(difference: Difference) -> dict[str, Any]:
 
 
 def difference_of(row: Mapping[str, Any]) -> Difference:
-    """Make the difference again that a row was made of."""
+    """Convert a row back to its difference."""
     source, target = (_side_of(row, name) for name in _STORES)
     return Difference(DifferenceClass(row["class"]), row["path"], source, target, row["first_byte"])
 

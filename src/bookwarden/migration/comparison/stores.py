@@ -1,4 +1,4 @@
-"""Two metadata stores compared node by node: is the target what the source was?"""
+"""Two metadata stores compared node by node: is the target as the source was?"""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from bookwarden.migration.comparison.differences import Difference, compare_node
 from bookwarden.migration.comparison.findings import DifferenceSink, Findings, Report, VersionRule
 from bookwarden.migration.walking import WHOLE_TREE, TreeWalk, Unvisited
 
-# ZooKeeper's own nodes, which Pulsar's copy takes along from a store without a chroot.
+# ZooKeeper's own nodes, which Pulsar also copies from a store without a chroot.
 ZOOKEEPERS_OWN: Final = "/zookeeper"
 
 
 class Comparison:
     """Compares persistent nodes of two stores; reads only.
 
-    ``passed_over`` are paths that are not compared, with all below them. ``switched_ms`` is when the target was put in
-    the source's place, None if it was not. ``keep`` differences of each class are kept; ``sink`` is handed all of
-    them, in the order in which they are found, by one thread at a time. ``progress`` is told the number of nodes
-    compared so far. Ephemeral nodes count as absent.
+    ``passed_over`` are paths that are not compared, with all below them. ``switched_ms`` is when the target
+    replaced the source, None if it has not. ``keep`` differences of each class are kept; ``sink`` gets all of them in
+    the order of their discovery, from one thread at a time. ``progress`` is called with the number of nodes compared
+    so far. Ephemeral nodes count as absent.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Comparison:
         self._progress = progress
 
     def run(self) -> Report:
-        """Compare everything, once; raises what the stores raise, and what the sink does."""
+        """Compare everything, once; raises the errors of the stores and of the sink."""
         self.run_part(WHOLE_TREE, None)
         return self._findings.report()
 
     def run_part(self, where: Unvisited, most: int | None) -> tuple[Report, Unvisited]:
-        """Compare what is there, once; return what was found, and what was left because `most` nodes were compared."""
+        """Compare about `most` nodes of these places, once; return the findings, and the places left."""
         left = self._walk.run(where, most=most)
         return self._findings.report(), left
 

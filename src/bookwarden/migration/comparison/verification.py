@@ -29,7 +29,7 @@ class Verification:
         return (one for found in self.report.first.values() for one in found)
 
     def as_json(self) -> dict[str, Any]:
-        """Lay it out for programs."""
+        """Convert it to JSON's types, for programs."""
         report = self.report
         return {
             "source": self.source,

@@ -43,14 +43,14 @@ class NotCopied(NamedTuple):
 class CopyReport:
     """The result of a copy."""
 
-    copied: int  #: Persistent nodes.
-    ephemeral: int  #: Nodes that were passed over.
+    copied: int  #: Persistent nodes that the target has now.
+    ephemeral: int  #: Ephemeral nodes, which are not copied.
     value_bytes: int  #: Of the copied nodes.
     path_bytes: int  #: Of the copied nodes.
     largest: SizedNode | None  #: The node with the largest value; None without nodes.
     not_copied: tuple[NotCopied, ...]  #: Nodes that the target did not take.
-    seconds: float  #: From begin to end.
-    writing_s: float  #: Over all threads.
+    seconds: float  #: Of the whole copy.
+    writing_s: float  #: Seconds spent in writes, over all threads.
 
 
 class Copy:

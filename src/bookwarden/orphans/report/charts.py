@@ -28,7 +28,7 @@ class Bar:
     y: float  #: Of its upper left corner, from the top.
     width: float  #: To the right.
     height: float  #: Downwards.
-    label: str  #: What it stands for.
+    label: str  #: Its heading, such as a namespace.
     value: str  #: Its size, as text.
     tip: str  #: Its tooltip.
 

@@ -57,7 +57,7 @@ class LedgerReader:
         While the result is iterated over, the bookies serve nothing else. Each entry is asked of one bookie, and of
         its other replicas in turn as long as it is not got. Where none gives it, raises EntryAbsentError,
         DigestMismatchError, BookieAccessError or BookieUnavailableError after the entries before it. Entries behind
-        the last confirmed one can be asked for; whoever recovers the ledger may yet drop them.
+        the last confirmed one can be asked for; a recovery of the ledger may yet drop them.
         """
         if first < 0:
             raise ValueError(f"the first entry to read is {first}")

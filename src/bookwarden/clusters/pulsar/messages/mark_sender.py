@@ -21,7 +21,7 @@ from bookwarden.errors import MarkingInterrupted
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import waiving
 
-# A batch with a single answer: this many messages, and at most so many characters of payloads and keys.
+# A batch with a single answer: the number of messages, and the most characters of payloads and keys.
 _WHOLE_BATCH: Final = 500
 _WHOLE_BATCH_CHARACTERS: Final = 256 * 1024
 # The client's own limit of a batch, too large to reach even at four bytes a character: it must not split our batches.

@@ -65,7 +65,7 @@ class MigrationAdmin:
         """Have this broker begin the migration, once the flag is known to be absent.
 
         Returns when the broker took the order, not when anything was done. Raises as `status`; RefusedError where the
-        broker's store is none that can be migrated, PulsarError where the broker refused for another reason, and
+        broker's store cannot be migrated, PulsarError where the broker refused for another reason, and
         PulsarUnavailableError where it did not answer in time: it waits for a target that it cannot reach, and may
         begin when it can.
         """

@@ -42,7 +42,7 @@ T = TypeVar("T")
 class NamedLedger(NamedTuple):
     """A ledger that a node names."""
 
-    ledger_id: int  #: The ledger.
+    ledger_id: int  #: As the node names it.
     holder: Holder  #: By the node.
     node: ReferenceNode  #: The node that names it.
     written_ms: int  #: When the node was written, by the store's clock; 0 where that is not known.
