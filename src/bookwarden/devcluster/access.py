@@ -15,19 +15,19 @@ _PROBE_SECONDS = 2.0
 
 
 def service_url(ports: ClusterPorts, auth: str) -> str:
-    """Return where Pulsar clients connect."""
+    """Return the URL for Pulsar clients."""
     return f"{'pulsar' if auth == 'none' else 'pulsar+ssl'}://{LOOPBACK}:{ports.broker}"
 
 
 def admin_url(ports: ClusterPorts, auth: str) -> str:
-    """Return where the admin REST answers."""
+    """Return the URL of the admin REST."""
     return f"{'http' if auth == 'none' else 'https'}://{LOOPBACK}:{ports.web}"
 
 
 def broker_connection(
     ports: ClusterPorts, auth: str, credentials_folder: Path, *, superuser: bool = True
 ) -> PulsarConnection:
-    """Return how to reach the broker: as the superuser, or, where there is auth, as a role without rights."""
+    """Return the connection to the broker: as the superuser, or, where there is auth, as a role without rights."""
     addresses = service_url(ports, auth), admin_url(ports, auth)
     if auth == "none":
         return PulsarConnection(*addresses)

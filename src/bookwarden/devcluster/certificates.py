@@ -1,4 +1,4 @@
-"""Certificates of a development cluster: the broker's own, and the clients' that it signs; all PEM."""
+"""Certificates of a development cluster: the broker's own, and the clients', signed by it; all PEM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VALID = datetime.timedelta(days=3650)
 
 
 class Authority:
-    """A certificate for servers on this machine that is its own authority, and signs those of clients."""
+    """A certificate for servers on this machine, which is also the authority that signs the clients'."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())

@@ -43,7 +43,7 @@ class DevCluster:
         avoid: Sequence[int] = (),
         progress: Progress = lambda _line: None,
     ) -> None:
-        """Make a handle of what is or will be in this home; a new cluster takes none of the ports to ``avoid``."""
+        """Make a handle on the cluster of this home, present or new; a new one takes none of the ports to ``avoid``."""
         self.home = home.absolute()
         self._progress = progress
         before = read_state(self.home)
@@ -68,7 +68,7 @@ class DevCluster:
 
     @property
     def beside(self) -> tuple[ServerProcess, ...]:
-        """Those of the servers that the others do without."""
+        """The servers that the others do not need."""
         return tuple(self._servers[name] for name in self.options.stores if name != self.options.metadata)
 
     @property
@@ -98,12 +98,12 @@ class DevCluster:
 
     @property
     def service_url(self) -> str:
-        """Where Pulsar clients connect."""
+        """The URL for Pulsar clients."""
         return access.service_url(self.ports, self.options.auth)
 
     @property
     def admin_url(self) -> str:
-        """Where the admin REST answers."""
+        """The URL of the admin REST."""
         return access.admin_url(self.ports, self.options.auth)
 
     @property
@@ -125,22 +125,22 @@ class DevCluster:
         return zookeeper_credentials(self._factory.credentials_folder).digest
 
     def connection(self, *, superuser: bool = True) -> PulsarConnection:
-        """Return how to reach the broker: as the superuser, or, where there is auth, as a role without rights."""
+        """Return the connection to the broker: as the superuser, or, where there is auth, as a role without rights."""
         folder = self._factory.credentials_folder
         return access.broker_connection(self.ports, self.options.auth, folder, superuser=superuser)
 
     def protect_metadata(self, *trees: str) -> None:
         """Shut clients without credentials out of ZooKeeper trees, by default those of ledgers and topics.
 
-        Pulsar creates its nodes open to all, inside a protected tree too: what was created since the last call
-        is readable by all, and still only removable with credentials where its parent was protected.
+        Pulsar creates its nodes open to all, inside a protected tree too: nodes created since the last call can be
+        read by all, but removed only with credentials where their parent was protected.
         """
         if self.zookeeper_digest is None:
             raise ConfigError("a cluster protects its metadata only with ClusterOptions(zookeeper_digest=True)")
         readiness.protect(self.ports.zookeeper, self.zookeeper_digest, trees or _PROTECTED_TREES)
 
     def up(self) -> None:
-        """Start all servers and wait until they serve; on failure kill those that were started, and raise."""
+        """Start all servers and wait until they serve; on failure kill the started ones, and raise."""
         running = [server.name for server in self.servers if server.is_running()]
         if running:
             raise ServerError(f"{', '.join(running)} of {self.home} already runs: `bookwarden dev down` stops it")
@@ -156,7 +156,7 @@ class DevCluster:
         self._progress(f"{lasted}: {self.service_url} {self.admin_url}")
 
     def down(self) -> None:
-        """Stop whatever runs, the broker first; nothing if nothing runs."""
+        """Stop the running servers, the broker first; does nothing if none runs."""
         for server in reversed(self.servers):
             if server.is_running():
                 self._progress(f"stopping {server.name}")
@@ -196,7 +196,7 @@ class DevCluster:
         patient.wait_until_ready(self.broker)
 
     def _initialise(self, patient: PatientStart) -> None:
-        # What exists already it leaves as it is.
+        # It leaves existing nodes as they are.
         spec = self._factory.metadata_setup(self.service_url, self.admin_url)
         patient.run(ServerProcess(spec), _SETUP_SECONDS)
         self._initialised = True

@@ -30,18 +30,15 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCredentials:
-    """The files that a broker with TLS needs, and those of its clients: tokens and certificates.
+    """Files of a broker with TLS and of its clients."""
 
-    The broker's certificate is the authority that signed the clients'.
-    """
-
-    certificate: Path
-    private_key: Path
-    token_key: Path
-    superuser_token: Path
-    ordinary_token: Path
-    superuser_certificate: ClientCertificate
-    ordinary_certificate: ClientCertificate
+    certificate: Path  #: The broker's own, which is also the authority that signed the clients'.
+    private_key: Path  #: The broker's.
+    token_key: Path  #: Signs the tokens: 32 bytes.
+    superuser_token: Path  #: A JWT that never expires.
+    ordinary_token: Path  #: Likewise, of a role without rights.
+    superuser_certificate: ClientCertificate  #: Names the role as its common name.
+    ordinary_certificate: ClientCertificate  #: Likewise, of a role without rights.
 
 
 @dataclass(frozen=True, slots=True)

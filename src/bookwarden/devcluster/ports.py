@@ -12,7 +12,7 @@ from bookwarden.errors import ServerError
 LOOPBACK = "127.0.0.1"
 _LOWEST = 15000
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# What this process was told already: its server may not listen yet, or be down for a while.
+# Ports given out by this process: the server may not listen yet, or be down for a while.
 _told: set[int] = set()
 
 
@@ -20,7 +20,7 @@ def free_ports(count: int, avoid: Sequence[int] = ()) -> tuple[int, ...]:
     """Return ports on 127.0.0.1 that nothing listens on; raise ServerError if there are not enough.
 
     They lie below the range from which the kernel gives ports to outgoing connections: while a server is down,
-    no connection of somebody else can take its port. A process is told each once, as long as there are others.
+    no connection of somebody else can take its port. A process gets each once, as long as there are others.
     """
     candidates = [port for port in range(_LOWEST, _first_ephemeral()) if port not in avoid]
     random.SystemRandom().shuffle(candidates)

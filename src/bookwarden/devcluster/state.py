@@ -21,7 +21,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StartedServer:
-    """A process that was started for a server, and when (seconds since the epoch)."""
+    """A process that was started for a server, and the time of that (seconds since the epoch)."""
 
     identity: ProcessIdentity
     started_at: float
@@ -29,7 +29,7 @@ class StartedServer:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Ports and options of a cluster, and the processes that were started last, by server name."""
+    """Ports and options of a cluster, and the processes last started, by server name."""
 
     ports: ClusterPorts
     options: ClusterOptions
@@ -71,7 +71,7 @@ def read_state(home: Path) -> ClusterState | None:
 
 
 def choose_ports(before: ClusterState | None, options: ClusterOptions, avoid: Sequence[int]) -> ClusterPorts:
-    """Return the ports of a cluster as it was before, or free ones where it had none, none of those to ``avoid``."""
+    """Return the ports that a cluster had before, or free ones where it had none, except the ones to ``avoid``."""
     ports = before.ports if before else ClusterPorts(*free_ports(4, avoid))
     if ports.oxia or "oxia" not in options.stores:
         return ports

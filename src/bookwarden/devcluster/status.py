@@ -14,7 +14,7 @@ from bookwarden.devcluster.servers.settings import ClusterPorts
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What one server is doing: ``pid`` is None if it does not run."""
+    """The status of one server; ``pid`` is None if it does not run."""
 
     name: str
     pid: int | None
@@ -30,7 +30,7 @@ def status_of(server: ServerProcess, address: str) -> ServerStatus:
 
 
 def addresses(ports: ClusterPorts, auth: str) -> dict[str, str]:
-    """Return the addresses of the servers that a cluster may have, by the servers' names."""
+    """Return the addresses of all servers that a cluster may have, by name."""
     return {
         "zookeeper": f"zk:{LOOPBACK}:{ports.zookeeper}",
         "oxia": oxia_url(ports.oxia),

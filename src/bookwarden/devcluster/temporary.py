@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Keep temporary files of this process, and of each that it starts in the block, in a folder, made if needed."""
+    """Keep the temporary files of this process and its children in a folder during the block; make it if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     before, given = tempfile.tempdir, os.environ.get("TMPDIR")
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)

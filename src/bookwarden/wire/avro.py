@@ -1,4 +1,4 @@
-"""Pending deletions as Avro or JSON: what travels on the deletion topic, its retry topic and its DLQ.
+"""Pending deletions as Avro or JSON, for the deletion topic, its retry topic and its DLQ.
 
 Avro is plain binary without a header, as Pulsar's AVRO schema type has it; the writer's schema is in Pulsar's
 registry. JSON has the same field names, as Pulsar's JSON schema type writes it.
@@ -37,7 +37,7 @@ def registry_schema() -> str:
 
 
 class PendingDeletionCodec:
-    """Encodes pending deletions, and decodes ours as well as those of other writers."""
+    """Encodes pending deletions, and decodes them, ours and those of other writers."""
 
     def __init__(self) -> None:
         self._text = registry_schema()
@@ -81,7 +81,7 @@ class PendingDeletionCodec:
         marked_at: int,
         reason: str,
     ) -> tuple[bytes, bytes]:
-        """Encode what stands before and behind the ledger id of a mark without an offloaded copy."""
+        """Encode the parts before and behind the ledger id of a mark without an offloaded copy."""
         fields = name_fields(
             PendingDeletion(
                 topic_name=topic_name,
@@ -146,7 +146,7 @@ def _read_json(payload: bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a field that is given twice: which of the two is meant cannot be known."""
+    """Refuse a field that is given twice: nobody knows which of the two is meant."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         names = [name for name, _ in pairs]

@@ -42,7 +42,7 @@ def decode_cursor(raw: bytes) -> CursorInfo:
 
 
 def decode_position_info(raw: bytes) -> CursorPosition:
-    """Decode the last entry of a cursor's ledger; raises FormatError if it is none."""
+    """Decode the last entry of a cursor's ledger; raises FormatError if it is malformed."""
     message = parse(pb.PositionInfo(), raw, _ENTRY)
     refuse_unknown(message, _ENTRY)
     require(message, "ledgerId", _ENTRY)
@@ -57,7 +57,7 @@ def _properties(entries: Collection[pb.LongProperty], what: str) -> dict[str, in
 
 
 def _check_properties(entries: Iterable[pb.LongProperty | pb.StringProperty], what: str) -> None:
-    """Refuse a property that is not whole: it might be any, such as that which names the compacted ledger."""
+    """Refuse a property that is not whole: it might be the one that names the compacted ledger."""
     for entry in entries:
         refuse_unknown(entry, f"{what}, property {entry.name!r}")
         require(entry, "name", f"{what}, property")
@@ -72,7 +72,7 @@ def _mark_delete(message: pb.ManagedCursorInfo) -> Position | None:
 
 
 def _check_buckets(named: Iterable[tuple[str, str]]) -> None:
-    """Refuse a bucket whose ledger cannot be read: taken as none, that ledger would look unreferenced."""
+    """Refuse a bucket whose ledger cannot be read: ignored, that ledger would look unreferenced."""
     for name, value in named:
         if name.startswith(DELAYED_BUCKET_PREFIX) and not _is_ledger_id(value):
             raise FormatError(f"{_NODE}: property {name!r} should name a ledger and is {value[:40]!r}")

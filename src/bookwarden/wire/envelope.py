@@ -1,7 +1,7 @@
 """The envelope around compressed managed-ledger and cursor nodes (MetaStoreImpl.compressManagedInfo).
 
 Big endian: 0x4778, the length of the metadata as int32, the metadata message, the compressed body. No plain value
-begins with 0x47, so what begins with 0x4778 and cannot be unwrapped is broken, never a plain value.
+begins with 0x47, so a value that begins with 0x4778 and cannot be unwrapped is broken, never plain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZLIB_FLUSHED = b"\x00\x00\xff\xff"
 
 
 class Compression(enum.Enum):
-    """The codecs of the envelope; the values are those of the metadata message."""
+    """The codecs of the envelope, with their values in the metadata message."""
 
     NONE = 0
     LZ4 = 1

@@ -37,7 +37,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def decode_ledger_metadata(raw: bytes) -> LedgerMetadata:
-    """Decode the node's value; raises FormatError for whatever BookKeeper could not have written."""
+    """Decode the node's value; raises FormatError for anything that BookKeeper could not have written."""
     header = raw[:_HEADER_SIZE]
     if header == _VERSION_3:
         return _from_body(_delimited(raw), 3)
@@ -49,7 +49,7 @@ def decode_ledger_metadata(raw: bytes) -> LedgerMetadata:
 
 
 def decode_ledger_password(raw: bytes) -> bytes:
-    """Decode the password alone, for those who read the ledger's entries; empty where there is none.
+    """Decode the password alone, for readers of the ledger's entries; empty where there is none.
 
     Raises FormatError as decode_ledger_metadata does.
     """

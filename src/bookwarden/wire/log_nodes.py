@@ -1,4 +1,4 @@
-"""Nodes of DistributedLog that name ledgers: segments of a log, and the ledger that is allocated for the next one.
+"""Nodes of DistributedLog that name ledgers: segments of a log, and the ledger allocated for the next one.
 
 Formats: LogSegmentMetadata, LogMetadata, SimpleLedgerAllocator and DLUtils of BookKeeper 4.17. A log lies at any depth
 below its namespace, since names of logs may have slashes: its segments are ``<log>/<default>/ledgers/<segment>``, its

@@ -10,7 +10,7 @@ _NODE = "schema node"
 
 
 def decode_schema_locator(raw: bytes) -> SchemaLocator:
-    """Decode the node's value; raises FormatError if it is none, or a version has no position.
+    """Decode the node's value; raises FormatError if it is malformed, or a version has no position.
 
     A field that the message cannot have is refused too, at every depth.
     """

@@ -24,27 +24,21 @@ _READ_LOG_BYTES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """What a server is: its command, its log, and how to see that it serves.
+    """The specification of a server process; its TMPDIR is ``temporary_folder``, which a Java must be told."""
 
-    ``command`` is asked at each start, and writes the files that the command needs. ``is_ready`` gets the time
-    (seconds since the epoch) at which the process was started. A ``detached`` server outlives this process; any
-    other is killed when this process ends, however it ends. Its TMPDIR is ``temporary_folder``; a Java must be
-    told.
-    """
-
-    name: str
-    command: Callable[[], Sequence[str]]
-    log_file: Path
-    is_ready: Callable[[float], bool]
-    working_folder: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    detached: bool = False
-    ready_seconds: float = 180.0
-    stop_seconds: float = 20.0
+    name: str  #: For messages, and unique in its cluster.
+    command: Callable[[], Sequence[str]]  #: Called at each start; writes the files that the command needs.
+    log_file: Path  #: Takes its output.
+    is_ready: Callable[[float], bool]  #: Whether it serves; gets the time of its start, in seconds since the epoch.
+    working_folder: Path  #: Its current directory; made at the start.
+    environment: Mapping[str, str] = field(default_factory=dict)  #: Added to this process's own.
+    detached: bool = False  #: It outlives this process; any other is killed when this process ends, however it ends.
+    ready_seconds: float = 180.0  #: Limit of a start.
+    stop_seconds: float = 20.0  #: Limit of an orderly stop, after which it is killed.
 
     @property
     def temporary_folder(self) -> Path:
-        """Where the process leaves what it does not need after its end; emptied at each start."""
+        """The folder of its temporary files; emptied at each start."""
         return temporary_folder(self.working_folder, self.name)
 
 
@@ -78,7 +72,7 @@ class ServerProcess:
 
     @property
     def identity(self) -> ProcessIdentity | None:
-        """The process that was started last, None if none was; see is_running for whether it still runs."""
+        """The process that was started last, None if none was; `is_running` tells whether it still runs."""
         return self._identity
 
     @property
@@ -101,14 +95,14 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How the process that this handle started ended, negative for a signal; None while it runs or if detached."""
+        """The exit code of this handle's process, negative for a signal; None while it runs or if detached."""
         return self._popen.poll() if self._popen is not None else None
 
     def start(self, *, wait: bool = True) -> None:
         """Start the process, and wait until it is ready unless told not to; raise ServerError if it fails."""
         if self.is_running():
             raise ServerError(f"{self.name} already runs as process {self.pid}: stop it first")
-        # What a killed process could not remove, such as a Java's native libraries, would pile up.
+        # The files that killed processes could not remove, such as a Java's native libraries, would pile up.
         shutil.rmtree(self.spec.temporary_folder, ignore_errors=True)
         self.spec.temporary_folder.mkdir(parents=True, exist_ok=True)
         command = self.spec.command()

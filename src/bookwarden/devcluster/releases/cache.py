@@ -1,4 +1,4 @@
-"""The folder that keeps what was fetched or built: each entry whole or not at all, made by one of several processes."""
+"""The folder of fetched and built entries: each whole or absent, made by one of several processes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def ensure_entry(
     with _locked(folder / ".lock", progress):
         if entry.is_dir():
             return entry
-        # The lock is ours, so whatever is left here belongs to a process that was killed.
+        # The lock is ours, so anything left here belongs to a process that was killed.
         for leftover in folder.glob(f"{_TEMPORARY}*"):
-            # Or to what it had started, which may write for a moment yet: then the next time removes the rest.
+            # Or to a child of it, which may write for a moment yet: then the next time removes the rest.
             shutil.rmtree(leftover, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder, ignore_cleanup_errors=True) as temporary:
             make(Path(temporary)).rename(entry)

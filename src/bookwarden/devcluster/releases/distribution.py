@@ -16,19 +16,15 @@ from bookwarden.errors import ServerError
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A released distribution: its version and the SHA-512 and size (bytes) of its archive.
+    """A released distribution."""
 
-    ``folder`` is the one folder inside the archive, without the version. Of ``only``, if not empty, a file's name must
-    have one in it to be unpacked. ``title`` is for people.
-    """
-
-    version: str
-    sha512: str
-    size: int
-    distribution: str = "pulsar-server-distribution"
-    folder: str = "apache-pulsar"
-    only: tuple[str, ...] = ()
-    title: str = "Pulsar"
+    version: str  #: In the coordinates of the archive.
+    sha512: str  #: Of the archive, in hex.
+    size: int  #: Of the archive, in bytes.
+    distribution: str = "pulsar-server-distribution"  #: Maven's artifact id.
+    folder: str = "apache-pulsar"  #: The one folder inside the archive, without the version.
+    only: tuple[str, ...] = ()  #: Parts of names: a file is unpacked if its name has one of them; empty for all files.
+    title: str = "Pulsar"  #: For people.
 
     @property
     def artifact(self) -> str:
@@ -46,7 +42,7 @@ class Release:
         return f"{self.folder}-{self.version}"
 
     def unpacks(self, name: str) -> bool:
-        """Whether a file of the archive is unpacked."""
+        """Return whether a file of the archive is unpacked."""
         return not self.only or any(part in name for part in self.only)
 
 

@@ -17,7 +17,7 @@ Version = tuple[int, int, int]
 
 _INSTALL = "install it (https://go.dev/dl, or the package golang-go where that is new enough)"
 _SHOWN_LOG_LINES = 3
-# Go counts its uses in a folder there, and does without where there can be none; no variable of its own says where.
+# Go keeps counters of its use in a folder there, or none where it cannot; it has no variable of its own for it.
 _UNCOUNTED = {"XDG_CONFIG_HOME": os.devnull}
 
 

@@ -1,4 +1,4 @@
-"""Get a Pulsar of which no distribution is published: its jars, as Maven resolves them, once, into the cache folder."""
+"""Get a Pulsar that has no published distribution: its jars, as Maven resolves them, once, into the cache folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIST_NAME = "SHA256SUMS"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRelease:
-    """A release by its jars: the project file that names them, and the SHA-256 of the list of all their SHA-256.
+    """A release by its jars: the project file that names them, and the SHA-256 of the list of their SHA-256.
 
     The list is that of Linux with Java 11 or newer; ``size`` (bytes) is that of all jars.
     """
@@ -30,7 +30,7 @@ class ResolvedRelease:
 
     @property
     def artifact(self) -> str:
-        """The Maven coordinates of what all the jars are needed by."""
+        """The Maven coordinates of the artifact that needs all the jars."""
         return f"org.apache.pulsar:pulsar-broker:{self.version}"
 
     @property
@@ -72,7 +72,7 @@ def ensure_jars(
 
 def fetch_jars_with_maven(release: ResolvedRelease, folder: Path, progress: Progress) -> None:
     """Copy all jars into the folder's ``lib`` through Maven (and its own cache); raise ServerError if that fails."""
-    # Of its own name: Maven takes a project's folder for a place to write to.
+    # Kept under another name elsewhere: Maven takes a project's folder for a place to write to.
     shutil.copyfile(release.project, folder / "pom.xml")
     label = f"fetching the jars of Pulsar {release.version} ({release.size / 1e6:.0f} MB)"
     arguments = [f"-DoutputDirectory={folder / 'lib'}", "-DincludeScope=runtime"]

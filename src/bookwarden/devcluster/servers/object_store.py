@@ -16,7 +16,7 @@ from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
 from bookwarden.errors import MissingExtraError
 
 REGION = "us-east-1"
-# The server takes any.
+# The server takes any credentials.
 ACCESS_KEY, SECRET_KEY = "AKIDOFTESTS", "secret of tests"
 _NEEDED = ("boto3", "flask", "flask_cors", "moto")
 
@@ -46,7 +46,7 @@ class ObjectStore:
     @cached_property
     def client(self) -> Any:
         """A boto3 client of the server."""
-        # Both belong to extras: what does not use this class must do without them.
+        # Both belong to extras, which only users of this class need.
         import boto3
         from botocore.config import Config
 
@@ -84,7 +84,7 @@ class ObjectStore:
 
     @property
     def broker_environment(self) -> dict[str, str]:
-        """The credentials, where a broker's driver S3 looks for them."""
+        """The credentials, in the variables that a broker's driver S3 reads."""
         # aws-s3 takes AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
         return {"ACCESS_KEY_ID": ACCESS_KEY, "ACCESS_KEY_SECRET": SECRET_KEY}
 
@@ -99,7 +99,7 @@ class ObjectStore:
         }
 
     def close(self) -> None:
-        """End the server and what it holds."""
+        """End the server; its objects are lost."""
         if "client" in self.__dict__:
             self.client.close()
         # It has nothing to write at its end.

@@ -16,14 +16,14 @@ from bookwarden.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden.devcluster.releases.golang import Go, Version, find_go
 from bookwarden.errors import ConfigError
 
-# The only one that a standalone server has.
+# The only namespace of a standalone server.
 NAMESPACE = "default"
 _PROBE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class GoRelease:
-    """A server of which Go builds the program: its version, its package, and the oldest Go that its module takes.
+    """A server that Go builds: its version, its package, and the oldest Go that its module takes.
 
     ``modules`` and ``checksums`` are the go.mod and go.sum that pin all that it is built from.
     """
@@ -65,7 +65,7 @@ def ensure_oxia(
     """
 
     def make(temporary: Path) -> Path:
-        # Of names of their own where they are kept: Go takes a folder with a go.mod for a module.
+        # Kept under other names elsewhere: Go takes a folder with a go.mod for a module.
         shutil.copyfile(release.modules, temporary / "go.mod")
         shutil.copyfile(release.checksums, temporary / "go.sum")
         folder = temporary / release.folder_name
@@ -126,7 +126,7 @@ class OxiaServer(ServerProcess):
 
     @property
     def address(self) -> str:
-        """Where its clients connect, as "host:port"."""
+        """Its address for clients, as "host:port"."""
         return oxia_address(self.ports.public)
 
     @property

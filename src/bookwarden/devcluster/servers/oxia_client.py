@@ -1,4 +1,4 @@
-"""The client of Oxia that its own program has: what the development cluster looks up in its metadata."""
+"""Client of Oxia by its own program, for the lookups of the development cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OxiaClient:
         return self._run("get", "--hex", key) is not None
 
     def delete(self, key: str) -> bool:
-        """Delete a record, of whatever version; return whether there was one; raise ServerError if Oxia does not."""
+        """Delete a record of any version; return whether there was one; raise ServerError on failure."""
         return self._run("delete", key) is not None
 
     def keys(self, first: str, end: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Readiness of the development cluster's servers, and what ZooKeeper is asked on the way."""
+"""Readiness of the development cluster's servers, and requests to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def zookeeper_serves(port: int) -> bool:
 
 
 def zookeeper_mode(port: int) -> str | None:
-    """Return what a ZooKeeper is, such as leader or standalone: its `srvr` command says so only while it serves."""
+    """Return the mode of a ZooKeeper, such as leader or standalone: its `srvr` command has it only while it serves."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=_PROBE_SECONDS) as connection:
             connection.settimeout(_PROBE_SECONDS)
@@ -46,7 +46,7 @@ def listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def zookeeper_client(port: int, digest: str | None = None) -> Iterator[KazooClient]:
-    """Yield a client that does not wait for a ZooKeeper that is not there."""
+    """Yield a client that does not wait for an absent ZooKeeper."""
     login = [("digest", digest)] if digest else None
     client = KazooClient(f"{LOOPBACK}:{port}", timeout=4.0, connection_retry={"max_tries": 0}, auth_data=login)
     try:
@@ -65,7 +65,7 @@ def protect(zookeeper_port: int, digest: str, trees: Iterable[str]) -> None:
         waiting = [tree for tree in trees if client.exists(tree)]
         while waiting:
             path = waiting.pop()
-            # A node that the servers remove meanwhile needs no protection.
+            # A node that the servers have removed meanwhile needs no protection.
             with contextlib.suppress(kazoo.exceptions.NoNodeError):
                 waiting.extend(f"{path}/{child}" for child in client.get_children(path))
                 client.set_acls(path, allowed)

@@ -19,13 +19,13 @@ class BookieRegistration(Protocol):
     """The registration of one bookie."""
 
     def is_there(self, started_at: float) -> bool:
-        """Return whether the bookie that was started then (seconds since the epoch) is among the available ones.
+        """Return whether the bookie started at that time (seconds since the epoch) is registered.
 
         It listens before it registers. The registration of a bookie that was killed is older.
         """
 
     def remove(self) -> None:
-        """Remove what a bookie that no longer runs left; raise ServerError if the store does not let us.
+        """Remove the registration of a bookie that no longer runs; raise ServerError if the store refuses.
 
         A bookie that was killed stays registered until its session ends, and one that starts meanwhile finds the
         place taken: it logs that it shuts down, and stays, deaf (PulsarRegistrationManager, LockBusyException).
@@ -34,7 +34,7 @@ class BookieRegistration(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperRegistration:
-    """That of a bookie with its metadata in ZooKeeper; ``digest`` are the credentials, if it needs any."""
+    """Registration of a bookie with metadata in ZooKeeper; ``digest`` has the credentials, if it needs any."""
 
     zookeeper_port: int
     bookie_port: int
@@ -67,7 +67,7 @@ class ZooKeeperRegistration:
 
 @dataclass(frozen=True, slots=True)
 class OxiaRegistration:
-    """That of a bookie with its metadata in Oxia, which was removed before the bookie started."""
+    """Registration of a bookie with metadata in Oxia; any earlier one is removed before the bookie starts."""
 
     client: OxiaClient
     bookie_port: int

@@ -1,4 +1,4 @@
-"""The settings of the development cluster's servers: those of the release, with what one machine needs."""
+"""The settings of the development cluster's servers: the released ones, adapted to one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bookwarden.devcluster.servers.oxia import oxia_url
 from bookwarden.errors import ConfigError
 
 CLUSTER_NAME = "dev"
-# Those that a development cluster can run, the default first.
+# The versions that a development cluster can run, the default first.
 PULSAR_VERSIONS = ("4.0.8", "4.2.4")
 # Where a cluster can keep its metadata, the default first.
 METADATA_STORES = ("zookeeper", "oxia")
@@ -20,33 +20,24 @@ METADATA_STORES = ("zookeeper", "oxia")
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What may differ between development clusters.
+    """Options in which development clusters may differ."""
 
-    ``pulsar`` is its version, one of PULSAR_VERSIONS. ``metadata`` is the server that keeps the metadata of the broker
-    and the bookie, one of METADATA_STORES; ``oxia`` gives an Oxia server also to a cluster that does not use it.
-    ``oxia_shards`` is its number of shards. ``max_entries_per_ledger`` makes ledgers roll early.
-    ``session_seconds`` is the metadata session timeout of the bookie and the broker. ``auth`` is "none", "token" for
-    tokens and TLS, or "tls" for TLS that requires client certificates; ``zookeeper_digest`` makes ZooKeeper know its
-    users, see DevCluster.protect_metadata. ``throughput`` lets the bookie and the broker take more memory and start
-    more slowly, to serve faster: for benchmarks. ``offload``, only with 4.0.8, gives the broker the offloader for
-    object stores: which driver, and where, goes into its settings, the credentials into its environment.
-    ``*_settings`` override any setting of the server; ``log_level`` is log4j's.
-    """
-
-    pulsar: str = PULSAR_VERSIONS[0]
-    metadata: str = METADATA_STORES[0]
-    oxia: bool = False
-    oxia_shards: int = 1
-    max_entries_per_ledger: int = 50_000
-    session_seconds: int = 10
-    auth: str = "none"
-    zookeeper_digest: bool = False
-    throughput: bool = False
+    pulsar: str = PULSAR_VERSIONS[0]  #: One of PULSAR_VERSIONS.
+    metadata: str = METADATA_STORES[0]  #: Server of the broker's and the bookie's metadata, one of METADATA_STORES.
+    oxia: bool = False  #: Run an Oxia server even if the metadata is elsewhere.
+    oxia_shards: int = 1  #: Number of shards of its namespace.
+    max_entries_per_ledger: int = 50_000  #: Ledgers roll over at it.
+    session_seconds: int = 10  #: Metadata session timeout of the bookie and the broker.
+    auth: str = "none"  #: "none", "token" (tokens and TLS) or "tls" (TLS with client certificates).
+    zookeeper_digest: bool = False  #: ZooKeeper knows its users: see DevCluster.protect_metadata.
+    throughput: bool = False  #: For benchmarks: more memory and a slower start, to serve faster.
+    #: Only with 4.0.8: gives the broker the offloader for object stores. Driver and place go into its settings,
+    #: the credentials into its environment.
     offload: bool = False
-    broker_settings: Mapping[str, str] = field(default_factory=dict)
-    broker_environment: Mapping[str, str] = field(default_factory=dict)
-    bookie_settings: Mapping[str, str] = field(default_factory=dict)
-    log_level: str = "info"
+    broker_settings: Mapping[str, str] = field(default_factory=dict)  #: Override any setting of the broker.
+    broker_environment: Mapping[str, str] = field(default_factory=dict)  #: Added to the broker's environment.
+    bookie_settings: Mapping[str, str] = field(default_factory=dict)  #: Override any setting of the bookie.
+    log_level: str = "info"  #: log4j's, as info.
 
     def __post_init__(self) -> None:
         if self.pulsar not in PULSAR_VERSIONS:
@@ -66,7 +57,7 @@ class ClusterOptions:
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The names of the servers that can keep metadata: the one that does, and what stands beside it."""
+        """The names of the servers that can keep metadata: the one that does, then any beside it."""
         return (self.metadata, "oxia") if self.oxia and self.metadata != "oxia" else (self.metadata,)
 
     @property
@@ -77,17 +68,14 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPorts:
-    """The TCP ports of the servers, all on 127.0.0.1; ``broker`` and ``web`` carry TLS when auth is on.
+    """The TCP ports of the servers, all on 127.0.0.1."""
 
-    Those of Oxia are 0 in a cluster without.
-    """
-
-    zookeeper: int
-    bookie: int
-    broker: int
-    web: int
-    oxia: int = 0
-    oxia_metrics: int = 0
+    zookeeper: int  #: For clients.
+    bookie: int  #: For clients.
+    broker: int  #: Pulsar's protocol, with TLS when auth is on.
+    web: int  #: Admin REST, with TLS when auth is on.
+    oxia: int = 0  #: For clients; 0 in a cluster without Oxia.
+    oxia_metrics: int = 0  #: Also says when Oxia is ready; 0 without Oxia.
 
 
 def store_url(ports: ClusterPorts, options: ClusterOptions) -> str:
@@ -141,7 +129,7 @@ def bookie_settings(
         "numReadWorkerThreads": "2",
         "numHighPriorityWorkerThreads": "2",
         "numJournalCallbackThreads": "2",
-        # With one bookie there is nobody to replicate to.
+        # One bookie has no other to replicate to.
         "autoRecoveryDaemonEnabled": "false",
         "httpServerEnabled": "false",
         "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",

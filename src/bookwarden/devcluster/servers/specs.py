@@ -30,7 +30,7 @@ _THROUGHPUT_ZOOKEEPER_MEMORY = (2048, 64)
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs the servers: a Java, and the folder of a release of Pulsar with its jars in ``lib``."""
+    """A Java, and the folder of a release of Pulsar with its jars in ``lib``."""
 
     java: Java
     release: Path
@@ -42,7 +42,7 @@ class Runtime:
 
 
 def load_runtime(version: str = PULSAR_VERSIONS[0], progress: Progress = lambda _line: None) -> Runtime:
-    """Find Java and get the release; raise ServerError, which says what to install, if that fails."""
+    """Find Java and get the release; raise ServerError, with what to install, if that fails."""
     java = find_java()
     if version == PULSAR_4_2_4.version:
         return Runtime(java, ensure_jars(progress=progress))
@@ -51,14 +51,14 @@ def load_runtime(version: str = PULSAR_VERSIONS[0], progress: Progress = lambda 
 
 @dataclass(frozen=True, slots=True)
 class ServerFactory:
-    """Builds the specs of one cluster's servers; ``runtime`` and ``oxia_program`` are asked only when one starts."""
+    """Builds the specs of one cluster's servers."""
 
-    home: Path
-    ports: ClusterPorts
-    options: ClusterOptions
-    runtime: Callable[[], Runtime]
-    detached: bool = False
-    oxia_program: Callable[[], Path] = ensure_oxia
+    home: Path  #: Folder of its settings, data and logs.
+    ports: ClusterPorts  #: Chosen once, for the life of its home.
+    options: ClusterOptions  #: Of the cluster.
+    runtime: Callable[[], Runtime]  #: Called only when a server starts.
+    detached: bool = False  #: The servers outlive this process.
+    oxia_program: Callable[[], Path] = ensure_oxia  #: Builds or finds `oxia`; called only when Oxia starts.
 
     def zookeeper(self) -> ServerSpec:
         """Return the spec of the ZooKeeper."""
@@ -128,7 +128,7 @@ class ServerFactory:
 
     @property
     def credentials_folder(self) -> Path:
-        """Where the cluster's credentials are."""
+        """The folder of the cluster's credentials."""
         return self.home / "credentials"
 
     def _access(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""First starts on a busy machine: what loses its ZooKeeper session while it starts is started again, and told."""
+"""First starts on a busy machine: a program that loses its ZooKeeper session is started again, and reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bookwarden.devcluster.processes.process import ServerProcess
 from bookwarden.devcluster.releases.cache import Progress
 from bookwarden.errors import ServerError
 
-# What a program of Pulsar, ZooKeeper's client or a bookie logs when ZooKeeper did not answer for too long. Neither
+# Logged by programs of Pulsar, ZooKeeper's client and bookies when ZooKeeper did not answer for too long. Neither
 # `zookeeperSessionExpiredPolicy`, which a broker logs at each start, nor `SessionExpiredException`, which a client
 # names whenever a socket closes.
 _LOST_ZOOKEEPER = re.compile(
