@@ -1,4 +1,4 @@
-"""A migration prepared, begun and followed: what the source, its brokers and the target tell of it."""
+"""A migration prepared, begun and followed, by the source, its brokers and the target."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bookwarden.migration.observations import BrokerSeen, Configured, Observatio
 from bookwarden.migration.survey import Survey, survey
 from bookwarden.migration.watching import Copied, Look
 
-# How long a target that did not answer is not asked again.
+# A silent target is not asked again for so long.
 _TARGET_AVOIDED_S: Final = 60.0
 
 
 class MigratingBroker(Protocol):
-    """The broker that is asked for migrations; each call may raise BookwardenError."""
+    """The broker that is asked about migrations; each call may raise BookwardenError."""
 
     def status(self) -> object:
         """Ask for the phase, as this broker sees it."""
@@ -29,7 +29,7 @@ class MigratingBroker(Protocol):
         """List the brokers of its cluster."""
 
     def start(self, target_url: str) -> None:
-        """Have it begin, once the flag is known to be absent."""
+        """Make it begin; the flag must be known to be absent."""
 
 
 class MigrationControl:
@@ -65,7 +65,7 @@ class MigrationControl:
         self._target_avoided_until = 0.0
 
     def look(self) -> Look:
-        """Read the flag and who is registered, after a sync; raise StoreError or FormatError if that fails."""
+        """Read the flag and the participants, after a sync; raise StoreError or FormatError if that fails."""
         at_ms = int(time.time() * 1000)
         self._source.sync()
         participants = {one.name: one.whose for one in read_participants(self._source)}
@@ -76,13 +76,13 @@ class MigrationControl:
         return Look(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
 
     def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
-        """Return how much of the source the target has, by the survey's sample; None where the target tells nothing."""
+        """Return how much of the source the target has, by the survey's sample; None without an answer of the target."""
         if not found.sample or target_url is None or time.monotonic() < self._target_avoided_until:
             return None
         try:
             nodes = self._target(target_url).get_many(found.sample)
         except BookwardenError:
-            # Brokers may reach a target that we do not; the watch goes on without the figure, and without waiting.
+            # Brokers may reach a target that we cannot; the watch goes on without the figure, and without waiting.
             self._target_avoided_until = time.monotonic() + _TARGET_AVOIDED_S
             return None
         there = sum(node is not None for node in nodes)
@@ -93,10 +93,10 @@ class MigrationControl:
         return survey(self._surveyed, progress=progress)
 
     def observe(self, target_url: str, found: Survey, *, may_write: bool) -> Observations:
-        """Look at everything that a migration depends on, after the survey of the source.
+        """Observe everything that a migration depends on, after the survey of the source.
 
         ``may_write`` lets the target be probed with a key that is deleted again. Raises StoreError where the source
-        does not answer, and ConfigError where it is none that can be moved.
+        does not answer, and ConfigError where it cannot be moved.
         """
         if not self._is_zookeeper:
             raise ConfigError(f"{self.source_url} is no ZooKeeper: brokers move metadata from ZooKeeper to Oxia alone")
@@ -122,9 +122,9 @@ class MigrationControl:
         )
 
     def start(self, target_url: str) -> None:
-        """Have the broker begin, unless there is a flag; raises as the broker's `start`, and RefusedError for a flag.
+        """Make the broker begin; raises as the broker's `start`, and RefusedError if there is a flag.
 
-        An order beside a flag that is there is dangerous: 4.2.4 writes FAILED over what it says, also in mid-copy.
+        An order beside an existing flag is dangerous: 4.2.4 overwrites its phase with FAILED, also in mid-copy.
         """
         look = self.look()
         if look.phase is not None:
@@ -138,7 +138,7 @@ class MigrationControl:
         try:
             return tuple(self.broker.brokers())
         except BookwardenError:
-            # What is wrong with that broker its status tells.
+            # The broker's status tells what is wrong with it.
             return ()
 
     def _look_at_any_flag(self) -> Look:
@@ -153,7 +153,7 @@ class MigrationControl:
         return tuple(name for name in (*writable, *read_only) if name != "readonly"), tuple(known)
 
     def _not_taking_part(self, found: Survey, registered: list[Participant]) -> dict[int | None, tuple[str, ...]]:
-        """Return the sessions that keep nodes and have not registered, if they still keep them."""
+        """Return the sessions that have ephemeral nodes, still now, and have not registered."""
         taking_part = {one.session for one in registered}
         left: dict[int | None, tuple[str, ...]] = {}
         for session, paths in found.sessions.items():

@@ -17,7 +17,7 @@ from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 
 # Source: BrokerService of 4.0 and 4.2, DistributedIdGenerator.
 _PRODUCER_NAMES: Final = "/counters/producer-name"
-# What brokers count first where Oxia has no such key yet: they make it, and then write it.
+# The first number of brokers where Oxia has no such key yet: they make it, and then write it.
 _FIRST: Final = 1
 
 
@@ -55,10 +55,10 @@ def producer_names(path: str, source_next: int | None, target_next: int) -> Coun
 
 
 class Counters:
-    """Counters of a store that was moved, at ``source_url``, and of the one that took its place.
+    """Counters of a moved store, at ``source_url``, and of the store that replaced it.
 
-    ``ledger_numbers`` reads a store's counter of ledger ids, ``largest_ledger_id`` finds the largest of the target from
-    one id up to another; both are None where ledgers are counted elsewhere.
+    ``ledger_numbers`` reads a store's counter of ledger ids, ``largest_ledger_id`` finds the target's largest one in a
+    range; both are None where ledgers are counted elsewhere.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Counters:
         self._largest_ledger_id = largest_ledger_id
 
     def examine(self) -> list[Counter]:
-        """Compare the counters of both stores and what there is; reads only."""
+        """Compare the counters of both stores and the existing ledgers; reads only."""
         counters = self._of_ledgers()
         source, target = (_next_number(store, _PRODUCER_NAMES) for store in (self._source, self._target))
         if source is not None or target is not None:
@@ -103,10 +103,10 @@ class Counters:
         count_up: bool = False,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Advance the target's counters past all that was given.
+        """Advance the target's counters past all numbers that were given.
 
-        ``progress`` is told of a counter's number on the way. Without ``count_up`` they are behind still where the
-        target's servers are older than 0.15, which let nobody set them. Raises NotFoundError if the target lacks one.
+        ``progress`` is called with a counter's number on the way. Servers older than 0.15 let nobody set a counter:
+        without ``count_up`` it then stays behind. Raises NotFoundError if the target lacks one.
         """
         if completed_target(self._source, self._source_url) != self._target_url:
             raise RefusedError(f"the flag of {self._source_url} names another target than before: start anew")

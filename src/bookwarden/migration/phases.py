@@ -13,7 +13,7 @@ from bookwarden.metastore.interface import MetadataStore
 
 @dataclass(frozen=True, slots=True)
 class StorePhase:
-    """Phase of one metadata store, as its flag says; ``problem`` is why that is not known."""
+    """Phase of one metadata store, by its flag; ``problem`` is the reason if it is not known."""
 
     store: str
     phase: str
@@ -22,7 +22,7 @@ class StorePhase:
 
 
 def read_phases(stores: Mapping[str, Callable[[], MetadataStore]]) -> tuple[StorePhase, ...]:
-    """Read the flag of each of the stores, which are opened for it, by URL."""
+    """Read the flag of each store by URL; they are opened for that."""
     return tuple(_phase_of(url, opened) for url, opened in stores.items())
 
 

@@ -25,7 +25,7 @@ class Cluster:
     require_all_roots: Callable[[], list[str]]
 
     def identity(self) -> ClusterIdentity:
-        """Read which cluster it is now.
+        """Read the cluster's identity now.
 
         Without an INSTANCEID its part is empty, and no plan of it can be applied. Raises StoreError when the store does
         not answer, FormatError when the INSTANCEID is no text.

@@ -46,7 +46,7 @@ def policy_of(settings: Settings) -> DeletionPolicy:
 class PhaseOneContext(Resources):
     """Everything that phase one needs; close it, or use it in a with statement.
 
-    ``on_report`` is told of each report of marks: ``MarkMetrics(registry).count`` of `pipelines.metrics` counts them.
+    ``on_report`` is called with each report of marks, as by ``MarkMetrics(registry).count`` of `pipelines.metrics`.
     """
 
     def __init__(self, settings: Settings, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
@@ -65,7 +65,7 @@ class PhaseOneContext(Resources):
 class UndoContext(Resources):
     """Everything that undo needs; close it, or use it in a with statement.
 
-    ``damaged`` is told of damaged places in the journal; ``name`` is that of this undo in the journal.
+    ``damaged`` is called with damaged places in the journal; ``name`` is that of this undo in the journal.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class UndoContext(Resources):
 class SweepContext(Resources):
     """Everything that phase two needs in one process; its sessions and clients do not survive a fork.
 
-    ``one_of_many`` says that others sweep other shares at the same time, as for `open_metadata_store`.
+    ``one_of_many`` says that other processes sweep other shares at the same time, as for `open_metadata_store`.
     """
 
     def __init__(self, settings: Settings, *, one_of_many: bool = False) -> None:
@@ -107,7 +107,7 @@ class SweepContext(Resources):
             metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=deletes))
             registry = SchemaRegistry(metadata.admin)
             journal = self._keep(journal_of(settings))
-            # A dry run writes nothing, and deletes nothing by a wrong age.
+            # A dry run writes nothing, and a wrong age makes it delete nothing.
             clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
             outbox = self._keep(
                 RetrySender(

@@ -1,4 +1,4 @@
-"""Wiring of the journal, and of the record of what was sent on that lies beside it."""
+"""Wiring of the journal, and of the record of sent messages beside it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def journal_of(settings: Settings) -> FileJournal | ObjectJournal:
 
 
 def sent_records_of(settings: Settings) -> FileSentRecords | ObjectSentRecords:
-    """Make this process's record of what was sent on; it lies beside the journal."""
+    """Make this process's record of sent messages, beside the journal."""
     journal = settings.sweep.journal
     return ObjectSentRecords(_journal_objects(journal)) if "://" in journal else FileSentRecords(Path(journal) / "sent")
 
 
 def journal_reader_of(settings: Settings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
-    """Return access to the whole journal; ``damaged`` is told of damaged places in it."""
+    """Return access to the whole journal; ``damaged`` is called with damaged places in it."""
     journal = settings.sweep.journal
     return JournalReader(_journal_objects(journal) if "://" in journal else JournalFolder(Path(journal)), damaged)
 

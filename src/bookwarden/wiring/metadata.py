@@ -1,4 +1,4 @@
-"""Wiring of the metadata stores with what is read through them."""
+"""Wiring of the metadata stores and of their readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 
 def bookie_options_of(settings: Settings) -> BookieOptions:
-    """Return the options by which bookies are reached and read."""
+    """Return the options of connections to bookies."""
     bookkeeper = settings.bookkeeper
     tls = BookieTls(
         trust_certs_file=bookkeeper.tls_trust_certs_file,
@@ -46,10 +46,10 @@ def bookie_options_of(settings: Settings) -> BookieOptions:
 
 
 class MetadataContext(Resources):
-    """The metadata stores, and what is read through them; close it, or use it in a with statement.
+    """The metadata stores and their readers; close it, or use it in a with statement.
 
     ``max_reads_per_second`` is for each store of this process; None sets no limit. ``one_of_many`` is as for
-    `open_metadata_store`, and so is ``deletes``. ``migrations`` tells where the stores stand that Pulsar may move.
+    `open_metadata_store`, and so is ``deletes``. ``migrations`` has the state of the stores that Pulsar may move.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MetadataContext(Resources):
 
     @cached_property
     def bookies(self) -> Bookies:
-        """The bookies behind the catalog, for one thread; connected as they are asked."""
+        """The bookies of the catalog, for one thread; connected when asked."""
         return self._keep(Bookies(self._addresses, self._bookie_options))
 
     @cached_property
@@ -109,7 +109,7 @@ class MetadataContext(Resources):
 
     @property
     def reference_scan(self) -> ReferenceScan:
-        """Everything that names ledgers, in all metadata roots."""
+        """The reader of all references in all metadata roots."""
         return ReferenceScan(self.stores, self.last_entries)
 
     @property

@@ -1,4 +1,4 @@
-"""Wiring of migrations of a metadata store: prepared, begun, followed, verified, and counted on from."""
+"""Wiring of migrations of a metadata store: prepared, begun, followed, verified, its counters advanced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SOON_SECONDS: Final = 5.0
 
 
 def movable_stores_of(settings: Settings) -> dict[str, Callable[[], MetadataStore]]:
-    """Return what opens each metadata store that Pulsar may move; one that does not answer soon is not waited for."""
+    """Return an opener for each metadata store that Pulsar may move; the store does not wait long for an answer."""
     waiting = min(settings.metadata_store.operation_timeout_seconds, _SOON_SECONDS)
     store = settings.metadata_store.model_copy(update={"operation_timeout_seconds": waiting})
     hurried = settings.model_copy(update={"metadata_store": store})
@@ -41,7 +41,7 @@ def movable_stores_of(settings: Settings) -> dict[str, Callable[[], MetadataStor
 class MigrationContext(Resources):
     """Everything that prepares, begins and follows a migration; close it, or use it in a with statement.
 
-    ``source`` is the URL of the store that is to be moved, None for what the settings name.
+    ``source`` is the URL of the store to be moved, None for the one in the settings.
     ``max_reads_per_second`` is for the survey of the source.
     """
 
@@ -77,11 +77,11 @@ class MigrationContext(Resources):
 
 
 class CountersContext(Resources):
-    """What a store that was moved counted, and the one that took its place; close it, or use it in a with statement.
+    """The stores of a finished migration, the former and the new one; close it, or use it in a with statement.
 
-    ``source`` is the URL of the former, None for what the settings name; its flag names the latter. Raises ConfigError
-    where these are no ZooKeeper and no Oxia, and RefusedError for a migration that is not COMPLETED.
-    ``ledgers_elsewhere`` is the store of BookKeeper's metadata if that is neither: it counts ledgers as ever.
+    ``source`` is the URL of the former, None for the one in the settings; its flag names the new one. Raises
+    ConfigError where these are not ZooKeeper and Oxia, and RefusedError for a migration that is not COMPLETED.
+    ``ledgers_elsewhere`` is the store of BookKeeper's metadata if that is neither: it counts ledgers as before.
     """
 
     def __init__(self, settings: Settings, *, source: str | None = None) -> None:
@@ -113,9 +113,9 @@ class CountersContext(Resources):
 class VerificationContext(Resources):
     """The source and the target of a migration, whatever its phase; close it, or use it in a with statement.
 
-    ``source`` and ``target`` are URLs; those that are None are what the settings name, and what the source's flag
-    does. ``max_reads_per_second`` is for each of both stores. Raises ConfigError where there is nothing to compare,
-    and RefusedError where the flag names a target that is not complete.
+    ``source`` and ``target`` are URLs, None for those that the settings and the source's flag name.
+    ``max_reads_per_second`` is for each of both stores. Raises ConfigError where there is nothing to compare, and
+    RefusedError where the flag names a target that is not complete.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class VerificationContext(Resources):
 
 
 def former_store(settings: Settings) -> str:
-    """Return the store that a migration moves, or moved: the settings' only one; ConfigError if that is no such."""
+    """Return the store that a migration moves, or moved: the settings' only one; ConfigError if it cannot be that."""
     urls = settings.metadata_store.urls
     if len(urls) > 1:
         raise ConfigError(f"metadata_store.urls names {len(urls)} stores: say with --source which was migrated")

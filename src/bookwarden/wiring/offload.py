@@ -11,7 +11,7 @@ from bookwarden.config import OffloadStoreSettings, Settings
 
 
 def offload_stores_of(settings: Settings) -> OffloadStores:
-    """Make what deletes offloaded copies; MissingExtraError if a driver's library is not installed."""
+    """Make the stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
     offload = settings.offload
     limits = RequestLimits(
         attempts=offload.attempts,

@@ -1,4 +1,4 @@
-"""Wiring of what is asked of Pulsar: its brokers, and the topics of two-phase deletion."""
+"""Wiring of Pulsar: its brokers, and the topics of two-phase deletion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bookwarden.wire.avro import registry_schema
 
 
 def connection_of(settings: Settings) -> PulsarConnection:
-    """Return how to reach the Pulsar cluster."""
+    """Return the addresses and credentials of the Pulsar cluster."""
     pulsar = settings.pulsar
     return PulsarConnection(
         service_url=pulsar.service_url,

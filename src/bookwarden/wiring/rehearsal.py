@@ -22,9 +22,9 @@ _IDLE = ("NOT_STARTED", "FAILED")
 class RehearsalContext(Resources):
     """The store in use and a scratch namespace; close it, or use it in a with statement.
 
-    ``source`` is a URL, None for the only store of the settings; a snapshot serves as well. ``target`` is that of the
-    scratch namespace. ``max_reads_per_second`` is for each of both stores. Raises ConfigError for a target that cannot
-    be one, and RefusedError for one that is in use, or while a migration goes on.
+    ``source`` is a URL, also of a snapshot, None for the only store of the settings. ``target`` is that of the scratch
+    namespace. ``max_reads_per_second`` is for each of both stores. Raises ConfigError for an impossible target, and
+    RefusedError for one that is in use, or during a migration.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RehearsalContext(Resources):
 
 
 def _require_other(settings: Settings, source: str, target: str) -> None:
-    """Refuse a target that is no Oxia, and one on which anything of the settings runs."""
+    """Raise for a target that is no Oxia, or that the settings use for anything."""
     if scheme_of(target) not in ("oxia", "memory"):
         raise ConfigError(f"{target} is no target of a migration: Pulsar moves metadata to oxia:// alone")
     in_use = (source, *settings.metadata_store.urls, bookkeeper_place_of(settings).url)

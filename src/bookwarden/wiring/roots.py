@@ -11,7 +11,7 @@ from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 
 def roots_proof_of(settings: Settings, metadata: MetadataContext) -> RootsProof:
-    """Make it over the stores of ``metadata``, which is of the same settings."""
+    """Make the proof over the stores of ``metadata``, which is of the same settings."""
     store = settings.metadata_store
     return RootsProof(
         metadata.stores,

@@ -1,4 +1,4 @@
-"""Wiring of what the orphan scan reads, and of what applies its plans."""
+"""Wiring of the orphan scan's sources, and of the application of its plans."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def guard_limits_of(settings: Settings) -> GuardLimits:
 
 
 class ScanContext(Resources):
-    """What an orphan scan reads, in one process; close it, or use it in a with statement.
+    """The sources of an orphan scan, in one process; close it, or use it in a with statement.
 
     ``snapshot`` is the URL of a snapshot of the metadata stores, None for the live ones; ``snapshot_ms`` is then the
     latest time in it. ``max_reads_per_second`` is as for MetadataContext.
@@ -57,7 +57,7 @@ class ScanContext(Resources):
         source = settings if snapshot is None else _settings_of_snapshot(settings, snapshot)
         with self._closed_on_error():
             self._settings = settings
-            # A file is nobody's server, so there is no limit to how fast it is read.
+            # A file does not load a server, so its reads are not limited.
             limit = max_reads_per_second if snapshot is None else None
             self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
             store = self.metadata.bookkeeper_store
@@ -81,7 +81,7 @@ class ScanContext(Resources):
 
     @property
     def objects(self) -> ObjectListing:
-        """The listing of the stores of offloaded copies, live or from inventories, whatever else is read."""
+        """The listing of the stores of offloaded copies, live or from inventories, also beside a snapshot."""
         return ObjectListing(self.offload_stores, self._settings.orphans.inventories)
 
     @property
@@ -91,12 +91,12 @@ class ScanContext(Resources):
 
     @property
     def fuzzy(self) -> str | None:
-        """Why the snapshot may not be the state of one moment; None where it is, and for live stores."""
+        """The reason why the snapshot may not be the state of one moment; None if it is, and for live stores."""
         return fuzzy_in(self._read)
 
 
 def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
-    """Replace the stores by a snapshot of the one ensemble that they are all on; each keeps its chroot."""
+    """Replace the stores by a snapshot of their common ensemble; each keeps its chroot."""
     store = settings.metadata_store
     place = bookkeeper_place_of(settings)
     ensembles = {split_chroot(url)[0] for url in (*store.urls, place.url)}
@@ -134,7 +134,7 @@ class OrphanApplyContext(Resources):
         deletion = settings.deletion
         with self._closed_on_error():
             metadata = self._keep(MetadataContext(settings))
-            # Another cluster may have come since the scan.
+            # A cluster may have been added since the scan.
             cluster = cluster_of(settings, metadata.bookkeeper_store, roots_proof_of(settings, metadata))
             sender = self._keep(PendingDeletionSender(connection_of(settings), deletion.topic, PendingDeletionCodec()))
             marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)

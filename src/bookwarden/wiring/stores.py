@@ -1,4 +1,4 @@
-"""Wiring of metadata stores: which a URL opens, and where BookKeeper's metadata is."""
+"""Wiring of metadata stores by their URLs, and the place of BookKeeper's metadata."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bookwarden.metastore.write_conditions import ConditionalStore
 def open_metadata_store(
     settings: Settings, url: str, *, one_of_many: bool = False, deletes: bool = False
 ) -> MetadataStore:
-    """Make the metadata store of this URL, also where Pulsar moves it to; it connects at its first call.
+    """Make the metadata store of this URL, which follows a migration; it connects at its first call.
 
-    ``one_of_many`` is for tasks that write at the same time: one whose metadata moves to where only one may write
-    (`has_one_writer`) gets StoreMovedError for each write. ``deletes`` is as for `open_single_store`.
+    ``one_of_many`` is for tasks that write at the same time: if the metadata moves to a store for only one writer
+    (`has_one_writer`), each write raises StoreMovedError. ``deletes`` is as for `open_single_store`.
     """
     source = open_single_store(settings, url, deletes=deletes)
     if not isinstance(source, ConditionalStore):
@@ -41,10 +41,10 @@ def open_metadata_store(
 
 
 def open_single_store(settings: Settings, url: str, *, deletes: bool = False) -> MetadataStore:
-    """Make the store that the URL names and no other, also while its metadata is moved and after it: to look at it.
+    """Make the store of exactly this URL, also during and after a migration of its metadata, to read it.
 
-    Nothing is to be written through it. It connects at its first call. ``deletes`` says that ledgers are deleted by
-    what it reads: on Oxia each `sync` then proves that the leaders still lead.
+    Write nothing through it. It connects at its first call. ``deletes`` says that deletes rest on its reads: on Oxia
+    each `sync` then proves that the leaders still lead.
     """
     store = settings.metadata_store
     scheme = scheme_of(url)
@@ -75,7 +75,7 @@ def open_single_store(settings: Settings, url: str, *, deletes: bool = False) ->
 
 
 def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
-    """Return the place of BookKeeper's metadata; ConfigError if the settings name no place that can be."""
+    """Return the place of BookKeeper's metadata; ConfigError if the settings name an impossible one."""
     store = settings.metadata_store
     if store.bookkeeper_url is None:
         root = DEFAULT_LEDGERS_ROOT if store.ledgers_root is None else store.ledgers_root.rstrip("/")
@@ -86,7 +86,7 @@ def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
 def has_one_writer(settings: Settings, moved_to: str | None = None) -> bool:
     """Return whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
 
-    Two that write at the same moment can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
+    Two concurrent writers can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
     metadata was moved to, if it was.
     """
     written = (moved_to or bookkeeper_place_of(settings).url, *settings.metadata_store.urls)
