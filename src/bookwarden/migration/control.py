@@ -76,7 +76,7 @@ class MigrationControl:
         return Look(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
 
     def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
-        """Return how much of the source the target has, by the survey's sample; None without an answer of the target."""
+        """Return how much of the source the target has, by the survey's sample; None without an answer."""
         if not found.sample or target_url is None or time.monotonic() < self._target_avoided_until:
             return None
         try:

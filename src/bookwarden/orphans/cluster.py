@@ -21,7 +21,7 @@ class Cluster:
     #: The URLs of all metadata roots.
     roots: Sequence[str]
     #: Raises RefusedError where a root that is none of these shares their BookKeeper, or may; StoreError where that
-    #: cannot be seen. Returns what is to be told of other roots all the same.
+    #: cannot be seen. Returns notes about other roots.
     require_all_roots: Callable[[], list[str]]
 
     def identity(self) -> ClusterIdentity:
