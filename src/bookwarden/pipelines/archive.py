@@ -1,4 +1,4 @@
-"""The archive that executors get: this package and what it needs, to be unpacked and put on PYTHONPATH.
+"""The archive for executors: this package and its dependencies, to be unpacked and put on PYTHONPATH.
 
 Run as ``python -m bookwarden.pipelines.archive``, with an interpreter of the executors' minor version and platform:
 the wheels in it are compiled. PySpark is not in it, because a Spark cluster brings its own.
@@ -22,7 +22,7 @@ from bookwarden.errors import BookwardenError, ConfigError
 logger = logging.getLogger(__name__)
 EXTRA = "executor"
 OFFLOAD_EXTRAS = ("s3", "gcs", "azure")
-# What a wheel is built from. Built from a copy, since setuptools packs whatever lies in an old build folder.
+# The sources of a wheel. It is built from a copy, since setuptools packs anything that lies in an old build folder.
 _SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "src", "schemas")
 # Never imported, and a third of the size: test suites, headers, type stubs, console scripts.
 _LEFT_OUT_FOLDERS = frozenset({"__pycache__", "tests", "include", "bin"})
@@ -70,7 +70,7 @@ def _pip(*arguments: str) -> None:
 
 
 def pack(environment: Path, output: Path) -> int:
-    """Write the needed files of a folder as a tar that depends on nothing but names and bytes; return their count."""
+    """Write the needed files of a folder as a tar that depends on names and bytes only; return their count."""
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.name}.partial")
     files = [path for path in sorted(environment.rglob("*")) if _is_needed(path, environment)]
@@ -101,7 +101,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the archive and say what was made; return the exit code."""
+    """Build the archive and report it; return the exit code."""
     parser = argparse.ArgumentParser(description="Pack bookwarden and its dependencies for Spark's executors.")
     parser.add_argument("--checkout", type=Path, default=Path(), help="folder of the checkout; the current one")
     parser.add_argument("--output", type=Path, default=Path("dist/bookwarden-env.tar.gz"))

@@ -1,4 +1,4 @@
-"""The line of a Spark error that says what happened: its text carries the stack traces of both languages."""
+"""The cause in a Spark error, whose text has the stack traces of both languages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _LONGEST: Final = 500
 _TRACEBACK: Final = "Traceback (most recent call last):"
 # The last line of a Python traceback, such as bookwarden.errors.DataGoneError: ... or pyarrow.lib.ArrowInvalid: ...
 _RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*(: |$)")
-# One that stands without its traceback.
+# One without its traceback.
 _NAMED: Final = re.compile(r"^(?!org\.|java\.|scala\.)[A-Za-z_.]+(Error|Exception): ")
-# They carry a worker's error, whose own traceback stands in their text.
+# Errors that wrap a worker's error, with its traceback in their text.
 _CARRIERS: Final = ("pyspark.errors.", "py4j.")
 
 
 def told_cause(error: BaseException) -> str:
-    """Return the line that tells the cause: that of the Python worker if it was one, else the first."""
+    """Return the line with the cause: the Python worker's if it has one, else the first."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in _raised(lines) if not line.startswith(_CARRIERS)]
     telling = telling or [line.strip() for line in lines if _NAMED.match(line.strip())]
@@ -32,7 +32,7 @@ def _raised(lines: list[str]) -> list[str]:
         depth = len(line) - len(line.lstrip())
         text = line.strip()
         if text.endswith(_TRACEBACK):
-            # The heading may stand behind other words on its line; what follows it is then not indented.
+            # The heading may follow other words on its line; the lines after it are then not indented.
             indent = depth
         elif indent is not None and depth <= indent:
             if _RAISED.match(text):

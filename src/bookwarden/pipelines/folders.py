@@ -1,4 +1,4 @@
-"""A folder of small files at a path or a URI, each file whole or not there."""
+"""A folder of small files at a path or a URI, each file whole or absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bookwarden.durable import sync
 from bookwarden.errors import ConfigError, FormatError
 
 _HIDDEN = "_"
-# What Hadoop has another name for than pyarrow.
+# Schemes with another name in Hadoop than in pyarrow.
 _ARROW_SCHEMES = {"s3a": "s3"}
 
 
@@ -25,7 +25,7 @@ class Folder:
 
     A file is written under a hidden name and then moved, so readers see all of it or nothing. Its name is relative to
     the folder and may have folders in it. A file system's own errors (OSError) are not translated. ``with_options``
-    lets a URI have pyarrow's options behind a ?; only a folder that is nowhere named by adding to its location can.
+    allows pyarrow's options behind a ? of a URI, where nobody makes a path by appending to the location.
     """
 
     def __init__(self, location: str, *, with_options: bool = False) -> None:
@@ -43,21 +43,21 @@ class Folder:
 
     @property
     def local_path(self) -> Path | None:
-        """Where it is on this machine; None on another file system."""
+        """Its path on this machine; None on another file system."""
         return Path(self._root) if isinstance(self._fs, fs.LocalFileSystem) else None
 
     def below(self, name: str) -> Folder:
-        """Return a folder in this one."""
+        """Return a folder inside this one."""
         return Folder(f"{self.location}/{name}")
 
     def make(self, name: str = "") -> None:
-        """Make a folder in this one, or this one."""
+        """Make a folder inside this one, or this one."""
         self._fs.create_dir(self._path(name), recursive=True)
 
     def write(self, name: str, write_to: Callable[[pa.NativeFile], object], *, durable: bool = False) -> None:
         """Write a file, replacing one of that name.
 
-        A ``durable`` one outlives a loss of power once this returns; before, that leaves the one of before or this one.
+        A ``durable`` file survives a loss of power once this returns; before, the old or the new one is left.
         """
         path = self._path(name)
         parent, _, base = path.rpartition("/")
@@ -66,7 +66,7 @@ class Folder:
         try:
             with self._fs.open_output_stream(hidden) as sink:
                 write_to(sink)
-            # A store of objects has them whole and durable.
+            # An object store writes objects whole and durable.
             local = self.local_path if durable else None
             if local:
                 sync(hidden)
@@ -107,11 +107,11 @@ class Folder:
         return bool(self._fs.get_file_info(self._path(name)).type != fs.FileType.NotFound)
 
     def files(self, name: str = "") -> list[str]:
-        """List the files directly in a folder, sorted; none if there is no such folder."""
+        """List the files directly in a folder, sorted; an empty list if it does not exist."""
         return sorted(info.base_name for info in self._entries(name) if self._is_shown(info, fs.FileType.File))
 
     def folders(self, name: str = "") -> list[str]:
-        """List the folders directly in a folder, sorted; none if there is no such folder."""
+        """List the folders directly in a folder, sorted; an empty list if it does not exist."""
         return sorted(info.base_name for info in self._entries(name) if self._is_shown(info, fs.FileType.Directory))
 
     def all_files(self) -> list[str]:
@@ -143,6 +143,6 @@ class Folder:
 def _for_arrow(location: str, with_options: bool) -> str:
     scheme, _, rest = location.partition("://")
     if "?" in rest and not with_options:
-        # Names in the folder are put behind it.
+        # Names in the folder are appended to it.
         raise ValueError("options behind a ? are not taken; an S3 server's address is in AWS_ENDPOINT_URL")
     return f"{_ARROW_SCHEMES.get(scheme, scheme)}://{rest}"

@@ -1,4 +1,4 @@
-"""Prometheus metrics of both phases: PIP-186's list, and what an operator needs beside it (docs/metrics.md)."""
+"""Prometheus metrics of both phases: PIP-186's list, and more for operators (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bookwarden.metastore.following.progress import Standing
 
 logger = logging.getLogger(__name__)
 _KINDS = tuple(kind.value for kind in LedgerType)
-# The ledger type of what could not be decoded.
+# The ledger type of messages that could not be decoded.
 _UNKNOWN = "unknown"
 _SENT = "bookwarden_pending_deletions_sent", "Confirmed by the broker: marks, retries and dead letters."
 _DESTINATION = {
@@ -45,7 +45,7 @@ _FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value, Outcome.POISONOUS.value)
 
 
 class _MigrationCollector(Collector):
-    """Where each metadata store stands, by URL."""
+    """Standings with the metadata stores in migrations, by URL."""
 
     def __init__(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
         self._standings = standings
@@ -69,7 +69,7 @@ class _MigrationCollector(Collector):
 
 
 class MarkMetrics:
-    """Counters of phase one, for the registry of the process that marks; hand `count` to a Marker as ``on_report``."""
+    """Counters of phase one, for the registry of the process that marks; pass `count` to a Marker as ``on_report``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._sent = Counter(*_SENT, ["ledger_type", "destination"], registry=registry)
@@ -84,16 +84,16 @@ class MarkMetrics:
             self._failed.labels(kind)
 
     def count(self, report: MarkReport) -> None:
-        """Add what became of the marks of one call."""
+        """Add the results of the marks of one call."""
         tally = Tally((ledger.mark.ledger_type.value, ledger.sent) for ledger in report.ledgers)
         for (kind, sent), number in tally.items():
             (self._sent.labels(kind, "deletion") if sent else self._failed.labels(kind)).inc(number)
 
 
 class SweepMetrics:
-    """Counters over finished batches, so that a replayed batch counts once; every series is there from the start.
+    """Counters over finished batches, so that a replayed batch counts once; every series exists from the start.
 
-    ``ledger_type`` is LEDGER or OFFLOAD_LEDGER, and unknown for what could not be decoded.
+    ``ledger_type`` is LEDGER or OFFLOAD_LEDGER, and unknown for messages that could not be decoded.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class SweepMetrics:
     ) -> None:
         """Add a finished batch: (outcome, ledger type, number, bytes) rows and the time it took.
 
-        A dry run receives and judges, and that is all it counts.
+        A dry run only counts what it receives and decides.
         """
         for outcome, ledger_type, number, size in counts:
             kind = ledger_type or _UNKNOWN
@@ -187,13 +187,13 @@ class SweepMetrics:
             self._sent.labels(kind, _DESTINATION[outcome]).inc(number)
 
     def count_failures(self, in_a_row: int) -> None:
-        """Note a restart after so many failures in a row, or with 0 that the query gets on again."""
+        """Note a restart after so many failures in a row, or with 0 that the query makes progress again."""
         self._failures.set(in_a_row)
         if in_a_row:
             self._restarts.inc()
 
     def show_migrations(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
-        """Publish where each metadata store stands that Pulsar may move, as it is whenever somebody asks."""
+        """Publish the standing with each metadata store that Pulsar may move, read at each request."""
         self.registry.register(_MigrationCollector(standings))
 
     def set_inflight(self, topic: str, entries: int) -> None:
@@ -202,7 +202,7 @@ class SweepMetrics:
 
     @contextmanager
     def serving(self, host: str, port: int) -> Iterator[None]:
-        """Keep the endpoint open for the body; raises ConfigError when the address is not to be had."""
+        """Keep the endpoint open for the body; raises ConfigError when the address is not available."""
         try:
             server, thread = start_http_server(port, addr=host, registry=self.registry)
         except OSError as error:

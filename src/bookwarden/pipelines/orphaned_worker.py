@@ -1,4 +1,4 @@
-"""Python workers whose daemon was killed: nothing gives them work again, and they end."""
+"""Python workers whose daemon was killed: they get no more work, and end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LOOK_SECONDS = 1.0
 
 @functools.cache
 def end_with_daemon() -> None:
-    """End this process when its parent ends; does nothing but in a worker that Spark keeps for further tasks.
+    """End this process when its parent ends; has no effect except in a worker that Spark keeps for further tasks.
 
-    Spark's daemon starts the workers, and starts anew when it was killed. Those of the former one would stay until the
+    Spark's daemon starts the workers, and is replaced when it was killed. The old one's workers would stay until the
     JVM ends, idle, each with its sessions in the metadata store and its open file of the journal.
     """
     if "SPARK_REUSE_WORKER" in os.environ:

@@ -1,4 +1,4 @@
-"""The JVM of a Spark that this process starts itself: its temporary files, and its end with all that it started."""
+"""The JVM of a Spark that this process starts itself: its temporary files, and its end with all its children."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class OwnJvm:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The Spark properties to start it with."""
+        """The Spark properties for its start."""
         if self.folder is None:
             return {}
-        # Java's own figures are in /tmp/hsperfdata_* whatever its properties say.
+        # Java writes its performance data to /tmp/hsperfdata_* in spite of its properties.
         java = f'"-Djava.io.tmpdir={self.folder}" -XX:-UsePerfData'
         return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": java}
 
     def started(self, spark: SparkSession) -> None:
-        """Have the JVM remove the folder if this process is killed: it then ends in order, and as the last."""
+        """Make the JVM remove the folder if this process is killed: it then ends in order, and last."""
         if self.folder is not None:
             jvm: Any = spark.sparkContext._jvm
             jvm.java.io.File(self.folder).deleteOnExit()
@@ -51,8 +51,8 @@ class OwnJvm:
 def own_jvm() -> Iterator[OwnJvm]:
     """Own the JVM of a Spark that is started in the block, and stopped before its end.
 
-    After the block the JVM and the workers that it started have ended, and its temporary files are removed. A JVM that
-    this process has already is left alone, as is that of spark-submit.
+    After the block the JVM and its workers have ended, and its temporary files are removed. A JVM that this process
+    already has is left alone, as is that of spark-submit.
     """
     if SparkContext._gateway is not None:
         yield OwnJvm(None)
@@ -76,7 +76,7 @@ def _end_jvm() -> None:
     with contextlib.suppress(Exception):
         gateway.shutdown()
     if jvm.stdin is not None:
-        # It ends at the end of its input.
+        # It exits at the end of its input.
         with contextlib.suppress(OSError):
             jvm.stdin.close()
     try:
@@ -89,7 +89,7 @@ def _end_jvm() -> None:
 
 
 def _end_workers(workers: Sequence[ProcessIdentity]) -> None:
-    """Wait some time for workers, who see the end of their JVM only when they next ask it, then kill them."""
+    """Wait some time for the workers, which notice the end of their JVM at their next request, then kill them."""
     deadline = time.monotonic() + _WORKERS_SECONDS
     while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

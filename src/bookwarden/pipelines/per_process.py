@@ -1,4 +1,4 @@
-"""Cache of what a worker process keeps for its later tasks: sessions and clients, which do not survive a fork."""
+"""Cache of a worker process for its later tasks: sessions and clients, which do not survive a fork."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ KeptT = TypeVar("KeptT")
 
 
 class PerProcess(Generic[KeptT]):
-    """Things by key, each of them for the process alone that made it."""
+    """Things by key, each only for the process that made it."""
 
     def __init__(self) -> None:
-        # What a fork took over stays here untouched: to end it would end it for the parent too.
+        # Things inherited by a fork stay here untouched: closing one would close it for the parent too.
         self._kept: dict[tuple[int, Hashable], KeptT] = {}
 
     def get(self, key: Hashable, make: Callable[[], KeptT]) -> KeptT:
@@ -24,7 +24,7 @@ class PerProcess(Generic[KeptT]):
         return self._kept[mine]
 
     def take(self, key: Hashable) -> KeptT | None:
-        """Return this process's own and keep it no longer; None if it has none."""
+        """Remove and return this process's own; None if it has none."""
         return self._kept.pop((os.getpid(), key), None)
 
     def put(self, key: Hashable, value: KeptT) -> None:

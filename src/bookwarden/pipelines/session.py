@@ -1,4 +1,4 @@
-"""The session of Spark, of whatever runs on it: its properties, its start and its end."""
+"""The Spark session of every application here: its properties, its start and its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bookwarden.pipelines.own_jvm import OwnJvm, own_jvm
 
 logger = logging.getLogger(__name__)
 
-# What the sweep needs of Spark, whoever starts it; an operator's own values win.
+# Properties that the sweep needs, however Spark is started; an operator's own values win.
 SPARK_DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.worker.reuse": "true",
@@ -47,7 +47,7 @@ _LOCAL_CHECKPOINT = {
 
 
 def spark_properties(settings: Settings, *, local: bool) -> dict[str, str]:
-    """Return the properties of the session: what the sweep needs, what suits where it runs, and the operator's own."""
+    """Return the properties of the session: the sweep's, the ones for where it runs, and the operator's own."""
     properties = {**SPARK_DEFAULTS, **(_LOCAL_DEFAULTS if local else {})}
     checkpoint = settings.sweep.checkpoint
     if checkpoint.startswith("file:") or (local and "://" not in checkpoint):
@@ -65,8 +65,8 @@ def running_session(
 ) -> Iterator[SparkSession]:
     """Run a Spark session for the block: spark-submit's own, or with `local` one that is started here.
 
-    ``defaults`` are properties that the application wants otherwise than the sweep. A Spark that is started here leaves
-    no process and no temporary file. Raises SparkError when Spark cannot be started.
+    ``defaults`` are properties of the application, in place of the sweep's. A Spark started here leaves no process and
+    no temporary file. Raises SparkError when Spark cannot be started.
     """
     with own_jvm() if local else nullcontext(OwnJvm(None)) as jvm:
         spark = _session(settings, local, application, {**jvm.properties, **(defaults or {})})
@@ -99,7 +99,7 @@ def end_session(spark: SparkSession) -> None:
 
 
 def unless_gone(act: Callable[[], object]) -> None:
-    """Do what a Spark whose JVM was killed cannot do, and need not."""
+    """Call ``act`` on Spark; log its failure, which means that the JVM was killed and nothing is left to do."""
     try:
         act()
     except Exception as error:  # noqa: BLE001 - py4j's and the socket's; the sweep's own error must be the one that is told

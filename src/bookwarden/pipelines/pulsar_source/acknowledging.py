@@ -1,4 +1,4 @@
-"""Acknowledging finished batches on the durable subscription, believed only when the broker shows it."""
+"""Acknowledgement of finished batches on the durable subscription, believed only when the broker shows it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAUSE_S = 0.1
 class Acknowledger:
     """A thread that acknowledges on one Failover subscription until the mark-delete positions are where they should be.
 
-    Failures of the broker are retried for ever: nothing is lost by a late acknowledgement but space.
+    Failures of the broker are retried for ever: a late acknowledgement costs nothing but space.
     """
 
     def __init__(self, connection: PulsarConnection, subscription: str) -> None:
@@ -39,10 +39,10 @@ class Acknowledger:
         self._thread: threading.Thread | None = None
 
     def want(self, finished: Mapping[str, Position], marked: Mapping[str, Position]) -> None:
-        """Ask that everything up to `finished` be acknowledged, given the mark-delete positions last seen."""
+        """Request the acknowledgement of everything up to `finished`, given the mark-delete positions last seen."""
         with self._changed:
             for topic, position in finished.items():
-                # A position before a ledger's first entry acknowledges nothing that its predecessor did not.
+                # A position before a ledger's first entry acknowledges nothing more than the end of the ledger before.
                 if position.entry_id >= 0:
                     self._wanted[topic] = max(position, self._wanted.get(topic, position))
             for topic, position in marked.items():

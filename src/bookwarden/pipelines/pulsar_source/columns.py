@@ -1,4 +1,4 @@
-"""Messages gathered row by row, and given out as Arrow record batches."""
+"""Messages gathered row by row into Arrow record batches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from bookwarden.pipelines.pulsar_source.schema import ARROW_MESSAGE_ID, ARROW_PR
 
 _LOG = logging.getLogger(__name__)
 
-# A batch this large is given out even if it has few rows, to bound the memory of a worker.
+# A batch this large is complete even with few rows, to bound the memory of a worker.
 _MAX_BYTES = 16 << 20
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 class RowBuffer:
-    """Rows of one partition that wait to be given out.
+    """Rows of one partition, gathered for the next record batch.
 
-    What the messages of an entry share, its position and what one producer stamped on it, is asked of the client and
-    kept once for the entry.
+    The messages of an entry share its position and the producer's stamps: these are read and kept once for the entry.
     """
 
     def __init__(self, topic: str, partition: int, max_rows: int) -> None:
@@ -43,7 +42,7 @@ class RowBuffer:
         return len(self._rows)
 
     def add(self, message: Any, position: tuple[int, int], batch_index: int, batch_size: int) -> bool:
-        """Add a message of the native client; return whether the rows should be given out now.
+        """Add a message of the native client; return whether a record batch is due.
 
         ``position`` is ledger and entry; ``batch_index`` is -1 for the one message of an unbatched entry. One of
         ``batch_size`` 0 is a message whose payload is not read.
@@ -58,7 +57,7 @@ class RowBuffer:
         try:
             texts = (message.partition_key(), message.ordering_key(), message.properties())
         except UnicodeDecodeError:
-            # One malformed message must not stop the stream for ever; its payload is still there to be judged.
+            # One malformed message must not stop the stream for ever; its payload is passed on.
             _LOG.warning("%s %d:%d: key or properties are not UTF-8; dropped", self._topic, *position)
             texts = ("", "", {})
         self._rows.append((batch_index, value, *texts, message.event_timestamp()))
@@ -92,7 +91,7 @@ class RowBuffer:
             pa.array([key or None for key in ordering], pa.string()),
             pa.array(values, pa.binary()),
             _properties(properties),
-            # Producers choose both times, of 64 bits: what is none must not stop the stream for ever.
+            # Producers choose both times, of 64 bits: an impossible one must not stop the stream for ever.
             pa.array([min(time, LAST_MS) for time in published], _MILLISECONDS).cast(ARROW_TIME).take(each),
             pa.array([event if 0 < event <= LAST_MS else None for event in events], _MILLISECONDS).cast(ARROW_TIME),
             pa.array(producers, pa.string()).take(each),
@@ -119,5 +118,5 @@ def _properties(rows: Sequence[Mapping[str, str]]) -> pa.MapArray:
 
 @lru_cache(maxsize=1024)
 def _version_bytes(version: int) -> bytes | None:
-    # The client reads the 8 bytes of the wire as text, which fails from version 128 on; the number always works.
+    # The client reads the 8 bytes of the schema version as text, which fails from 128 on; the number always works.
     return struct.pack(">q", version) if version >= 0 else None

@@ -1,6 +1,6 @@
-"""Delayed topics: how far all entries are due, never early by the deliver-at time that the broker keeps.
+"""Ends of the due entries of delayed topics, never early by the deliver-at times.
 
-The client does not show that time, so a thread per partition reads the headers of the entries ahead.
+The client does not show these times, so a thread per partition reads the headers of the entries ahead.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class DelayWatch:
     def due_end(
         self, positions: TopicPositions, start: Position, end: Position, frozen_at_ms: int | None = None
     ) -> Position:
-        """Return the end of the longest run of entries behind `start` that are all due, at most `end`.
+        """Return the end of the longest run of due entries behind `start`, at most `end`.
 
-        Without `frozen_at_ms` this never waits: what the scan has not reached is taken as not due. With it, entries
-        due at that moment count, and the scan is waited for; PulsarUnavailableError if it makes no progress.
+        Without `frozen_at_ms` this never waits: entries that the scan has not reached count as not due. With it,
+        entries due at that moment count, and the scan is waited for; PulsarUnavailableError if it makes no progress.
         """
         scan = self._scans.get(positions.topic)
         if scan is None:
@@ -64,7 +64,7 @@ class DelayWatch:
 class DelayScan:
     """The deliver-at times of the entries ahead of one partition, read in order by a thread.
 
-    With ``max_delay_s`` an entry waits no longer than that behind its publish time, nor behind our first look at it.
+    With ``max_delay_s`` an entry waits no longer than that after its publish time, nor after our first look at it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DelayScan:
         self._thread: threading.Thread | None = None
 
     def look_ahead(self, positions: TopicPositions, start: Position, goal: Position) -> None:
-        """Scan the entries behind `start` up to `goal`, keeping what is known of them."""
+        """Scan the entries behind `start` up to `goal`, without repeating known ones."""
         with self._changed:
             self._positions = positions
             if start < self._start or start > self._reached:
@@ -101,7 +101,7 @@ class DelayScan:
             self._changed.notify_all()
 
     def due_end(self, now_ms: int) -> Position:
-        """Return the end of the run of entries behind the start that are known to be due."""
+        """Return the end of the run of entries known to be due."""
         with self._changed:
             end = self._start
             for position, deliver_at_ms in self._known:
@@ -139,7 +139,7 @@ class DelayScan:
         for position, deliver_at_ms in zip(ahead, self._pool.map(self._peek, ahead), strict=True):
             with self._changed:
                 if self._reached != reached:
-                    # The start was moved meanwhile; what is read now may not follow it.
+                    # The start was moved meanwhile; this entry may not follow it.
                     return
                 self._known.append((position, deliver_at_ms))
                 self._reached = reached = position

@@ -1,4 +1,4 @@
-"""Partitions that a query reads: those of named topics, or of the topics of a namespace that match a pattern."""
+"""Partitions that a query reads: of named topics, or of a namespace's topics that match a pattern."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Discovery:
-    """The partitions, asked for anew when the discovery interval has passed."""
+    """The partitions, asked for again when the discovery interval has passed."""
 
     def __init__(self, options: SourceOptions, admin: PulsarAdmin) -> None:
         self._options = options
@@ -26,7 +26,7 @@ class Discovery:
         self._asked_at: float | None = None
 
     def partitions(self) -> tuple[str, ...]:
-        """List the partitions; a failure to ask again leaves the known ones, but the first time it is raised."""
+        """List the partitions; a failure of the first request is raised, later ones leave the known partitions."""
         now = time.monotonic()
         if self._asked_at is not None and now - self._asked_at < self._options.discovery_s:
             return self._known
@@ -40,14 +40,14 @@ class Discovery:
         return self._known
 
     def asks_for(self, topic: str) -> bool:
-        """Return whether the options mean this partition, whether it exists or not."""
+        """Return whether the options select this partition, existing or not."""
         name = TopicName.parse(topic)
         if self._pattern is None:
             return str(name) in self._options.topics or str(name.base) in self._options.topics
         return f"{name.tenant}/{name.namespace}" == self._options.namespace and self._matches(str(name.base))
 
     def is_gone(self, topic: str) -> bool:
-        """Ask whether a partition does not exist any more."""
+        """Return whether a partition no longer exists."""
         try:
             return topic not in list_partitions(self._admin, str(TopicName.parse(topic).base)) and topic not in (
                 list_partitions(self._admin, topic)

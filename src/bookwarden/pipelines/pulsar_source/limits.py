@@ -50,7 +50,7 @@ class EntrySizes:
         try:
             rows = [read_entry_header(self._admin, positions.topic, sample).batch_size for sample in samples]
         except (PulsarUnavailableError, NotFoundError):
-            # An estimate is not worth failing for.
+            # An estimate is no reason to fail.
             return size
         self._known[positions.topic] = (sum(rows) / len(rows), now)
         return sum(rows) / len(rows)
@@ -59,7 +59,7 @@ class EntrySizes:
 def capped_ends(
     positions: Mapping[str, TopicPositions], start: Offsets, ends: Offsets, cap: Cap, sizes: EntrySizes, turn: int
 ) -> Offsets:
-    """Bring the ends of the partitions nearer, so that a batch stays within its cap."""
+    """Reduce the ends of the partitions, so that a batch stays within its limits."""
     capped = dict(ends)
     if cap.entries is not None:
         available = {topic: count_between(found, start[topic], capped[topic]) for topic, found in positions.items()}
@@ -86,7 +86,7 @@ def _nearer(positions: TopicPositions, start: Position, end: Position, entries: 
 
 
 def shares_of_tasks(rows: Mapping[str, float], enough: float) -> list[list[str]]:
-    """Put topics together, in order, until a task has `enough` rows: a task takes its time however little it reads."""
+    """Group topics, in order, until a task has `enough` rows: even a task without rows costs time."""
     shares: list[list[str]] = []
     taken = 0.0
     for topic, count in rows.items():

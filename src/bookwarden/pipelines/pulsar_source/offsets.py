@@ -20,14 +20,11 @@ Offsets = dict[str, Position]
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where reading starts or ends when no checkpoint says so.
+    """A boundary of reading, for when there is no checkpoint; exactly one field is set."""
 
-    Exactly one is set: ``name`` (earliest, latest, subscription), ``timestamp_ms`` (of publishing), or ``positions``
-    (topic to ``ledger:entry`` of the last entry before the boundary, or to earliest or latest).
-    """
-
-    name: str | None = None
-    timestamp_ms: int | None = None
+    name: str | None = None  #: earliest, latest or subscription.
+    timestamp_ms: int | None = None  #: Of publishing, in ms since the epoch.
+    #: By topic: the last entry before the boundary, or earliest or latest.
     positions: Mapping[str, Position | str] = field(default_factory=dict)
 
 

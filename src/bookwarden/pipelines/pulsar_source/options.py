@@ -48,45 +48,41 @@ _OF_READING = (
     "rowsPerArrowBatch",
 )
 _KNOWN = ("serviceUrl", "adminUrl", *_TEXTS_OF_CONNECTION, *_FLAGS_OF_CONNECTION, *_OF_READING)
-# Spark puts these there itself.
+# Spark adds these itself.
 _OF_SPARK = frozenset({"path", "paths", "header", "__paths__"})
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Validated options; picklable, because executors get them with their part of a batch.
+    """Validated options; picklable, because executors get them with their part of a batch."""
 
-    Exactly one of ``topics`` (full names) and ``pattern`` (with its ``namespace``, tenant/namespace) is set.
-    ``starting`` is None where none was asked for: see starting_stream and starting_batch.
-    """
-
-    connection: PulsarConnection
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    namespace: str | None = None
-    subscription: str | None = None
-    acknowledge: bool = True
-    starting: Boundary | None = None
-    ending: Boundary = field(default_factory=lambda: Boundary(name=LATEST))
-    max_rows: int | None = None
-    max_entries: int | None = None
-    fail_on_data_loss: bool = True
-    chunked: str = "fail"
-    discovery_s: float = 30.0
-    min_poll_s: float = 0.02
-    max_unreachable_s: float = 120.0
-    delayed_topics: tuple[str, ...] = ()
-    max_delay_s: float | None = None
-    rows_per_arrow_batch: int = 10_000
+    connection: PulsarConnection  #: Of native client and admin REST.
+    topics: tuple[str, ...] = ()  #: Full names; empty if there is a pattern.
+    pattern: str | None = None  #: Regular expression of the topics to read; None if they are named.
+    namespace: str | None = None  #: Of the pattern: tenant/namespace.
+    subscription: str | None = None  #: Durable one to keep; None has none.
+    acknowledge: bool = True  #: Acknowledge finished batches on it.
+    starting: Boundary | None = None  #: None if not given: see starting_stream and starting_batch.
+    ending: Boundary = field(default_factory=lambda: Boundary(name=LATEST))  #: Of a batch query.
+    max_rows: int | None = None  #: Limit of a batch, approximate.
+    max_entries: int | None = None  #: Limit of a batch.
+    fail_on_data_loss: bool = True  #: Fail where entries are gone, instead of going on.
+    chunked: str = "fail"  #: What a chunked message does: fail, skip or empty (see ReadRules).
+    discovery_s: float = 30.0  #: Interval of asking for new partitions.
+    min_poll_s: float = 0.02  #: Shortest interval of asking for the ends of partitions.
+    max_unreachable_s: float = 120.0  #: Limit of waiting for a partition without progress.
+    delayed_topics: tuple[str, ...] = ()  #: Topics whose messages wait for their deliver-at time.
+    max_delay_s: float | None = None  #: Longest such wait; None is no limit.
+    rows_per_arrow_batch: int = 10_000  #: Largest number of rows in a record batch.
 
     @property
     def starting_stream(self) -> Boundary:
-        """Where a stream without a checkpoint starts: at its subscription, or with the latest if it has none."""
+        """Start of a stream without a checkpoint: at its subscription, or with the latest if it has none."""
         return self.starting or Boundary(name=SUBSCRIPTION if self.subscription else LATEST)
 
     @property
     def starting_batch(self) -> Boundary:
-        """Where a batch read starts: with the earliest entry unless an option says otherwise."""
+        """Start of a batch read: with the earliest entry unless an option says otherwise."""
         return self.starting or Boundary(name=EARLIEST)
 
     def is_delayed(self, topic: str) -> bool:
@@ -131,7 +127,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def options_of(connection: PulsarConnection) -> dict[str, str]:
-    """Write a connection as options of the source; Spark redacts those whose names tell a secret."""
+    """Write a connection as options of the source; Spark redacts the ones whose names tell a secret."""
     options = {"serviceUrl": connection.service_url, "adminUrl": connection.admin_url}
     for option, name in _TEXTS_OF_CONNECTION.items():
         if getattr(connection, name):

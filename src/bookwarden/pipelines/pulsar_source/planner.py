@@ -1,6 +1,6 @@
-"""The driver's side: how far each partition may be read, and what a batch consists of.
+"""The driver's side: the ends of partitions, and the contents of batches.
 
-Only admin REST is used, so that nothing of a client can block or fail a query.
+It uses admin REST only, so that no client can block or fail a query.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 _ADMIN_TIMEOUT_S = 5.0
 _CONFIRMATION_S = 10.0
-# Fewer take less time to read and sweep than a task of their own takes to start.
+# Fewer are read and swept in less time than a task of their own takes to start.
 _ROWS_WORTH_A_TASK = 100
 _CONFIRMATION_POLL_S = 0.05
 
@@ -61,17 +61,17 @@ class Planner:
         return self._starter.start_all(positions, self._options.starting_stream)
 
     def freeze(self) -> None:
-        """Fix the ends for a query that stops when it has read what is there now."""
+        """Fix the ends of a query that stops when it has read everything present."""
         positions = self._polls.poll_all(self._discovery.partitions())
         self._targets = {topic: found.latest for topic, found in positions.items()}
         self._frozen_at_ms = int(time.time() * 1000)
 
     def latest(self, start: Offsets, cap: Cap) -> Offsets:
-        """Acknowledge what is finished, and find the end of the next batch; `start` itself if there is nothing new."""
+        """Acknowledge finished batches, and find the end of the next one; `start` itself if there is nothing new."""
         self._pace()
         topics = set(self._targets if self._targets is not None else self._discovery.partitions())
         asked = topics | {topic for topic in start if self._discovery.asks_for(topic)}
-        # A query that stops at its targets must not take a partition that gives no answer for a finished one.
+        # A query that stops at its targets must not take an unreachable partition for a finished one.
         poll = self._polls.poll if self._targets is None else self._polls.poll_all
         previous, self._snapshot = self._snapshot, poll(sorted(asked))
         positions = self._snapshot
@@ -83,7 +83,7 @@ class Planner:
         self._turn += 1
         ends.update(capped_ends(known, start, self._open_ends(known, start), cap, self._sizes, self._turn))
         for topic in positions.keys() - start.keys():
-            # Its first place goes into the checkpoint before anything of it is read, so that a replay is exact.
+            # Its start goes into the checkpoint before any of it is read, so that a replay is exact.
             ends[topic] = self._starter.start_new(positions[topic])
         self._idle_since = time.monotonic() if ends == start else None
         if self._targets is not None and ends == start:
@@ -188,7 +188,7 @@ class Planner:
             check_start(positions, standing, subscription, previous)
         except DataGoneError as error:
             self._tolerate(topic, start, error)
-        # From here on the trimmed ledgers are known to be done with; what is behind them is still watched.
+        # From here on the trimmed ledgers are known to be read; the entries behind them are still watched.
         self._standing[topic] = (start, max(standing, positions.earliest))
 
     def _check_end(self, positions: TopicPositions, end: Position) -> None:

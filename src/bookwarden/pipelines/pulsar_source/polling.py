@@ -1,4 +1,4 @@
-"""Snapshots of many partitions at once, with patience for those that give no answer for a while."""
+"""Snapshots of many partitions at once, with patience for unreachable ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 _POLLS_AT_ONCE = 8
 _RETRY_PAUSE_S = 0.2
-# What a broker answers while a topic moves or is loaded.
+# The answers of a broker while a topic moves or is loaded.
 _PASSING = (PulsarUnavailableError, NotFoundError, FormatError, PulsarConflictError)
 
 
@@ -45,7 +45,7 @@ class PositionPolls:
         return found
 
     def poll_all(self, topics: Iterable[str]) -> dict[str, TopicPositions]:
-        """Read the positions of all these partitions, waiting for those that do not answer yet."""
+        """Read the positions of all these partitions, waiting for the ones that do not answer yet."""
         found: dict[str, TopicPositions] = {}
         wanted = set(topics)
         while True:

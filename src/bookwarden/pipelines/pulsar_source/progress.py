@@ -1,4 +1,4 @@
-"""Delivered part of a planned set of entries: order and completeness. No I/O."""
+"""Progress through a planned set of entries, in order and complete. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIRST_CHUNK = 7
 
 
 class Verdict(Enum):
-    """What to do with a delivered message: take it, ignore it as seen before, or look for what is missing."""
+    """The decision on a delivered message: take it, skip it as seen before, or look for missing ones before it."""
 
     TAKE = "take"
     SEEN = "seen"
@@ -33,17 +33,17 @@ class Progress:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything planned was taken or skipped."""
+        """True once everything planned was taken or skipped."""
         return self._index >= len(self._ranges)
 
     @property
     def expected(self) -> Position:
-        """The entry that is expected next, or is under way."""
+        """The entry expected next, or under way."""
         return Position(self._ledger_id, self._entry_id)
 
     @property
     def is_inside_entry(self) -> bool:
-        """Whether some messages of the expected entry were taken, but not all."""
+        """True while some messages of the expected entry were taken, but not all."""
         return self._row > 0
 
     def judge(self, ledger_id: int, entry_id: int, row: int, rows: int) -> Verdict:
@@ -83,7 +83,7 @@ def rows_of_entry(message_id: bytes) -> int:
 
 
 def is_chunked(message_id: bytes) -> bool:
-    """Return whether a serialized message id is that of a message assembled from several entries."""
+    """Return whether a serialized message id belongs to a message of several chunks."""
     return _FIRST_CHUNK in _varint_fields(message_id)
 
 

@@ -24,7 +24,7 @@ class EntryRange:
 
 
 def ranges_between(positions: TopicPositions, start: Position, end: Position) -> list[EntryRange]:
-    """List the entries behind `start` up to and with `end`, as far as their ledgers still exist."""
+    """List the entries behind `start` up to `end` inclusive, as far as their ledgers still exist."""
     found = []
     for ledger in positions.ledgers:
         if start.ledger_id <= ledger.ledger_id <= end.ledger_id:
@@ -36,7 +36,7 @@ def ranges_between(positions: TopicPositions, start: Position, end: Position) ->
 
 
 def count_between(positions: TopicPositions, start: Position, end: Position) -> int:
-    """Count the entries behind `start` up to and with `end`, as far as their ledgers still exist."""
+    """Count the entries behind `start` up to `end` inclusive, as far as their ledgers still exist."""
     return sum(entries.count for entries in ranges_between(positions, start, end))
 
 
@@ -55,7 +55,7 @@ def advance(positions: TopicPositions, start: Position, end: Position, entries: 
 def fair_shares(available: Mapping[str, int], limit: int, turn: int = 0) -> dict[str, int]:
     """Share a limit over topics so that none gets less than its fair part unless it has less.
 
-    What cannot be divided goes to topics in rotation by `turn`, so that a limit below their number starves none.
+    The remainder goes to topics in rotation by `turn`, so that a limit below their number starves none.
     """
     shares = dict.fromkeys(available, 0)
     left = limit
@@ -129,8 +129,8 @@ def _span_of(positions: TopicPositions, position: Position) -> LedgerSpan | None
 def check_end(positions: TopicPositions, end: Position) -> None:
     """Raise DataGoneError if `end` is not an entry that exists.
 
-    The place before a ledger's first entry, where a topic without entries ends, promises none: a broker that loads the
-    topic anew puts another ledger in the place of an empty one.
+    The place before a ledger's first entry, where a topic without entries ends, needs none: a broker that loads the
+    topic again replaces an empty ledger by another.
     """
     if end.entry_id < 0:
         return

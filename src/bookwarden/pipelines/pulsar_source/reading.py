@@ -1,4 +1,4 @@
-"""The executor's side: every planned entry of one partition, in order, whatever the brokers do meanwhile."""
+"""The executor's side: reads every planned entry of a partition, in order, whatever the brokers do meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LONGEST_TIMEOUT_S = 20
 _SHORT_ATTEMPTS = 2
 _PAUSE_S = 0.05
 _RECEIVER_QUEUE = 2000
-# An entry is called gone only if its broker says so this many times in a row, with time to load the topic between.
+# An entry counts as gone only if its broker says so this many times in a row, with pauses to load the topic.
 _DENIALS = 3
 # The size of an entry that is part of a chunked message.
 _CHUNKED = 0
@@ -52,7 +52,7 @@ class PartitionEntries:
 
 
 class TaskShare(InputPartition):
-    """What one task reads: the entries of one partition, or of several that have few."""
+    """The share of one task: the entries of one partition, or of several that have few."""
 
     def __init__(self, parts: tuple[PartitionEntries, ...], connection: PulsarConnection) -> None:
         super().__init__(parts)
@@ -62,15 +62,12 @@ class TaskShare(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """How to read: seconds without progress until an error, rows per record batch, and what else is an error.
+    """Rules of reading."""
 
-    ``chunked``: fail, skip, or empty, which gives a row without a value, of an entry of no rows.
-    """
-
-    max_unreachable_s: float
-    rows_per_arrow_batch: int
-    fail_on_data_loss: bool
-    chunked: str = "fail"
+    max_unreachable_s: float  #: Seconds without progress until an error.
+    rows_per_arrow_batch: int  #: Largest number of rows in a record batch.
+    fail_on_data_loss: bool  #: Entries that are gone are an error.
+    chunked: str = "fail"  #: A chunked message is an error (fail), left out (skip), or a row without a value (empty).
 
 
 def read_entries(share: TaskShare, rules: ReadRules) -> Iterator[pa.RecordBatch]:
@@ -86,7 +83,7 @@ def read_entries(share: TaskShare, rules: ReadRules) -> Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class _Undelivered:
-    """What is known of a message whose entry alone was looked at, as the native client would give it."""
+    """A message known by the header of its entry only, in the shape of the native client's."""
 
     published_ms: int
 
@@ -188,7 +185,7 @@ class _EntryReader:
         _LOG.warning("%snot read; it is left out", text)
 
     def _pass_over(self, last: Position, message: Any) -> bool:
-        """Go past a chunked message that was delivered whole, with its last chunk's id; say if rows are to be given."""
+        """Pass a chunked message that was delivered whole, with its last chunk's id; return whether rows are due."""
         if self._progress.is_done or self._progress.expected > last:
             return False
         while not self._progress.is_done and self._progress.expected <= last:
@@ -196,13 +193,13 @@ class _EntryReader:
         return self._note_row(last, message)
 
     def _note_row(self, position: Position, message: Any) -> bool:
-        """Add the row of a message that is not read, at the place of its last chunk."""
+        """Add the row of an unread chunked message, at the place of its last chunk."""
         if self._rules.chunked != "empty":
             return False
         return self._rows.add(message, (position.ledger_id, position.entry_id), -1, _CHUNKED)
 
     def _skip_undeliverable(self) -> bool:
-        """Go past the expected entry if the broker never delivers it; return False if it must still come."""
+        """Pass the expected entry if the broker never delivers it; return False if it must still come."""
         if self._progress.is_inside_entry:
             return False
         position = self._progress.expected
@@ -262,7 +259,7 @@ _clients: PerProcess[pulsar.Client] = PerProcess()
 def _opened_reader(
     connection: PulsarConnection, topic: str, first: Any, timeout_s: int, attempt: int
 ) -> Iterator[Callable[[int], Any]]:
-    # A client that failed once is not kept.
+    # A client is dropped after its first failure.
     key = pickle.dumps(connection)
     client = _clients.take(key)
     if client is not None and attempt > 0:
@@ -277,7 +274,7 @@ def _opened_reader(
             start,
             start_message_id_inclusive=True,
             receiver_queue_size=_RECEIVER_QUEUE,
-            # What cannot be decrypted is a row like any other; a client that holds it back would stop the query.
+            # An undecryptable message is a row like any other; a client that holds it back would stop the query.
             crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
         )
     except pulsar.PulsarException:
@@ -299,6 +296,6 @@ def _close_aside(handle: pulsar.Client | pulsar.Reader) -> None:
 
 
 def _close(handle: pulsar.Client | pulsar.Reader) -> None:
-    # What cannot be closed is broken already, and nothing waits for it.
+    # A reader that cannot be closed is broken already, and nothing waits for it.
     with contextlib.suppress(pulsar.PulsarException):
         handle.close()

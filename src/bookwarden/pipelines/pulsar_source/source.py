@@ -51,7 +51,7 @@ class PulsarDataSource(DataSource):
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Reads what lies between two boundaries; nothing is acknowledged."""
+    """Reads the entries between two boundaries; nothing is acknowledged."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -92,11 +92,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        """Return the end of the next batch, and acknowledge the finished ones, which `start` is the end of."""
+        """Return the end of the next batch, and acknowledge the finished ones, whose end is `start`."""
         return dump_offsets(self._plans().latest(load_offsets(start), self._cap(limit)))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """Plan a task for each partition that has entries in the batch; those that have few share one."""
+        """Plan a task for each partition that has entries in the batch; partitions with few share one."""
         plan = self._plans().partitions(load_offsets(start), load_offsets(end))
         return [
             TaskShare(tuple(PartitionEntries(topic, plan[topic]) for topic in topics), self._options.connection)
@@ -108,7 +108,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_entries(partition, _rules(self._options)) if isinstance(partition, TaskShare) else iter(())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the ends at what is there now."""
+        """Fix the ends at the entries present now."""
         self._plans().freeze()
 
     def _plans(self) -> Planner:

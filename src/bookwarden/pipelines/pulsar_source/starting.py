@@ -28,7 +28,7 @@ def resolve(
     subscription: str | None = None,
     absent: str = EARLIEST,
 ) -> Position:
-    """Turn a boundary into a position of one partition; one that it does not name is read from, or to, `absent`."""
+    """Turn a boundary into a position of one partition; `absent` is for a partition that it does not name."""
     if boundary.timestamp_ms is not None:
         return max(find_position_before(admin, positions.topic, boundary.timestamp_ms), positions.earliest)
     place = boundary.positions.get(positions.topic, absent) if boundary.positions else boundary.name
@@ -59,12 +59,12 @@ class Starter:
         return {topic: self._start(found, boundary) for topic, found in sorted(positions.items())}
 
     def start_new(self, positions: TopicPositions) -> Position:
-        """Find where a partition starts that appeared while the query ran: nothing of it may be missed."""
+        """Find the start of a partition that appeared while the query ran: none of its entries may be missed."""
         name = SUBSCRIPTION if self._options.subscription is not None else EARLIEST
         return self._start(positions, Boundary(name=name))
 
     def restore(self, positions: TopicPositions, finished: Position) -> None:
-        """Put a subscription back that somebody removed; raise DataGoneError if entries may be trimmed meanwhile."""
+        """Restore a subscription that somebody removed; raise DataGoneError if entries may be trimmed by then."""
         subscription = self._options.subscription
         if subscription is None:
             return
@@ -83,7 +83,7 @@ class Starter:
         if marked is None:
             create_subscription(self._admin, positions.topic, subscription, position)
         elif position < marked and count_between(positions, position, marked) > 0:
-            # Behind its position a subscription guards nothing against trimming.
+            # Before its position a subscription protects nothing from trimming.
             _LOG.warning(
                 "%s: moving subscription %s from %s back to %s", positions.topic, subscription, marked, position
             )

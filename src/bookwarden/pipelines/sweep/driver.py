@@ -36,7 +36,7 @@ _SESSION_GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """How many pending deletions had each outcome, and whether everything that was due at the start is done."""
+    """The end of a sweep: pending deletions by outcome, and whether all that were due at the start are done."""
 
     counts: Counter[str]
     drained: bool
@@ -64,7 +64,7 @@ def _run_sweep(
     metrics.show_migrations(metadata.migrations.standings)
     query = LedgerDeletion(spark, settings, pulse, metrics, moved_to=metadata.ledgers_moved_to)
     patience = Patience(
-        # Between two triggers the query has nothing to say.
+        # Between two triggers the query gives no signs of life.
         stall=sweep.stall_seconds + sweep.trigger_seconds,
         max_failures=sweep.max_failures,
         failure_window=sweep.failure_window_seconds,
@@ -112,7 +112,7 @@ def _in_flight(topics: TopicsContext) -> str:
 
 @contextmanager
 def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -> Iterator[None]:
-    """Hold the subscription's lock until the store is closed; a dry run, which takes nothing from it, needs none."""
+    """Hold the subscription's lock until the store is closed; a dry run, which acknowledges nothing, needs none."""
     if settings.sweep.dry_run or not settings.sweep.lock:
         yield
         return

@@ -1,7 +1,7 @@
 """The lock that keeps two sweeps of one subscription from doing the same work: an ephemeral node of its driver.
 
-It saves work and confusion, and nothing hangs on it: the subscription gives each message to one sweep's batch at a
-time, and everything may run twice. So a store that does not answer, or refuses the node, keeps nobody from sweeping.
+It saves work and confusion, and no safety depends on it: the subscription gives each message to one sweep's batch at
+a time, and everything may run twice. So a sweep goes on without it if the store does not answer, or refuses the node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SweepLock:
         self._value = json.dumps({**described_here(), "began": began, "id": uuid.uuid4().hex}).encode()
 
     def acquire(self, wait_s: float) -> None:
-        """Take the lock; RefusedError names who still has it after so long, in which a dead one's session ends."""
+        """Take the lock; RefusedError, with its holder, if held longer than a dead holder's session lasts."""
         end = time.monotonic() + wait_s
         other = self._take_if_reachable()
         if other and wait_s > 0:
@@ -54,10 +54,10 @@ class SweepLock:
 
     @contextmanager
     def kept(self, lost: Callable[[], None]) -> Iterator[None]:
-        """Look after the lock during the body; it ends when the store is closed, which its caller does next.
+        """Watch the lock during the body; it ends when the store is closed, which its caller does next.
 
-        A lock that went with its session is taken again. If another sweep has it by then, `lost` is called once, and
-        RefusedError raised behind the body.
+        A lock whose session was lost is taken again. If another sweep has it by then, `lost` is called once, and
+        RefusedError raised after the body.
         """
         thread = threading.Thread(target=self._look_after, args=(lost,), name="sweep-lock", daemon=True)
         thread.start()
@@ -65,7 +65,7 @@ class SweepLock:
             yield
         finally:
             self._ended.set()
-            # A look at a store that is away takes its time; it must not keep the process from ending.
+            # A request to an unreachable store takes long; it must not keep the process from ending.
             thread.join(self._look_s)
         if self._other:
             raise RefusedError(f"{self._other}; it took the lock when this one had lost its session, so this one ended")
@@ -88,7 +88,7 @@ class SweepLock:
             return None
 
     def _take(self) -> str | None:
-        """Hold the lock unless another does; describe that one."""
+        """Take the lock unless another holds it; describe that holder."""
         first = self._first()
         if first is not None and _is_dead(first):
             # Its session would keep it for a while.
@@ -115,7 +115,7 @@ class SweepLock:
                 return None
             found = self._store.get_many([f"{self._path}/{name}" for name in names])
             first = next((node.value for node in found if node is not None), None)
-            # Names that are all gone are those of another moment, or of the store that a migration has just left.
+            # If all are gone, the names are outdated, or of the store that a migration has just left.
             if first is not None or not names:
                 return first
 

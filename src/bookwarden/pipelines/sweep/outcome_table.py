@@ -25,7 +25,7 @@ from bookwarden.pipelines.folders import Folder
 
 MERGE_AFTER = 64
 _MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
-# A file with more rows is worth opening by itself; merging such would need memory for nothing.
+# A file with more rows is left as it is: merging it would cost memory for no gain.
 _SMALL_ROWS = 2_000
 _NAME = re.compile(r"^(?P<query>[0-9a-f-]+)-(?P<first>\d{12})-(?P<last>\d{12})\.parquet$")
 
@@ -65,7 +65,7 @@ def outcome_batch(rows: Sequence[OutcomeRow], batch: int) -> pa.RecordBatch:
 
 
 def _array(values: list[Any], column: pa.Field) -> pa.Array:
-    """Make a column of any values: what it cannot hold must stop no batch whose ledgers are gone already."""
+    """Make a column of any values: an impossible one must stop no batch whose ledgers are already gone."""
     if pa.types.is_timestamp(column.type):
         times = [_time(value, nullable=column.nullable) for value in values]
         return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(column.type)
@@ -80,14 +80,14 @@ def _array(values: list[Any], column: pa.Field) -> pa.Array:
 
 
 def _time(milliseconds: int | None, *, nullable: bool) -> int | None:
-    """Take a time that is none for unknown, or, in a column that must have one, for the first or the last there is."""
+    """Replace an impossible time by null, or in a required column by the first or last possible one."""
     if milliseconds is None or is_time(milliseconds):
         return milliseconds
     return None if nullable else min(max(milliseconds, 0), LAST_MS)
 
 
 def beat_batch(padding: str) -> pa.RecordBatch:
-    """Make a row that is no outcome and says only that its task gets on; the padding is its reason."""
+    """Make a row that is no outcome but a sign of life of its task; the padding is its reason."""
     row: dict[str, Any] = {}
     for column in ARROW_SCHEMA:
         if not column.nullable:
@@ -114,13 +114,13 @@ class _File:
 
 
 def read_outcomes(location: str) -> list[dict[str, Any]]:
-    """Read all rows of a local table, oldest first; none if there is no table yet."""
+    """Read all rows of a local table, oldest first; an empty list if there is no table yet."""
     rows: list[dict[str, Any]] = []
     for path in Path(location).glob("day=*/[!_]*.parquet"):
         try:
             rows += pq.ParquetFile(path).read().to_pylist()
         except FileNotFoundError:
-            # Merged meanwhile: its rows stand in a file that a later call finds.
+            # Merged meanwhile: its rows are in a file that a later call finds.
             continue
     return sorted(rows, key=lambda row: (row["batch"], row["decided_at"]))
 
@@ -150,7 +150,7 @@ class OutcomeTable:
             self._small.append(written)
 
     def _recover(self, query: str, batch: int) -> None:
-        """Remove what an earlier attempt left of this batch and later ones, or of a merge cut short."""
+        """Remove the files of an earlier attempt at this batch or later ones, or of an interrupted merge."""
         files = [file for file in self._files() if file.query == query]
         for file in files:
             if file.first >= batch or any(other.covers(file) for other in files):

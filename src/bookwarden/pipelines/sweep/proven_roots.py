@@ -1,6 +1,6 @@
 """Proofs of a sweep before its first batch: that the roots belong to the BookKeeper, and are all that do.
 
-A sweep runs for months, in which another Pulsar may come; so whether these are all is looked at again and again.
+A sweep runs for months, in which another Pulsar may appear; so the second proof is repeated all the time.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _END_SECONDS = 5.0
 def prove_roots(
     settings: Settings, metadata: MetadataContext, patience: Patience, wait: Callable[[float], bool]
 ) -> None:
-    """Return when it is proven, or when `wait`, which waits so many seconds, says that the sweep is to stop.
+    """Return when it is proven, or when `wait`, called with seconds to wait, returns that the sweep is to stop.
 
-    A store that does not answer is asked again, as often and with the same pauses as a query that fails is started
-    again; then its StoreUnavailableError is raised. All other errors are raised at once.
+    A store that does not answer is asked again, as often and with the same pauses as a failed query is restarted; then
+    its StoreUnavailableError is raised. All other errors are raised at once.
     """
     proof, delay = roots_proof_of(settings, metadata), patience.backoff
     for failures in range(1, patience.max_failures + 1):
@@ -52,9 +52,9 @@ def prove_roots(
 def looked_at_again(
     look: Callable[[], object], stop: Callable[[], None], seconds: float = LOOK_AGAIN_SECONDS
 ) -> Iterator[None]:
-    """Look again for other Pulsars, every so many seconds while the block runs.
+    """Look for other Pulsars at this interval, in seconds, while the block runs.
 
-    Once `look` refuses, as `RootsProof.require_all_roots` does, `stop` is called, which should end the block; behind
+    Once `look` refuses, as `RootsProof.require_all_roots` does, `stop` is called, which should end the block; after
     it the RefusedError is raised. A store that does not answer is asked again the next time.
     """
     ended = threading.Event()

@@ -1,7 +1,7 @@
 """The sweep as a Structured Streaming query: deletion topics in, ledgers gone, outcome rows out.
 
-A batch is one Spark job. Each task takes what the source read of a topic partition, or of several that have few
-messages, and carries it out in its Python worker. A partition holds all marks of a holder, because the holder is the
+A batch is one Spark job. Each task takes the messages of a topic partition, or of several that have few, and carries
+them out in its Python worker. A partition holds all marks of a holder, because the holder is the
 message key, so no two tasks work on the same one. Where the metadata store takes one writer only, one task does it all.
 The outcome rows come back to the driver, which writes them as one file. Only then is the batch finished, and the
 subscription acknowledged.
@@ -39,7 +39,7 @@ from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import has_one_writer
 
 logger = logging.getLogger(__name__)
-# What Spark tells every job of a streaming query, and the tasks of the job.
+# Properties that Spark sets for every job of a streaming query, and its tasks.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -48,7 +48,7 @@ _contexts: PerProcess[SweepContext] = PerProcess()
 
 @dataclass(frozen=True)
 class SweepTask:
-    """What an executor runs on its share of a batch; picklable.
+    """The function that an executor runs on its share of a batch; picklable.
 
     ``one_of_many``: others run at the same time, so that it may not write where the metadata store takes one writer.
     """
@@ -88,15 +88,15 @@ def _context(settings: Settings, *, one_of_many: bool) -> SweepContext:
 
 
 def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:
-    """Move what was received into one task where the metadata store takes only one writer at a time.
+    """Move all marks into one task where the metadata store takes only one writer at a time.
 
-    It is Spark that runs that task once, on whichever machine: a lock in the store would have to be written itself.
+    Spark runs that task once, on any machine: a lock in the store would itself be a write.
     """
     return received.coalesce(1) if one_writer else received
 
 
 def share_of_task(settings: Settings, cores: int, *, one_writer: bool) -> Settings:
-    """Divide what the sweep may ask of a metadata store among the tasks that run at once."""
+    """Divide the sweep's limits on a metadata store among the tasks that run at once."""
     store = settings.metadata_store
     if store.max_requests_per_second is None or one_writer:
         return settings
@@ -140,7 +140,7 @@ class LedgerDeletion:
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Start the query; with `once` it ends when everything that was due at its start is done."""
         sweep = self._settings.sweep
-        # The task is part of the query, so that it is not made and sent to the JVM anew for each batch.
+        # The task is part of the query, so that it is made and sent to the JVM once, not for each batch.
         one_writer = self._with_one_writer = self._must_have_one_writer()
         cores = self._spark.sparkContext.defaultParallelism
         task = SweepTask(share_of_task(self._settings, cores, one_writer=one_writer), one_of_many=not one_writer)
@@ -150,7 +150,7 @@ class LedgerDeletion:
         outcomes = received.mapInArrow(task, SPARK_SCHEMA)
         writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:
-            # A dry run has none that lasts: the next real run must not take its batches for finished.
+            # That of a dry run is temporary: the next real run must not take its batches for finished.
             writer = writer.option("checkpointLocation", sweep.checkpoint)
         if once:
             return writer.trigger(availableNow=True).start()
@@ -158,7 +158,7 @@ class LedgerDeletion:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the metadata moved, since the last start, to where another number of tasks may write."""
+        """True once the metadata moved, since the last start, to a store with another limit of writers."""
         return self._must_have_one_writer() != self._with_one_writer
 
     def _must_have_one_writer(self) -> bool:
@@ -174,7 +174,7 @@ class LedgerDeletion:
             "subscription": deletion.subscription,
             "acknowledge": str(not sweep.dry_run).lower(),
             "startingOffsets": "subscription",
-            # No pending deletion is that large; such a message must not stop the others, and is told of.
+            # No pending deletion is that large; such a message must not stop the others, and is reported.
             "chunkedMessages": "empty",
             "maxEntriesPerTrigger": str(sweep.max_entries_per_batch),
             "maxRowsPerTrigger": str(sweep.max_rows_per_batch),

@@ -1,4 +1,4 @@
-"""From the columns of the Pulsar source to received marks."""
+"""Received marks, made from the columns of the Pulsar source."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ _CHUNKED: Final = "a message in chunks, which is not read: no pending deletion i
 def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
     """Yield a mark for each row; `decode` takes topic, payload and schema version.
 
-    What phase two writes on a message is believed of those of `retry_topic` alone.
-
-    A row that is no pending deletion keeps what is wrong with it in `problem`, one that no error of the decoder is
-    meant for the error in `failure`.
+    The properties of phase two are believed of messages of `retry_topic` alone. A row that is no pending deletion has
+    the reason in `problem`, one on which the decoder itself failed the error in `failure`.
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     published = _milliseconds(columns["publish_time"])

@@ -1,7 +1,7 @@
-"""A supervisor around a streaming query: it watches progress, restarts what stalls or fails, and stops gently.
+"""A supervisor of a streaming query: it watches progress, restarts a query that stalls or fails, and stops gently.
 
-``isActive`` says nothing while a task waits for ever, so signs of life are the query's own events: a finished batch,
-an idle poll, a batch of ours that began or ended.
+``isActive`` stays true while a task waits for ever, so signs of life are the query's own events: a finished batch, an
+idle poll, a batch of ours that began or ended.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class BatchRefusedError(SparkError):
 
 
 class Migrations(Protocol):
-    """Where the metadata stores stand that Pulsar may move: while it does, a query waits, and is not at fault."""
+    """Standings with the metadata stores that Pulsar may move: a query that waits for one is not at fault."""
 
     @property
     def stops(self) -> int:
-        """How often writes were stopped."""
+        """The times that writes were stopped."""
 
     @property
     def blocked(self) -> str | None:
-        """Return what is being moved now; None if nothing is."""
+        """A description of the store being moved now; None if there is none."""
 
     def look(self) -> None:
-        """Bring both up to date; raise StoreError if that is not possible."""
+        """Update both; raise StoreError if that is not possible."""
 
 
 class Query(Protocol):
-    """What the supervisor needs of a StreamingQuery."""
+    """The part of StreamingQuery that the supervisor needs."""
 
     @property
     def isActive(self) -> bool:
-        """Whether the query runs."""
+        """True while the query runs."""
 
     def stop(self) -> None:
         """End the query."""
@@ -64,24 +64,24 @@ class Query(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When the supervisor steps in; all times in seconds."""
+    """Limits at which the supervisor steps in; all times in seconds."""
 
-    stall: float = 300.0
-    max_failures: int = 10
-    failure_window: float = 3600.0
-    backoff: float = 1.0
-    max_backoff: float = 60.0
-    stop_timeout: float = 60.0
+    stall: float = 300.0  #: Longest time without a sign of life.
+    max_failures: int = 10  #: Failures in ``failure_window`` that end the sweep.
+    failure_window: float = 3600.0  #: How long a failure counts.
+    backoff: float = 1.0  #: Pause after the first failure; doubled with each further one.
+    max_backoff: float = 60.0  #: Longest pause.
+    stop_timeout: float = 60.0  #: How long a query may take to stop.
 
 
 class BatchNumbers(JStreamingQueryListener):
-    """Takes over from the JVM of a progress the number of its batch, and nothing else.
+    """Listener that takes from a progress event of the JVM only the number of its batch.
 
-    The rest, as pyspark converts it, costs more processor time than a small batch takes to sweep.
+    pyspark's conversion of the rest costs more processor time than sweeping a small batch.
     """
 
     def onQueryProgress(self, jevent: Any) -> None:
-        """Hand on an event that has no more than this."""
+        """Pass on an event that has the number only."""
         number = jevent.progress().batchId()
         progressed: Any = SimpleNamespace(progress=SimpleNamespace(batchId=number))
         self.pylistener.onQueryProgress(progressed)
@@ -159,28 +159,28 @@ class Pulse(StreamingQueryListener):
 
     @property
     def refused(self) -> bool:
-        """Whether a batch was kept from beginning, which ends the query."""
+        """True once a batch was kept from beginning, which ends the query."""
         with self._changed:
             return self._refused
 
     @property
     def silence(self) -> float:
-        """Seconds since the last sign of life."""
+        """The seconds since the last sign of life."""
         with self._changed:
             return time.monotonic() - self._last_sign
 
     @property
     def advances(self) -> int:
-        """How often a batch was committed, or a look for one found none; a query that fails at once has neither."""
+        """The number of commits and of idle polls; a query that fails at once has neither."""
         with self._changed:
             return self._advances
 
     def wait_until_settled(self, timeout: float) -> bool:
-        """Wait until the running batch is finished and committed; say whether it was."""
+        """Wait until the running batch is finished and committed; return whether it was."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._refused or self._settled(), timeout):
                 return False
-            # The look for a next batch, which may find none, acknowledges this one.
+            # The poll for a next batch, which may find none, acknowledges this one.
             self._changed.wait_for(lambda: self._refused, _ACKNOWLEDGE_SECONDS)
             return True
 
@@ -191,10 +191,10 @@ class Pulse(StreamingQueryListener):
 class Supervisor:
     """Keep one query running until `stop` is called or it fails too often; with `once`, until it is through.
 
-    ``on_failures`` is told of the number of failures in a row at each restart, and of 0 when the query gets on again.
-    While the metadata is being moved a query is not taken for stalled, and one that ends is started again without
-    counting it as a failure; ``is_outdated`` says that it has to be started anew, as another one. ``progress`` is a
-    text that changes while a batch gets on, however long it takes.
+    ``on_failures`` is called with the number of failures in a row at each restart, and with 0 when the query makes
+    progress again. While the metadata is being moved a query is not taken for stalled, and one that ends is restarted
+    without counting as a failure; ``is_outdated`` returns whether it has to be replaced by another one. ``progress``
+    returns a text that changes while a batch makes progress, however long it takes.
     """
 
     def __init__(
@@ -228,12 +228,12 @@ class Supervisor:
 
     @property
     def through(self) -> bool:
-        """Whether a query of `once` ended by itself."""
+        """True once a query of `once` ended by itself."""
         return self._through
 
     @property
     def failing(self) -> str | None:
-        """Return what went wrong last; None if the query got on since, or nothing did."""
+        """Return the last failure; None if there was none, or progress since."""
         return self._last_failure if self._streak else None
 
     def stop(self) -> None:
@@ -241,14 +241,14 @@ class Supervisor:
         self._stopping.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until a stop is asked for; say whether it was."""
+        """Wait so many seconds, or until a stop is asked for; return whether it was."""
         return self._stopping.wait(seconds)
 
     def run(self) -> None:
         """Return after a gentle stop, or when a query of `once` is through.
 
         Raises SparkError when the query failed more often than allowed, when it does not stop, and when Spark itself
-        is gone: then only a new process helps. Raises DataGoneError at once, for no restart brings messages back.
+        is gone: then only a new process helps. Raises DataGoneError at once, since no restart brings messages back.
         """
         self._was_moved()
         while not self._stopping.is_set():
@@ -276,7 +276,7 @@ class Supervisor:
         self._failed(reason, cause)
 
     def _was_moved(self) -> bool:
-        """Return whether the metadata was being moved at any time since the last such question, or is now."""
+        """Return whether the metadata was being moved at any time since the last call, or is now."""
         if self._migrations is None:
             return False
         try:
@@ -368,7 +368,7 @@ def _is_active(query: Query) -> bool:
     try:
         return query.isActive
     except Exception as error:
-        # What py4j raises when the JVM has ended or was killed.
+        # Raised by py4j when the JVM has ended or was killed.
         raise SparkError(f"Spark no longer answers ({told_cause(error)}): start the sweep again") from error
 
 
@@ -376,14 +376,14 @@ def _stop(query: Query, stopped: threading.Event) -> None:
     try:
         query.stop()
     except Exception as error:  # noqa: BLE001 - Spark's and py4j's; the caller sees that it is not stopped
-        # After spark.sql.streaming.stopTimeout the query says that it is not active, and runs on.
+        # After spark.sql.streaming.stopTimeout the query claims to be inactive, and runs on.
         logger.warning("while stopping: %s", told_cause(error))
     else:
         stopped.set()
 
 
 def _data_gone(error: BaseException | None) -> str | None:
-    """Return which messages are gone, where that ended a query: Spark hands on no more than the text of our error."""
+    """Return the error of lost messages if that ended a query: Spark passes on only the text of our error."""
     if error is None or isinstance(error, DataGoneError):
         return None if error is None else str(error)
     kind, _, text = told_cause(error).partition(": ")

@@ -1,8 +1,8 @@
-"""Signs of life of a task that takes long: rows that mean nothing, seen in Spark's own figures.
+"""Signs of life of a long task: padding rows, seen in Spark's own figures.
 
-A batch may take much longer than `sweep.stall_seconds`: by a limit on what stores are asked, or since they are slow.
-Nothing of a running Python worker reaches the driver but how many rows it gave so far, which the executors report with
-their heartbeats. So a task that gets on gives such a row now and then, and the supervisor looks at the figures.
+A batch may take much longer than `sweep.stall_seconds`, because of limits on requests to stores, or of slow stores.
+The driver learns nothing of a running Python worker but the number of rows it has returned so far, which executors
+report with their heartbeats. So a task that makes progress returns a padding row now and then.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _T = TypeVar("_T")
 
 _BEAT_SECONDS: Final = 10.0
 _BEATS_IN_A_STALL: Final = 6
-# What a worker gives stays in its buffer until that is full (pyspark/daemon.py); a beat fills it.
+# The rows of a worker stay in its buffer until that is full (pyspark/daemon.py); a beat fills it.
 _BUFFER: Final = 65_536
-# The running batch and what it consists of are the youngest; Spark keeps a thousand that have ended.
+# The running batch and its stages are the youngest; Spark keeps a thousand that have ended.
 _YOUNGEST: Final = 4
 
 
 def with_beats(steps: Iterator[_T], signs: Callable[[], int], beat: _T, *, stall: float) -> Iterator[_T]:
-    """Yield what the steps give, and `beat` now and then while a step gets on: several times in a `stall`, in seconds.
+    """Yield the steps' batches, and `beat` while a step makes progress: several times in a `stall`, in seconds.
 
-    ``signs`` is a number that changes as long as it does. The steps run in a thread of their own, one after the other,
-    each when the one before it was taken; what they raise is raised here.
+    ``signs`` returns a number that changes with progress. The steps run in a thread of their own, one after the other,
+    each when the one before was taken; their errors are raised here.
     """
     with ThreadPoolExecutor(1, "steps") as thread:
         seen, every = signs(), min(_BEAT_SECONDS, stall / _BEATS_IN_A_STALL)
@@ -45,12 +45,12 @@ def with_beats(steps: Iterator[_T], signs: Callable[[], int], beat: _T, *, stall
 
 
 def padding() -> str:
-    """Make a text that brings a row to the driver's side at once, however small it is."""
+    """Make a text that fills the worker's buffer, so that its row reaches the JVM at once."""
     return " " * int(os.environ.get("SPARK_BUFFER_SIZE", _BUFFER))
 
 
 def figures_of(spark: SparkSession) -> Callable[[], str]:
-    """Make a function that tells the figures of what runs now, as a text that changes when a task has given rows."""
+    """Make a function that returns the figures of running tasks, as a text that changes when one has returned rows."""
 
     def look() -> str:
         session: Any = spark._jsparkSession
@@ -64,5 +64,5 @@ def figures_of(spark: SparkSession) -> Callable[[], str]:
 
 
 def without_beats(rows: DataFrame, column: str) -> DataFrame:
-    """Leave out the rows that mean nothing, which have an empty text in the column."""
+    """Drop the padding rows, which have an empty text in the column."""
     return rows.where(f"{column} <> ''")

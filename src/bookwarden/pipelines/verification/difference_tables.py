@@ -1,4 +1,4 @@
-"""Tables of a comparison: differences, and what is still to be compared."""
+"""Tables of a comparison: differences, and the nodes still to be compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def difference_table(differences: Sequence[Difference]) -> pa.Table:
 
 
 def unvisited_table(left: Unvisited) -> pa.Table:
-    """Lay out what is left of a comparison."""
+    """Lay out the rest of a comparison as rows."""
     paths = [*left.paths, *(directory.path for directory in left.directories)]
     are_directories = [False] * len(left.paths) + [True] * len(left.directories)
     children = [None] * len(left.paths) + [directory.children for directory in left.directories]
@@ -51,7 +51,7 @@ def unvisited_table(left: Unvisited) -> pa.Table:
 
 
 def unvisited_in(rows: pa.Table) -> Unvisited:
-    """Read what is left of a comparison."""
+    """Read the rest of a comparison."""
     paths: list[str] = []
     directories: list[Directory] = []
     for path, is_directory, children in zip(*(column.to_pylist() for column in rows.columns), strict=True):

@@ -22,33 +22,34 @@ from bookwarden.wiring.migration import VerificationContext
 
 _APPLICATION: Final = "bookwarden-metadata-verify"
 _RESULT: Final = "result.json"
-# By so many nodes, in the process of the driver, it is told whether the target took over the source's versions.
+# So many nodes, read in the driver, decide whether the target took over the source's versions.
 _JUDGED_BY: Final = 5_000
 
 
 @dataclass(frozen=True)
 class VerificationRequest:
-    """What to verify; as `VerificationContext` has it, but for ``location``: the folder, new unless one is resumed."""
+    """A verification to run."""
 
-    location: str
-    source: str | None = None
-    target: str | None = None
-    versions: VersionRule = VersionRule.AUTO
-    keep: int = 20
-    max_reads_per_second: float | None = None
-    resume: bool = False
+    location: str  #: Path or URI of its folder, which must be new unless it is resumed.
+    source: str | None = None  #: URL of a store; None takes that of the settings.
+    target: str | None = None  #: URL of a store; None takes that of the source's flag.
+    versions: VersionRule = VersionRule.AUTO  #: How versions are compared.
+    keep: int = 20  #: Differences that the report shows.
+    max_reads_per_second: float | None = None  #: For each of both stores; None is no limit.
+    resume: bool = False  #: Go on with an interrupted one.
 
 
 @dataclass(frozen=True)
 class _Header:
-    """What a verification is about, as it was begun."""
+    """The header of a verification, as it was begun."""
 
-    source: str
-    target: str
-    phase: str | None
+    source: str  #: URL.
+    target: str  #: URL.
+    phase: str | None  #: Of the source's flag; None without a flag.
+    #: When the target took over, by the source's clock, in ms since the epoch; None if it has not.
     switched_ms: int | None
-    versions: str
-    versions_kept: bool | None
+    versions: str  #: Value of the VersionRule asked for.
+    versions_kept: bool | None  #: Whether versions count, as decided at the start; None if they were not asked for.
 
 
 def run_verification(
@@ -126,7 +127,7 @@ def _resumed(folder: ScanFolder, request: VerificationRequest) -> _Header:
 
 
 def _versions_kept(context: VerificationContext, rule: VersionRule) -> bool | None:
-    """Return whether versions count, by the rule that counts; None where nobody asked."""
+    """Return whether versions count, by a sample for AUTO; None where they are ignored, or it cannot tell."""
     if rule is not VersionRule.AUTO:
         return True if rule is VersionRule.REQUIRED else None
     sample, _ = context.comparison(versions=rule, switched_ms=context.switched_ms).run_part(WHOLE_TREE, _JUDGED_BY)

@@ -1,13 +1,13 @@
 """Two metadata stores compared by the tasks of Spark, in rounds, with the code that compares them in one process.
 
-A piece is where a comparison is to go on. A task compares so many nodes of it and writes down what it found, and what
-is left; that is parted into the pieces of the next round, until nothing is left. So nobody needs to know beforehand
-how a tree is shaped, and nobody holds more than a piece. The folder is that of a scan (scan/files.py), with
+A piece is a part of the tree still to be compared. A task compares so many nodes of it and writes down the differences
+and the rest, which is split into the pieces of the next round, until nothing is left. So the shape of the tree need not
+be known beforehand, and nobody holds more than a piece. The folder is that of a scan (scan/files.py), with
 
-    left-0001/                 for each piece of the round: its figures as the seal, what is left of it as rows
+    left-0001/                 for each piece of the round: its figures as the seal, the rest of it as rows
     differences/0001/          the differences that the pieces of the round have
 
-A comparison that was killed goes on with the pieces that are not finished.
+A killed comparison goes on with its unfinished pieces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bookwarden.wiring.migration import VerificationContext
 
 DIFFERENCES_FOLDER: Final = "differences"
 
-# Of a piece: in the first round few, so that all tasks have some soon; later what takes some ten seconds.
+# Nodes of a piece: few in the first round, so that all tasks have some soon; later some ten seconds' worth.
 _FIRST_NODES: Final = 2_000
 _NODES: Final = 50_000
 _MOST_ROWS_IN_PIECE: Final = 20_000
@@ -44,18 +44,14 @@ _contexts: PerProcess[VerificationContext] = PerProcess()
 
 @dataclass(frozen=True)
 class ComparedStores:
-    """What is compared, and how; picklable.
+    """The stores to compare, and rules of it; picklable."""
 
-    ``switched_ms`` is when the target was put in the source's place. ``versions`` is REQUIRED or IGNORED: what counts
-    is decided before. ``max_reads_per_second`` is for each of both stores, in each of the ``tasks`` that run at once.
-    """
-
-    settings: Settings
-    source: str
-    target: str
-    switched_ms: int | None
-    versions: VersionRule
-    max_reads_per_second: float | None
+    settings: Settings  #: Of credentials and limits.
+    source: str  #: URL.
+    target: str  #: URL.
+    switched_ms: int | None  #: When the target took over, in ms since the epoch; None if it has not.
+    versions: VersionRule  #: REQUIRED or IGNORED: AUTO is decided before.
+    max_reads_per_second: float | None  #: For each of both stores, in each of the tasks that run at once.
 
     def shared(self) -> VerificationContext:
         """Return the stores of this worker process."""
@@ -99,7 +95,7 @@ class ComparePiece:
 
 
 class StoreComparison:
-    """Compares both stores in a folder, or goes on with that; ``told`` is called with the nodes compared so far."""
+    """Compares both stores in a folder, also a resumed one; ``told`` is called with the nodes compared so far."""
 
     def __init__(
         self,
