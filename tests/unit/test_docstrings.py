@@ -13,7 +13,7 @@ GENERATED = SOURCES / "wire" / "pb"
 VERBS = re.compile(r"(Say|Name|Give|Tell|Let)\b")
 QUESTIONS = re.compile(r"(What|Which|How|Where|Whether|Who|Whose|When|Why)\b")
 # Rooms whose classes do not follow the rules for classes yet.
-LEFT = {"pipelines", "wiring"}
+LEFT = {"pipelines"}
 
 
 def docstrings(*kinds: type[ast.Module | ast.FunctionDef]) -> Iterator[tuple[str, str]]:
