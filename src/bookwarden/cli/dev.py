@@ -30,7 +30,7 @@ class ClusterReport:
     """The development cluster at this moment."""
 
     home: Path  #: Folder of all its files.
-    pulsar: str  #: Its version.
+    pulsar: str  #: The version of Pulsar.
     settings_file: Path  #: For bookwarden.
     service_url: str  #: Of the broker.
     admin_url: str  #: Of the broker.

@@ -43,7 +43,7 @@ class DeadLetterView:
     holder: str  #: As text; the message's key for a malformed mark.
     outcome: str  #: "" if a Java client sent it to the DLQ.
     attempts: int  #: Retries before it was given up.
-    reason: str  #: For people.
+    reason: str  #: Why phase two gave it up, for people.
     published_at: int  #: In ms since the epoch.
     topic: str  #: The partition of the DLQ.
     key: str | None  #: Of the message; None without one.

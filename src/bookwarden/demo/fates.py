@@ -50,13 +50,13 @@ class Ending:
     """One line of the demo's table: a ledger before and after."""
 
     ledger: CountedLedger  #: As in the census before.
-    fate: Fate  #: Expected.
+    fate: Fate  #: The expected one.
     outcomes: tuple[str, ...]  #: Of the sweep, in order.
     copy_outcomes: tuple[str, ...]  #: Outcomes of its offloaded copy, in order.
     undone: str  #: The outcome of its undo; "" without one.
-    in_metadata: bool  #: After.
-    on_bookie: bool  #: After.
-    in_bucket: bool  #: After.
+    in_metadata: bool  #: At the end.
+    on_bookie: bool  #: At the end.
+    in_bucket: bool  #: At the end.
 
     @property
     def as_it_should(self) -> bool:

@@ -12,7 +12,7 @@ from bookwarden.demo.fates import Ending
 class Finale:
     """The end of the demo: every ledger, the backlog, and the messages that can still be read."""
 
-    endings: tuple[Ending, ...]  #: Every ledger.
+    endings: tuple[Ending, ...]  #: One for every ledger.
     in_flight: int  #: Messages in the backlog.
     dead_letters: tuple[tuple[int | None, str], ...]  #: Ledger ids and reasons.
     damaged: tuple[int, ...]  #: The ledger ids that should be on the DLQ.

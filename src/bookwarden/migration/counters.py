@@ -25,7 +25,7 @@ _FIRST: Final = 1
 class Counter:
     """A counter of the target, and its counterpart in the source."""
 
-    name: str  #: For people.
+    name: str  #: The kind of numbers, for people.
     path: str  #: The node below which sequential nodes are numbered.
     next_number: int  #: The target gives this number next.
     safe_number: int  #: Numbers below may all have been given already.

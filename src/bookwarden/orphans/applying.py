@@ -46,7 +46,7 @@ class ApplyResult:
     marked_bytes: int = 0  #: Logical bytes of the marked.
     failed: tuple[NamedCandidate, ...] = ()  #: Not confirmed: the next run tries them again.
     dropped: tuple[NamedCandidate, ...] = ()  #: No longer as the plan has them: the first SHOWN of these.
-    dropped_total: int = 0  #: All of these.
+    dropped_total: int = 0  #: Number of all dropped.
     held_back: tuple[NamedCandidate, ...] = ()  #: Waiting for a later plan: the first SHOWN of these.
     held_back_by: Mapping[str, int] = field(default_factory=dict)  #: Number of those waiting, by reason.
     stopped: str = ""  #: Why the run ended before the last candidate; "" if it did not.

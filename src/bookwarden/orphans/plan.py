@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
 
     ledger_id: int  #: Candidates are in this order.
     kind: str  #: The name of a LedgerComponent.
-    holder: str  #: As text.
+    holder: str  #: Text of the holder that its custom metadata names.
     cause: str  #: The value of a Cause.
     path: str  #: The node of its metadata.
     version: int  #: The version of that node.
@@ -118,7 +118,7 @@ class PlanManifest:
 
     plan_id: str  #: Also the name of its folder; ids sort by time.
     scan_id: str  #: The scan that made it.
-    tool_version: str  #: Bookwarden's.
+    tool_version: str  #: Bookwarden's version when the plan was made.
     begun_ms: int  #: Start of the listing of ledgers, or the latest time in the snapshot, in ms since the epoch.
     created_ms: int  #: When the plan was made, in ms since the epoch.
     cutoff_ms: int  #: Every candidate was created at this time or before, in ms since the epoch.

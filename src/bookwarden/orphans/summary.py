@@ -136,18 +136,18 @@ class Summary:
     ledgers: int  #: All in BookKeeper.
     logical_bytes: int  #: Of all ledgers.
     by_class: tuple[Count, ...]  #: The key is "".
-    by_kind: tuple[Count, ...]  #: All classes.
-    #: All classes; beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans are under REST.
+    by_kind: tuple[Count, ...]  #: Of all classes.
+    #: Of all classes; beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans are under REST.
     by_namespace: tuple[Count, ...]
-    by_cause: tuple[Count, ...]  #: Candidates only.
-    by_age: tuple[Count, ...]  #: All classes.
-    missing: tuple[MissingLedger, ...] = ()  #: The first SHOWN_MISSING.
-    missing_total: int = 0  #: All of these.
-    inside_lists: tuple[InsideList, ...] = ()  #: The first SHOWN_MISSING.
+    by_cause: tuple[Count, ...]  #: Of candidates only.
+    by_age: tuple[Count, ...]  #: Of all classes.
+    missing: tuple[MissingLedger, ...] = ()  #: The first SHOWN_MISSING, by id.
+    missing_total: int = 0  #: Number of all missing ledgers.
+    inside_lists: tuple[InsideList, ...] = ()  #: The first SHOWN_MISSING, by id.
     foreign: tuple[ForeignOwner, ...] = ()  #: The SHOWN_OWNERS with the most ledgers.
-    foreign_total: int = 0  #: All of these.
+    foreign_total: int = 0  #: Number of all foreign owners.
     doubts: tuple[NotedDoubt, ...] = ()  #: The first SHOWN_DOUBTS.
-    doubts_total: int = 0  #: All of these.
+    doubts_total: int = 0  #: Number of all doubts.
     #: Objects and partial uploads in stores of offloaded copies: class, store, number and bytes.
     objects: tuple[Count, ...] = ()
     growth: tuple[GrowthPoint, ...] = ()  #: By time; the last point is this plan.

@@ -21,13 +21,13 @@ class OffloadPlace:
     buckets: tuple[str, ...] = ()  #: Copies may be deleted in these.
     region: str = ""  #: "" allows every region.
     access_key: str | None = None  #: S3; None: AWS's own chain finds credentials.
-    secret_key: str | None = None  #: S3.
-    profile: str | None = None  #: S3, in AWS's configuration files.
-    path_style: bool | None = None  #: S3; None: with an endpoint only.
-    tls_trust_certs_file: str | None = None  #: S3, PEM.
+    secret_key: str | None = None  #: S3, with ``access_key``.
+    profile: str | None = None  #: S3: a profile in AWS's configuration files.
+    path_style: bool | None = None  #: S3: buckets in the path; None: with an endpoint only.
+    tls_trust_certs_file: str | None = None  #: S3: trusted authorities, PEM.
     service_account_file: str | None = None  #: Google's key file; None: Google's own chain finds credentials.
     account_url: str | None = None  #: Azure, which brokers do not record.
-    account_name: str | None = None  #: Azure.
+    account_name: str | None = None  #: Azure; only where ``account_url`` does not tell it.
     account_key: str | None = None  #: Azure; None: Azure's own chain finds credentials.
     mount: str | None = None  #: The file system's base path on this machine, if it is another one.
 

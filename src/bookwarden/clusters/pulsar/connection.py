@@ -23,16 +23,16 @@ AUTH_KINDS = ("none", "token", "tls", "oauth2")
 class PulsarConnection:
     """Addresses and credentials of a Pulsar cluster; picklable, so that it can travel to executors."""
 
-    service_url: str  #: Binary protocol.
-    admin_url: str  #: Admin REST.
+    service_url: str  #: Of the binary protocol, pulsar:// or pulsar+ssl://.
+    admin_url: str  #: Of the admin REST, http:// or https://.
     auth: str = "none"  #: One of AUTH_KINDS.
-    token: str | None = field(default=None, repr=False)  #: The text.
+    token: str | None = field(default=None, repr=False)  #: The token's text.
     token_file: str | None = None  #: Read at each use, so that a rotated token is picked up.
-    tls_certificate_file: str | None = None  #: Our own, PEM.
-    tls_private_key_file: str | None = None  #: Our own, PEM.
-    tls_trust_certs_file: str | None = None  #: PEM; None: those of this machine.
+    tls_certificate_file: str | None = None  #: Our own certificate, PEM.
+    tls_private_key_file: str | None = None  #: The key of our certificate, PEM.
+    tls_trust_certs_file: str | None = None  #: Trusted authorities, PEM; None: those of this machine.
     tls_allow_insecure: bool = False  #: Accepts any certificate of a broker.
-    tls_validate_hostname: bool = True  #: Of brokers.
+    tls_validate_hostname: bool = True  #: A broker's certificate must have its host name.
     #: ``issuer_url``, ``private_key`` (path), ``audience``, ``scope``.
     oauth2: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: For pulsar.Client by keyword (io_threads, operation_timeout_seconds, ...).

@@ -51,7 +51,7 @@ class JournalEntry:
     """One ledger's metadata as it was right before its delete."""
 
     ledger_id: int  #: Of the ledger about to be deleted.
-    holder: str  #: As text.
+    holder: str  #: Text of the holder in the mark.
     path: str  #: The node of its metadata.
     version: int  #: The version of that node.
     created_ms: int  #: By the store's clock, in ms since the epoch.
@@ -105,9 +105,9 @@ class CopyEntry:
     """An offloaded copy right before its delete; it cannot be put back."""
 
     ledger_id: int  #: The ledger that was offloaded.
-    holder: str  #: As text.
+    holder: str  #: Text of the holder in the mark.
     uuid: str  #: The copy's own.
-    location: str  #: For people.
+    location: str  #: The place in its store, for people.
     run: str  #: As ``<query>/<batch>``.
     journaled_at: int  #: In ms since the epoch.
 

@@ -41,8 +41,8 @@ class UndoRow:
     path: str  #: The node of its metadata.
     deleted_at: int  #: In ms since the epoch.
     ledger_bytes: int | None  #: None where its metadata could not be read.
-    outcome: UndoOutcome  #: The result.
-    reason: str  #: For people.
+    outcome: UndoOutcome  #: In a preview, the one that an undo would have.
+    reason: str  #: Of the outcome, for people.
     copies: int = 0  #: Copies of entries that the bookies were asked for; 0 if they were not asked.
     held: int = 0  #: Those of these copies that were found.
 

@@ -19,7 +19,7 @@ class Verification:
     target: str  #: Its URL.
     phase: str | None  #: In the source's flag; None without a flag.
     switched_ms: int | None  #: When the target replaced the source, by the source's clock; None if it has not.
-    report: Report  #: The findings.
+    report: Report  #: The findings, in numbers of nodes.
     seconds: float  #: The comparison took.
     differences: str | None  #: The file or folder of all differences; None if they were not kept.
 

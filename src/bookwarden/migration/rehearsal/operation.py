@@ -54,7 +54,7 @@ class RehearsalReport:
 
     copy: CopyReport  #: The copy's result, with the nodes that the target did not take.
     comparison: Report  #: Of the source and the copy.
-    comparing_s: float  #: In seconds.
+    comparing_s: float  #: Duration of the comparison, in seconds.
     changed: int  #: Differences from changes of the source since the copy began.
     damaged: int  #: All other differences, except at nodes that were not copied.
     first: tuple[Difference, ...]  #: The first of the damaged.

@@ -26,8 +26,8 @@ class Bar:
 
     x: float  #: Of its upper left corner.
     y: float  #: Of its upper left corner, from the top.
-    width: float  #: To the right.
-    height: float  #: Downwards.
+    width: float  #: To the right of (x, y).
+    height: float  #: Downwards from (x, y).
     label: str  #: Its heading, such as a namespace.
     value: str  #: Its size, as text.
     tip: str  #: Its tooltip.

@@ -63,7 +63,7 @@ class ReferencePiece:
     name: str  #: Below its kind's tree: ``tenant/namespace/persistent``, ``tenant/namespace``, or the path itself.
     part: int = 0  #: It has the topics whose names hash to this, from 0.
     parts: int = 1  #: 1 for a namespace in one piece.
-    problem: str = ""  #: Why its nodes could not be listed: then it is only a doubt. "" if they were.
+    problem: str = ""  #: Why its nodes could not be listed, which makes it a mere doubt; "" if they could.
 
     @property
     def path(self) -> str:

@@ -36,8 +36,8 @@ _BEGINNING = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 class DeletionTopics:
     """The topics of two-phase deletion, as they must be."""
 
-    topic: str  #: Full name.
-    retry_topic: str  #: Full name.
+    topic: str  #: Full name of the deletion topic.
+    retry_topic: str  #: Full name; partitioned like the deletion topic.
     dlq_topic: str  #: Full name; has no partitions.
     subscription: str  #: On all three topics.
     partitions: int  #: Of the topic, and of its retry topic.

@@ -43,7 +43,7 @@ class NamedLedger(NamedTuple):
     """A ledger that a node names."""
 
     ledger_id: int  #: As the node names it.
-    holder: Holder  #: By the node.
+    holder: Holder  #: The holder of the node; for a shadow topic, its source.
     node: ReferenceNode  #: The node that names it.
     written_ms: int  #: When the node was written, by the store's clock; 0 where that is not known.
     entries: int | None = None  #: Of a closed data ledger; None of others.
