@@ -99,18 +99,15 @@ def _with_unusual(table: pa.Table, buffer: Buffer, unusual: Numbers) -> pa.Table
 
 
 class _Columns(NamedTuple):
-    """What the values of nodes say of their ledgers; of those that are not ``usual`` it is of no use.
+    """Columns of the ledgers' values, meaningless where not ``usual``."""
 
-    The custom metadata of each, and perhaps other fields, are between the two places in the buffer.
-    """
-
-    usual: Flags
-    state: Numbers
-    length: Numbers
-    ctime_ms: Numbers
-    has_ctime: Flags
-    customs_start: Numbers
-    customs_end: Numbers
+    usual: Flags  #: Understood here; the others are read one by one.
+    state: Numbers  #: As in DataFormats.proto.
+    length: Numbers  #: In bytes.
+    ctime_ms: Numbers  #: By the creator's clock, in ms since the epoch.
+    has_ctime: Flags  #: Whether the value has a ``ctime_ms``.
+    customs_start: Numbers  #: Place in the buffer of the first field of custom metadata.
+    customs_end: Numbers  #: End of the last; other fields may be between.
 
 
 def _columns(buffer: Buffer) -> _Columns:

@@ -1,7 +1,7 @@
-"""The ledgers of a ZooKeeper snapshot, taken off the bytes of whole directories.
+"""The ledgers of a ZooKeeper snapshot, read from the bytes of whole directories.
 
-Read here are directories whose nodes are ledgers and nothing else, and that no transaction changed since the snapshot
-was begun. All others are left to the listing of single nodes, which says the same of these.
+Only directories that hold nothing but ledgers, and that no transaction changed since the snapshot was begun, are read
+here. All others are left to the listing of single nodes, which gives the same rows for these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LARGEST: Final = 9_999
 
 
 def read_ledgers(store: MetadataStore, listing: LedgerListing, piece: ListingPiece) -> ListedTable:
-    """Read a piece of the listing of a store, whatever the store is."""
+    """Read a piece of the listing of any store."""
     whole = ledgers_of_snapshot(store, listing.root, piece) if isinstance(store, SnapshotStore) else None
     if whole is not None:
         return whole
@@ -65,7 +65,7 @@ class _Directory(NamedTuple):
 
 
 def _directory(nodes: EncodedNodes, chroot: str) -> _Directory | None:
-    """Read a directory; None if one of its nodes has not the name of a ledger."""
+    """Read a directory; None if one of its nodes does not have a ledger's name."""
     width = len(nodes.parent) + len(_NAME)
     places = np.array(_places(nodes.data, width))
     if not len(places) or not (_views(nodes.data)[0][places - width - _SIZE] == width).all():
@@ -79,9 +79,9 @@ def _directory(nodes: EncodedNodes, chroot: str) -> _Directory | None:
 
 
 def _places(data: bytes, width: int) -> list[int]:
-    """Return the offset of each value, none if these nodes cannot all have paths of so many bytes.
+    """Return the offset of each value; None if these nodes cannot all have paths of so many bytes.
 
-    The caller holds the size of each path against it: then each node begins where the one before ends.
+    The caller checks the size of each path: then each node begins where the one before ends.
     """
     size_at, place, between = struct.Struct(">i").unpack_from, _SIZE + width, STAT_SIZE + 2 * _SIZE + width
     last, found = len(data) - STAT_SIZE - _SIZE, list[int]()
@@ -100,14 +100,14 @@ def _table(nodes: Sequence[EncodedNodes], directories: Sequence[_Directory], bas
     places = np.concatenate([one.places + size for one, size in zip(directories, before, strict=False)])[order]
     ints, longs = _views(raw)
     starts = places + _SIZE
-    # The size of a value that is none at all is -1.
+    # The size of a null value is -1.
     ends = starts + np.maximum(ints[places], 0)
     found = LedgerNodes(
         ids[order],
         pa.concat_arrays([one.paths for one in directories]).take(pa.array(order)),
         ints[ends + VERSION_AT].astype(np.int64),
         longs[ends + CREATED_AT].astype(np.int64),
-        # Behind each value there is more than a buffer needs.
+        # There are more bytes behind each value than a buffer needs.
         Buffer(raw, starts, ends),
     )
     return ListedTable(table_of(found), len(ids), digest_of(ids.tolist()), ())

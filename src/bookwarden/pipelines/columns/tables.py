@@ -1,4 +1,4 @@
-"""The columns of a scan's tables, in Arrow and for Spark: those of the rows in `ledgers.listing`, and doubts."""
+"""The columns of a scan's tables, in Arrow and for Spark: of the rows in `ledgers.listing`, and of doubts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPARK_TYPES = {int: "BIGINT", str: "STRING", bool: "BOOLEAN", UUID: "STRING"}
 
 
 class ChangedLedger(NamedTuple):
-    """A ledger that only one of the two listings of a scan has; ``gone`` says that it is the first one."""
+    """A ledger that only one of the two listings of a scan has; ``gone``: only the first one."""
 
     ledger_id: int
     gone: bool
@@ -38,7 +38,7 @@ class HolderName(NamedTuple):
     """The text of a holder that exists, or the name of its managed ledger.
 
     ``first_listed`` is the smallest id that the topic of this name lists, as `ledgers.holes.standing_of` takes it; None
-    for what is no topic.
+    if the holder is no topic.
     """
 
     name: str
@@ -71,29 +71,25 @@ class UnnamedOwner(NamedTuple):
 
 
 class NamedBy(NamedTuple):
-    """What is to be known of the places that name a ledger.
+    """The kinds of places that name a ledger."""
 
-    ``only_logs``: all of them are logs of DistributedLog; None where no place names it. ``only_gone``: all of them say
-    that its broker deleted it.
-    """
-
-    only_logs: bool | None
-    only_gone: bool
+    only_logs: bool | None  #: All of them are logs of DistributedLog; None where no place names it.
+    only_gone: bool  #: All of them say that its broker deleted it.
 
 
 class Description(NamedTuple):
-    """What a ledger was found to be: the headings of a Cell, for people, and the topic that it was made for."""
+    """The class of a ledger, under the headings of a Cell, for people."""
 
-    ledger_class: str
-    cause: str
-    detail: str
-    namespace: str
-    topic: str | None
-    age: str
+    ledger_class: str  #: Value of a LedgerClass.
+    cause: str  #: Value of a Cause; empty for a class that is not planned.
+    detail: str  #: Further reasons; may be empty.
+    namespace: str  #: NO_NAMESPACE where its owner is unknown.
+    topic: str | None  #: That it was made for; None where unknown.
+    age: str  #: One of AGE_BUCKETS.
 
 
 class StoredDoubt(NamedTuple):
-    """A doubt; ``about`` is a list in JSON of what it concerns."""
+    """A doubt as a row; ``about`` is a JSON list of the holders and kinds that it concerns."""
 
     path: str
     root: str
@@ -165,7 +161,7 @@ def stored_doubt(doubt: Doubt) -> StoredDoubt:
 
 
 def doubt_of(row: StoredDoubt) -> Doubt:
-    """Turn a row into the doubt; FormatError if it is none."""
+    """Turn a row into a doubt; FormatError if it is damaged."""
     try:
         about = tuple(_concerned(some) for some in json.loads(row.about))
     except (ValueError, KeyError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""The rows of references that topics make, taken off the values of their nodes on whole columns.
+"""The rows of topics' references, read from the values of their nodes in whole columns.
 
-Read here are topics with ledgers and nothing else: no properties, no end, no offloaded copies, no compression. All
-others are left to the reader of single nodes, which says the same of these.
+Only topics with ledgers and nothing else are read here: no properties, no end, no offloaded copies, no compression.
+All others are left to the reader of single nodes, which gives the same rows for these.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MAX_BYTES: Final = 8192
 
 # Fast path of ManagedLedgerNode.read, must equal it: tests/unit/clusters/test_reference_rows.py
 class TopicRows:
-    """Collects the rows of a root's topics; a call says of each topic whether its rows were taken."""
+    """Collects the rows of a root's topics; a call returns for each topic whether its rows were taken."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self.tables = [REFERENCES.arrow.empty_table()]
 
     def __call__(self, topics: Sequence[ManagedLedgerNode], values: Sequence[bytes]) -> list[bool]:
-        """Take the rows of what can be read here."""
+        """Take the rows of the topics that can be read here."""
         buffer = Buffer.of(values)
         small = buffer.ends - buffer.starts <= _MAX_BYTES
         fields, plain = buffer.fields(buffer.starts, np.where(small, buffer.ends, buffer.starts), _KINDS)
@@ -57,7 +57,7 @@ class TopicRows:
     def _add(
         self, topics: Sequence[ManagedLedgerNode], taken: Flags, owners: Numbers, ids: Numbers, sizes: Numbers
     ) -> None:
-        """Add the rows of the ledgers that are taken, those of a topic behind each other, by growing id."""
+        """Add the rows of the taken topics, one topic after another, each by growing id."""
         rows = np.flatnonzero(taken)
         rows = rows[np.lexsort((ids[rows], owners[rows]))]
         owner, count = pa.array(owners[rows]), len(rows)

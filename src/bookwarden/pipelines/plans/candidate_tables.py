@@ -18,15 +18,15 @@ CANDIDATES: Final = Columns(Candidate)
 _FIRST_SEEN: Final = "first_seen_ms"
 # What a scan alone tells of its candidates: the earlier plan has the rest.
 ORPHANS: Final = CANDIDATES.only(*(name for name in Candidate._fields if name != _FIRST_SEEN))
-# A node that differs in any of them is another one, or was written since.
+# A node that differs in any of these is another one, or was written since.
 _THE_SAME: Final = ["path", "created_ms", "version"]
 
 
 def merged(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield the rows of all pieces by growing ledger id; pieces have the columns of ORPHANS, and have rows.
 
-    They come by growing smallest id, whatever their order within: of those that were given, what is below the next
-    piece's smallest id can be passed on. Pieces seldom overlap, so that as a rule one is held at a time.
+    Pieces come by growing smallest id, in any order within: rows below the next piece's smallest id can be passed on.
+    Pieces seldom overlap, so that as a rule one is held at a time.
     """
     left = ORPHANS.arrow.empty_table()
     for piece in pieces:
@@ -40,11 +40,11 @@ def merged(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def carry_over(candidates: Iterable[pa.Table], before: Iterable[pa.Table], created_ms: int) -> Iterator[pa.Table]:
     """Yield the candidates, each with the time since when it has been an orphan in every plan of the cluster.
 
-    ``candidates`` have the columns of ORPHANS; what is given, and ``before``, those of CANDIDATES. ``before`` are those
-    of the newest earlier plan, which has carried over its own; nothing where there is none, or where it cannot be
-    read. ``created_ms`` is when this plan is made: what the earlier plan does not have begins then, and so does another
-    node, one that was written since, and one that is said to have been seen later than that. Both are by growing ledger
-    id, else FormatError; one table of each is held at a time.
+    ``candidates`` have the columns of ORPHANS; the result, and ``before``, those of CANDIDATES. ``before`` are those of
+    the newest earlier plan, which has carried over its own; empty where there is none, or where it cannot be read.
+    ``created_ms`` is the time of this plan: candidates begin then if the earlier plan does not have them, has another
+    node or one written since, or a later time. Both are by growing ledger id, else FormatError; one table of each is
+    held at a time.
     """
     earlier = in_order(before)
     old = next(earlier, None)
@@ -55,14 +55,14 @@ def carry_over(candidates: Iterable[pa.Table], before: Iterable[pa.Table], creat
             places, times = _seen_before(table, old, created_ms)
             first_seen[places] = times
             if old.column("ledger_id")[-1].as_py() > last_id:
-                # It goes on with the candidates of the next table.
+                # Its rest goes with the candidates of the next table.
                 break
             old = next(earlier, None)
         yield table.append_column(_FIRST_SEEN, pa.array(first_seen)).cast(CANDIDATES.arrow)
 
 
 def _seen_before(table: pa.Table, old: pa.Table, created_ms: int) -> tuple[Numbers, Numbers]:
-    """Return the places in `table` of what `old` has as the same nodes, and since when each has been an orphan."""
+    """Return the places in `table` of nodes that `old` has unchanged, and since when each has been an orphan."""
     ids, old_ids = table.column("ledger_id").to_numpy(), old.column("ledger_id").to_numpy()
     old_places = np.minimum(np.searchsorted(old_ids, ids), len(old_ids) - 1)
     places = np.flatnonzero(old_ids[old_places] == ids)

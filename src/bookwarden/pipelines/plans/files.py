@@ -7,7 +7,7 @@
     plans/<plan id>/applied.json                how far the plan was applied
     plans/<plan id>/applied-copies.json         how far its copies were
 
-Whatever is read is held against the digest in the manifest, from the very bytes that are used.
+Every file is checked against its digest in the manifest, on the very bytes that are used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SCAN_AGAIN: Final = "nothing of it can be applied, make another plan with `book
 
 
 class PlanFiles:
-    """The plans at `location`, a path or a URI; the store of plans that Apply works on. OSError becomes StoreError."""
+    """The plans at `location`, a path or a URI, as Apply uses them. OSError becomes StoreError."""
 
     def __init__(self, location: str, *, candidates_per_file: int = CANDIDATES_PER_FILE) -> None:
         self.folder = Folder(location)
@@ -60,11 +60,11 @@ class PlanFiles:
         files: Mapping[str, bytes] | None = None,
         copies: Sequence[CopyCandidate] = (),
     ) -> PlanManifest:
-        """Write a plan, and return its manifest as it was written: with what its files and counts of candidates are.
+        """Write a plan, and return its manifest with the files and counts of candidates.
 
         ``candidates`` have the columns of CANDIDATES, and are by growing ledger id, else FormatError. Raises
-        RefusedError for a scan that no plan may be made of, and for an id that is taken. What was written before an
-        error is no plan.
+        RefusedError for a scan that no plan may be made of, and for an id that is taken. After an error there is no
+        plan, whatever was written.
         """
         check_id(plan.plan_id)
         with self._translated():
@@ -84,15 +84,15 @@ class PlanFiles:
         return plan
 
     def plan_ids(self) -> list[str]:
-        """List the plans, oldest first; what has no manifest is none."""
+        """List the plans, oldest first; a folder without a manifest is no plan."""
         with self._translated():
             return [name for name in self.folder.folders() if self.folder.exists(f"{name}/{_MANIFEST}")]
 
     def newest(self, cluster: ClusterIdentity) -> PlanManifest | None:
         """Return the newest plan of the cluster, for its candidates to be carried over.
 
-        None where there is none, and where the newest of all plans cannot be read: then nothing is known to have been
-        an orphan without a break.
+        None where there is none, and where the newest of all plans cannot be read: then no ledger is known to have
+        been an orphan without a break.
         """
         for plan_id in reversed(self.plan_ids()):
             try:
@@ -106,7 +106,7 @@ class PlanFiles:
         return None
 
     def manifest(self, plan_id: str) -> PlanManifest:
-        """Read a plan's manifest; NotFoundError where there is no such plan, FormatError where it is altered."""
+        """Read a plan's manifest; NotFoundError where there is no such plan, FormatError where it was altered."""
         check_id(plan_id)
         data = self._load(f"{plan_id}/{_MANIFEST}")
         if data is None:
@@ -127,12 +127,12 @@ class PlanFiles:
         return Summary.decode(self._read(plan, found))
 
     def verify(self, manifest: PlanManifest) -> None:
-        """Read every file of the plan; FormatError for one that is missing or not what the manifest says."""
+        """Read every file of the plan; FormatError for one that is missing or differs from the manifest."""
         for file in (*manifest.candidates, *manifest.files):
             self._read(manifest, file)
 
     def candidates(self, manifest: PlanManifest, size: int) -> Iterator[list[Candidate]]:
-        """Yield the candidates by growing ledger id, at most so many at a time, from files that are verified again."""
+        """Yield the candidates by growing ledger id, at most so many at a time, from files checked again."""
         rest = self.all_candidates(manifest)
         while batch := list(itertools.islice(rest, size)):
             yield batch
@@ -143,7 +143,7 @@ class PlanFiles:
             yield from itertools.starmap(Candidate, _rows(table))
 
     def candidate_tables(self, manifest: PlanManifest) -> Iterator[pa.Table]:
-        """Yield the candidates by growing ledger id, those of a file in a table, with the columns of CANDIDATES."""
+        """Yield the candidates by growing ledger id, a table for each file, with the columns of CANDIDATES."""
         return in_order(self._table(manifest, file, CANDIDATES) for file in manifest.candidates)
 
     def copies(self, manifest: PlanManifest, size: int) -> Iterator[list[CopyCandidate]]:
@@ -153,7 +153,7 @@ class PlanFiles:
             yield batch
 
     def all_copies(self, manifest: PlanManifest) -> Iterator[CopyCandidate]:
-        """Yield the offloaded copies in the plan's order, from a file that is verified again."""
+        """Yield the offloaded copies in the plan's order, from a file checked again."""
         for file in manifest.files:
             if file.name == COPIES:
                 for number, row in enumerate(_rows(self._table(manifest, file, COPY_CANDIDATES))):
@@ -167,7 +167,7 @@ class PlanFiles:
         return self._progress(manifest, _COPY_PROGRESS)
 
     def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
-        """Keep how far the plan's copies are applied: durable when this returns, and otherwise as before."""
+        """Keep how far the plan's copies are applied: durable when this returns, unchanged otherwise."""
         self._write_durably(f"{manifest.plan_id}/{_COPY_PROGRESS}", progress.encode())
 
     def progress(self, manifest: PlanManifest) -> ApplyProgress:
@@ -179,14 +179,14 @@ class PlanFiles:
         return ApplyProgress(manifest.plan_id) if data is None else ApplyProgress.decode(data, manifest.plan_id)
 
     def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
-        """Keep how far the plan is applied: durable when this returns, and otherwise as before."""
+        """Keep how far the plan is applied: durable when this returns, unchanged otherwise."""
         self._write_durably(f"{manifest.plan_id}/{_PROGRESS}", progress.encode())
 
     def _write_candidates(self, plan_id: str, candidates: Iterator[pa.Table]) -> tuple[list[FileDigest], int]:
         written: list[FileDigest] = []
         length = 0
         for table in _cut((table.cast(CANDIDATES.arrow) for table in candidates), self._per_file):
-            # What damaged metadata tell may add up to more than 64 bits hold.
+            # Sizes in damaged metadata may add up to more than 64 bits hold.
             length += sum(table.column("length").to_pylist())
             name = f"candidates-{len(written):05d}.parquet"
             written.append(self._write_file(plan_id, name, _parquet(table), table.num_rows))
@@ -225,7 +225,7 @@ class PlanFiles:
                 return None
 
     def _write_durably(self, name: str, data: bytes) -> None:
-        """Write a file so that a loss of power leaves the one of before or this one, once it returns this one."""
+        """Write a file so that a loss of power leaves the old or the new one, after the return the new one."""
         with self._translated():
             self.folder.write(name, lambda sink: sink.write(data), durable=True)
 

@@ -52,7 +52,7 @@ def _references(spark: SparkSession, folder: ScanFolder) -> DataFrame:
 
 @dataclass(frozen=True)
 class ClassifyPiece:
-    """Puts what the join left over of a piece, which its number names, into classes."""
+    """Puts the ledgers that the join left over of a piece, given by number, into classes."""
 
     knowledge: Broadcast[Knowledge]
     now_ms: int
@@ -101,7 +101,7 @@ def _count(rows: pa.Table) -> pa.Table:
 
 
 class Classification:
-    """Every ledger in its class; what places name and is nothing else is only counted."""
+    """Every ledger in its class; the referenced ones are only counted."""
 
     def __init__(
         self, spark: SparkSession, stages: Stages, folder: ScanFolder, left_over: Sequence[int], task: ClassifyPiece
@@ -122,11 +122,11 @@ class Classification:
         return tuple(Cell(*fields) for fields in zip(*(column.to_pylist() for column in cells.columns), strict=True))
 
     def others(self) -> DataFrame:
-        """Return the ledgers that are more than referenced, with the columns of CLASSIFIED."""
+        """Return the ledgers of all other classes, with the columns of CLASSIFIED."""
         return read_table(self._spark, self._folder, CLASSES_STAGE, CLASSIFIED)
 
     def orphans(self) -> Iterator[pa.Table]:
-        """Yield orphans and what was left behind by growing ledger id, in tables with the columns of ORPHANS."""
+        """Yield orphans and ledgers left behind by growing ledger id, in tables with the columns of ORPHANS."""
         firsts = sorted((seal.notes[_FIRST], seal.number) for seal in self._seals if _FIRST in seal.notes)
         return merged(self._orphans_of(number) for _, number in firsts)
 
@@ -166,11 +166,11 @@ class Classification:
         return [InsideList(*row) for row in rows.collect()]
 
     def emptied_topics(self) -> list[Emptied]:
-        """List the topics that exist and would be left without a ledger: one that is missing is none."""
+        """List the existing topics that would be left without a ledger; missing ledgers do not count."""
         references = _references(self._spark, self._folder)
         named = references.where(F.col("place").isin(*TOPIC_PLACES)).withColumnRenamed("managed_ledger", "topic")
         absent = read_table(self._spark, self._folder, ABSENT_TABLE, ABSENT)
-        # A ledger that is offloaded, and gone from BookKeeper, is one of the topic's all the same.
+        # An offloaded ledger that is gone from BookKeeper still belongs to the topic.
         lacking = named.where("not gone").join(absent.withColumn("absent", F.lit(True)), "ledger_id", "left")
         bare = lacking.where("absent or ledger_id is null").select("topic").distinct()
         orphans = self.others().where(F.col("ledger_class") == LedgerClass.ORPHAN.value)
@@ -185,7 +185,7 @@ class Classification:
         return [Emptied("topic", row["topic"], row["count"]) for row in sorted(found)]
 
     def orphans_of(self, namespaces: Iterable[str]) -> list[Emptied]:
-        """Count the orphans of those of these namespaces that have any."""
+        """Count the orphans of these namespaces; a namespace without any is left out."""
         known, counts = frozenset(namespaces), dict[str, int]()
         for cell in self.cells:
             if cell.ledger_class == LedgerClass.ORPHAN.value and cell.namespace in known:

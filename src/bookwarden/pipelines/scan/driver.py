@@ -1,4 +1,4 @@
-"""The orphan scan's driver process: session, signals, and what to do to go on."""
+"""The orphan scan's driver process: session, signals, and advice for going on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bookwarden.pipelines.scan.stage import Progress
 from bookwarden.pipelines.session import running_session
 from bookwarden.signals import at_signals
 
-# Adaptive execution puts small partitions together, so that many cost little where the ledgers are few.
+# Adaptive execution merges small partitions, so that many cost little where there are few ledgers.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
 # The work is done in Python, and a scan is short: a JVM would spend more on compiling its code well than it gains.
 _OWN_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -24,7 +24,7 @@ _CANCEL_SECONDS = 0.5
 
 
 class ScanPaused(KeyboardInterrupt):
-    """SIGINT or SIGTERM while a scan ran; what was read is kept."""
+    """SIGINT or SIGTERM during a scan; the pieces read are kept."""
 
 
 def run_scan(
@@ -38,7 +38,7 @@ def run_scan(
 ) -> ScanResult:
     """Run a scan, or go on with one; with `local` on a Spark that is started here.
 
-    ``say`` is told the scan's id. Raises ScanPaused at SIGINT and SIGTERM, and what OrphanScan raises.
+    ``say`` is called with the scan's id. Raises ScanPaused at SIGINT and SIGTERM, and the errors of OrphanScan.
     """
     with scan_session(settings, local=local) as spark:
         scan = OrphanScan(spark, settings, progress)
@@ -58,15 +58,15 @@ def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
 
 @contextmanager
 def paused_by_signals(spark: SparkSession, what_next: str) -> Iterator[None]:
-    """Cancel Spark's jobs at a signal, and raise ScanPaused for what that makes of the body; at a second at once.
+    """Cancel Spark's jobs at a signal, and raise ScanPaused for the error that follows; at a second signal at once.
 
-    ``what_next`` tells people how to go on.
+    ``what_next`` is advice for going on.
     """
     asked, ended = threading.Event(), threading.Event()
     paused = ScanPaused(f"paused; {what_next}")
 
     def cancel() -> None:
-        # Again and again: the body may be between two jobs.
+        # Repeated, since the body may be between two jobs.
         while True:
             spark.sparkContext.cancelAllJobs()
             if ended.wait(_CANCEL_SECONDS):

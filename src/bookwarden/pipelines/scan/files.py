@@ -1,14 +1,14 @@
-"""The folder of one scan: what it was asked to read, and each piece of it that was read, as Parquet files.
+"""The folder of one scan: its header, its stages, and each piece that was read, as Parquet files.
 
     scan.json                          what is scanned, with which settings, and since when
     stages/<stage>.json                the pieces of a stage, in the order of their numbers
     <stage>/piece-00017.parquet        the rows of a piece; its seal is in the key-value metadata
     <table>/piece-00017.parquet        further rows of the piece, if it has any
     named.parquet, absent/             ids that places name, and those of them that were not listed: ids.py
-    lock, lock.json                    who is at work here
+    lock, lock.json                    the process that works here
 
-A piece is finished when the file of its stage is there; that one is written last. A scan that was killed goes on with
-the pieces that are not finished; only what is made of these files, and of nothing else, is made anew.
+A piece is finished when the file of its stage exists, which is written last. A killed scan goes on with its unfinished
+pieces; only results made from these files alone are made again.
 """
 
 from __future__ import annotations
@@ -33,18 +33,14 @@ _READERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What the file of a finished piece says of the piece.
+    """The seal in the file of a finished piece."""
 
-    ``names`` is how many names were listed, ``digest`` is over them, ``rows`` is how many rows the file has, and
-    ``others`` counts the rows of the piece in other tables. ``notes`` are further figures about the piece.
-    """
-
-    number: int
-    rows: int
-    names: int
-    digest: str
-    others: Mapping[str, int]
-    notes: Mapping[str, int]
+    number: int  #: Of the piece within its stage.
+    rows: int  #: Rows of the file.
+    names: int  #: Number of names listed.
+    digest: str  #: Over these names.
+    others: Mapping[str, int]  #: Rows of the piece in other tables, by table.
+    notes: Mapping[str, int]  #: Further figures of the piece.
 
 
 class ScanFolder:
@@ -54,11 +50,11 @@ class ScanFolder:
         self.folder = Folder(location)
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Write what the scan is about."""
+        """Write the header of the scan."""
         self.folder.write_json("scan.json", header)
 
     def header(self) -> dict[str, Any]:
-        """Read what the scan is about; NotFoundError if no scan was begun here."""
+        """Read the header of the scan; NotFoundError if no scan was begun here."""
         try:
             header = self.folder.read_json("scan.json")
         except FileNotFoundError as error:
@@ -70,14 +66,14 @@ class ScanFolder:
         return header
 
     def begin_stage(self, stage: str, pieces: Sequence[Any], others: Iterable[str] = ()) -> None:
-        """Write down the pieces of a stage, as values that JSON knows, before the first is read."""
+        """Write the pieces of a stage, as JSON values, before the first is read."""
         for table in (stage, *others):
             # Spark reads a table without files, but not one without a folder.
             self.folder.make(table)
         self.folder.write_json(f"stages/{stage}.json", list(pieces))
 
     def begin_stage_anew(self, stage: str, pieces: Sequence[Any], others: Iterable[str] = ()) -> None:
-        """Remove what there is of a stage, then begin it."""
+        """Remove the files of a stage, then begin it."""
         self.folder.remove(f"stages/{stage}.json")
         for table in (stage, *others):
             for name in self.folder.files(table):
@@ -103,13 +99,13 @@ class ScanFolder:
         others: Mapping[str, pa.Table] | None = None,
         notes: Mapping[str, int] | None = None,
     ) -> Seal:
-        """Write the rows of a piece, those of other tables first; a second write replaces the first."""
+        """Write the rows of a piece, the ones in other tables first; a second write replaces the first."""
         counts = {}
         for table, more in (others or {}).items():
             if more.num_rows:
                 self._write_table(f"{table}/{_file(number)}", more)
             else:
-                # An attempt that was cut short may have had some.
+                # An interrupted attempt may have had some.
                 self.folder.remove(f"{table}/{_file(number)}")
             counts[table] = more.num_rows
         seal = Seal(number, rows.num_rows, names, digest, counts, dict(notes or {}))
@@ -135,7 +131,7 @@ class ScanFolder:
                 metadata = pq.ParquetFile(source).schema_arrow.metadata or {}
             return Seal(**json.loads(metadata[_SEAL]))
         except (pa.ArrowInvalid, KeyError, ValueError, TypeError):
-            # Cut off by a loss of power, after it had got its name.
+            # Cut off by a loss of power after it was renamed.
             return None
 
     def read(self, table: str, number: int, columns: Iterable[str] | None = None) -> pa.Table:
@@ -149,7 +145,7 @@ class ScanFolder:
             yield self.read(table, number, columns)
 
     def _write_table(self, name: str, rows: pa.Table) -> None:
-        # What repeats costs zstd less than making a dictionary of it.
+        # Repetitions cost zstd less than a dictionary.
         self.folder.write(name, lambda sink: pq.write_table(rows, sink, compression="zstd", use_dictionary=False))
 
 

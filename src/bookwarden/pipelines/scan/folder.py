@@ -38,7 +38,7 @@ def scan_ids(settings: Settings) -> list[str]:
 
 @contextmanager
 def folder_errors(settings: Settings) -> Iterator[None]:
-    """Translate what the folder's file system raises into StoreError."""
+    """Translate the errors of the folder's file system into StoreError."""
     try:
         yield
     except OSError as error:

@@ -9,27 +9,24 @@ from bookwarden.errors import RefusedError
 from bookwarden.orphans.plan import ClusterIdentity
 from bookwarden.pipelines.scan.files import ScanFolder
 
-# The columns of a scan's tables; another number is of another version. The first had no smallest ids of topics' lists.
+# Version of the columns of a scan's tables; the first had no smallest ids of topics' lists.
 TABLES = 2
 
 
 @dataclass(frozen=True)
 class ScanHeader:
-    """What a scan is about, as it was begun; times in milliseconds since the epoch.
+    """The header of a scan, as it was begun; times in milliseconds since the epoch."""
 
-    ``notes`` are what an operator should know of metadata roots that the settings do not name.
-    """
-
-    tables: int
-    scan_id: str
-    begun_ms: int
-    tool_version: str
-    snapshot: str | None
-    snapshot_ms: int | None
-    clocks: dict[str, int]
-    cluster: dict[str, Any]
-    settings: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
+    tables: int  #: TABLES of the version that began it.
+    scan_id: str  #: Time of its beginning, and a random part.
+    begun_ms: int  #: By this machine's clock.
+    tool_version: str  #: Of bookwarden.
+    snapshot: str | None  #: URL of a snapshot; None for the live stores.
+    snapshot_ms: int | None  #: Latest time in the snapshot; None for the live stores.
+    clocks: dict[str, int]  #: Readings of other clocks then, by their owners; empty for a snapshot.
+    cluster: dict[str, Any]  #: Fields of the ClusterIdentity.
+    settings: dict[str, Any]  #: The section `orphans`.
+    notes: list[str] = field(default_factory=list)  #: For operators: metadata roots that the settings do not name.
 
     @property
     def identity(self) -> ClusterIdentity:
@@ -39,7 +36,7 @@ class ScanHeader:
 
 
 def header_of(folder: ScanFolder) -> ScanHeader:
-    """Read it back; NotFoundError where no scan was begun, RefusedError for one of another version."""
+    """Read the header; NotFoundError where no scan was begun, RefusedError for another version."""
     fields = folder.header()
     another = RefusedError(f"{folder.folder.location} was begun by another version of bookwarden: begin a new scan")
     try:

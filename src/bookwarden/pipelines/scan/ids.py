@@ -1,9 +1,9 @@
-"""The ids of a scan: those that were listed against those that places name.
+"""The ids of a scan: the listed ones compared with the ones that places name.
 
-They are sorted arrays in the driver, eight bytes an id. What Spark's tasks need of them lies in the scan's folder:
+They are sorted arrays in the driver, eight bytes an id. The parts that Spark's tasks need are in the scan's folder:
 
     named.parquet     ledger_id, only_logs, only_gone: every id that a place names, sorted, in groups of 65,536 rows
-    absent.parquet    ledger_id: those of them that were not listed
+    absent.parquet    ledger_id: the named ids that were not listed
 """
 
 from __future__ import annotations
@@ -47,19 +47,15 @@ _NO_FLAGS: Flags = np.empty(0, np.bool_)
 
 @dataclass(frozen=True)
 class ScanIds:
-    """What setting the ids against each other found, each sorted and without repeats.
+    """The comparison of a scan's ids; each array is sorted and without repeats."""
 
-    ``vanished`` were deleted between the two listings: whoever did that is at work on them, or is done. ``twins`` have
-    two metadata nodes. ``absent`` are named and were not listed.
-    """
-
-    vanished: Ids
-    twins: Ids
-    absent: Ids
+    vanished: Ids  #: Deleted between the two listings: by someone who is still at work on them, or done.
+    twins: Ids  #: With two metadata nodes.
+    absent: Ids  #: Named, but not listed.
 
 
 def compare_ids(folder: ScanFolder, seals: dict[str, list[Seal]]) -> ScanIds:
-    """Read the ids of all finished stages, and write down those that are named and those that are absent."""
+    """Read the ids of all finished stages, and write the named and the absent ones to files."""
     listed = np.sort(np.concatenate([_NONE, *_gathered(folder, seals, LEDGERS_STAGE, _listed_ids)]))
     named, only_logs, only_gone = _named(folder, seals)
     absent = named[~is_among(named, listed)]
@@ -79,7 +75,7 @@ def is_among(ids: Ids, known: Ids) -> Flags:
 
 
 class NamedIds:
-    """The named ids, as a task reads them: those of a range, and little more, at a time."""
+    """The named ids for a task, which reads a range of them, and little more, at a time."""
 
     def __init__(self, folder: ScanFolder) -> None:
         self._folder = folder
@@ -92,7 +88,7 @@ class NamedIds:
         return is_among(ids, known), is_among(ids, known[only_logs]), is_among(ids, known[only_gone])
 
     def _between(self, first_id: int, last_id: int) -> tuple[Ids, Flags, Flags]:
-        """Return the named ids from the first to the last, and perhaps others; and what is to be known of each."""
+        """Return the named ids from the first to the last, and perhaps others, with the two flags of each."""
         found = _rows_between(self._folder, _NAMED_FILE, first_id, last_id)
         ids, only_logs, only_gone = (found.column(name).to_numpy() for name in ("ledger_id", "only_logs", "only_gone"))
         return ids, only_logs, only_gone
@@ -119,14 +115,14 @@ def _rows_between(folder: ScanFolder, name: str, first_id: int, last_id: int) ->
 
 
 def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> bool:
-    # A group that says nothing of itself is read: an id that is overlooked here is a ledger that nobody seems to name.
+    # A group without statistics is read: an id overlooked here would be a ledger that nobody seems to name.
     if statistics is None or not statistics.has_min_max:
         return True
     return bool(statistics.min <= last_id and statistics.max >= first_id)
 
 
 def _named(folder: ScanFolder, seals: dict[str, list[Seal]]) -> tuple[Ids, Flags, Flags]:
-    """Return the ids that places name, which of them logs alone name, and which ones all places call deleted."""
+    """Return the ids that places name, with flags: only logs name it, and all places call it deleted."""
     rows = [_gathered(folder, seals, stage, _ids_by_place) for stage in (REFERENCES_STAGE, LATE_STAGE)]
     parts = [(_NONE, _NONE, _NONE), *chain(*rows)]
     others, of_logs, gone = (_distinct(np.concatenate(ids)) for ids in zip(*parts, strict=True))
@@ -155,7 +151,7 @@ def _vanished_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
 
 def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids, Ids]:
     """Return the ids that places outside and inside logs name, and those that places name and call deleted."""
-    # A scan of an earlier release has no note of what is called deleted.
+    # A scan of an earlier release has no such note.
     if not seal.notes[OF_LOGS] and not seal.notes.get(SAID_GONE, 1):
         return _as_ids(folder.read(stage, seal.number, ["ledger_id"]).drop_null()), _NONE, _NONE
     rows = folder.read(stage, seal.number, ["ledger_id", "place", "gone"]).filter(pc.field("ledger_id").is_valid())

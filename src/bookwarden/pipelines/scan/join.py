@@ -1,8 +1,8 @@
-"""The ledgers of a scan set against the ids that places name, a piece of the listing at a time.
+"""The ledgers of a scan joined with the ids that places name, a piece of the listing at a time.
 
-A ledger that a place names and that is nothing unusual is referenced, and only counted. What else there is, a small
-part of most clusters, is kept row by row to be looked at. The ids come to the rows of ledgers, which are wide, and all
-work on a piece is done on whole columns: at a million ledgers each microsecond a ledger is a second.
+A named ledger with nothing unusual is referenced, and only counted. The others, few in most clusters, are kept row by
+row to be looked at. The ids are brought to the rows of ledgers, which are wide, and all work on a piece is done in
+whole columns: at a million ledgers each microsecond a ledger is a second.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _ABOVE = {kind.component.name: (kind.prefix, kind.names_below) for kind in KINDS
 
 @dataclass(frozen=True)
 class JoinPiece:
-    """Joins a piece of the listing, which its number names, with the named ids.
+    """Joins a piece of the listing, given by number, with the named ids.
 
-    ``now_ms`` is what ages are counted from, ``cutoff_ms`` what is young; both in milliseconds since the epoch.
+    Ages are counted up to ``now_ms``, and ledgers after ``cutoff_ms`` are young; both in milliseconds since the epoch.
     """
 
     ids: ScanIds
@@ -73,7 +73,7 @@ class JoinPiece:
         )
 
     def _as_they_are_now(self, ledgers: pa.Table) -> pa.Table:
-        """Leave out what vanished, and say of a ledger with two nodes that it cannot be understood."""
+        """Drop the vanished ledgers, and mark a ledger with two nodes as not understood."""
         if len(self.ids.vanished):
             ledgers = ledgers.filter(pa.array(~is_among(ledgers.column("ledger_id").to_numpy(), self.ids.vanished)))
         twins = is_among(ledgers.column("ledger_id").to_numpy(), self.ids.twins)
@@ -85,7 +85,7 @@ class JoinPiece:
 
 
 class LedgerJoin:
-    """What the join of all pieces found; ``left_over`` are the numbers of those with ledgers to be looked at."""
+    """The join of all pieces; ``left_over`` are the numbers of the pieces with ledgers to be looked at."""
 
     def __init__(self, stages: Stages, folder: ScanFolder, ids: ScanIds, *, now_ms: int, cutoff_ms: int) -> None:
         self._folder = folder
@@ -125,7 +125,7 @@ class LedgerJoin:
         return frozenset(signs | {without_partition(sign) for sign in signs})
 
     def holey(self) -> frozenset[str]:
-        """List the topics of ledgers that no trim can have taken off their lists, a partition's topic too."""
+        """List the topics of ledgers that no trim can have taken from their lists, a partition's topic too."""
         found = {
             owner.holder.name
             for owner, last_written in self._last_written.items()
@@ -135,7 +135,7 @@ class LedgerJoin:
         return frozenset(found | {without_partition(topic) for topic in found})
 
     def _read_owners(self) -> dict[Owner, bool]:
-        """Read the owners of what no place names, with whether a ledger was made for them after the cutoff."""
+        """Read the owners of the ledgers that no place names, each with whether one was made after the cutoff."""
         owners: dict[Owner, bool] = {}
         self._last_written: dict[Owner, int] = {}
         rows = list(self._folder.read_all(_OWNERS_TABLE, OWNERS.arrow.names))
@@ -199,7 +199,7 @@ def cells_of(rows: pa.Table, **same: str) -> pa.Table:
 
 
 def _namespaces(ledgers: pa.Table) -> pa.Array:
-    """Read the namespace off each holder's text."""
+    """Read the namespace from each holder's text."""
     kinds, holders = ledgers.column("kind").combine_chunks(), ledgers.column("holder").combine_chunks()
     found = pa.repeat(NO_NAMESPACE, len(kinds))
     there = frozenset(pc.unique(kinds).to_pylist())
@@ -213,6 +213,6 @@ def _namespaces(ledgers: pa.Table) -> pa.Array:
 
 
 def _without(texts: pa.Array, prefix: str, names: int) -> pa.Array:
-    """Take a prefix and so many last names off paths."""
+    """Cut a prefix and so many last names off paths."""
     paths = pc.utf8_slice_codeunits(texts, len(prefix)) if prefix else texts
     return pc.list_element(pc.split_pattern(paths, "/", max_splits=names, reverse=True), 0)

@@ -1,7 +1,7 @@
-"""The ledgers that places name and that were not listed, looked for directly, and the places that still name them.
+"""The ledgers that places name and that were not listed, looked up directly, and the places that still name them.
 
-A piece is one of those that references were read in, so that all that a node names is in one piece and the node is
-read once more, however many ledgers it names: after a loss of BookKeeper's metadata that is every ledger of a topic.
+The pieces are those of the references, so that all ledgers of a node are in one piece and the node is read once more,
+however many it names: after a loss of BookKeeper's metadata that is every ledger of a topic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pieces_with_references(seals: Mapping[str, Sequence[Seal]]) -> list[Any]:
 
 @dataclass(frozen=True)
 class LookUpMissing:
-    """Looks for the absent ledgers of a piece; writes those that are not there and still named, by place."""
+    """Looks up the absent ledgers of a piece; writes the ones still missing and still named, by place."""
 
     source: ScanInput
 
@@ -49,7 +49,7 @@ class LookUpMissing:
         for at in range(0, len(ids), _LOOKED_UP_AT_ONCE):
             readings = context.metadata.catalog.read_many(ids[at : at + _LOOKED_UP_AT_ONCE])
             absent.update(reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger))
-        # Whoever deletes a ledger takes its name away first; that may have happened since it was read.
+        # A deletion removes the ledger's name first; that may have happened since it was read.
         suspects = [reference for reference in references if reference.ledger_id in absent]
         return [
             (one.ledger_id, f"{one.place} {one.holder}, {one.path} in {one.root}")
@@ -59,7 +59,7 @@ class LookUpMissing:
 
 
 def absent_references(folder: ScanFolder, stage: str, number: int) -> pa.Table:
-    """Return a piece's references to ledgers that were not listed and should be there, those of a node together."""
+    """Return a piece's references to ledgers that should have been listed and were not, grouped by node."""
     rows = folder.read(stage, number, REFERENCES.arrow.names)
     rows = rows.filter(pc.and_(rows.column("ledger_id").is_valid(), pc.invert(rows.column("gone"))))
     rows = rows.filter(pa.array(is_absent(folder, rows.column("ledger_id").to_numpy())))

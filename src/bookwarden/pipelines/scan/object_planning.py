@@ -1,4 +1,4 @@
-"""The offloaded copies of a scan joined with what names them; those that nothing names are looked at, and planned."""
+"""The offloaded copies of a scan joined with the lists that name them; unnamed copies are looked at, and planned."""
 
 from __future__ import annotations
 
@@ -41,19 +41,17 @@ _LOOKED_AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class PlannedCopies:
-    """What a scan found in the stores: objects by class and store, copies by store, orphans, and stores not scanned.
+    """The results of a scan of the stores of offloaded copies."""
 
-    The candidates have no number and no time yet since when they are orphans.
-    """
-
-    objects: tuple[Count, ...] = ()
-    stores: tuple[StoreCopies, ...] = ()
+    objects: tuple[Count, ...] = ()  #: Counts by class and store.
+    stores: tuple[StoreCopies, ...] = ()  #: Copies by store.
+    #: Orphans, still without number and without the time since when they are.
     candidates: tuple[CopyCandidate, ...] = ()
-    not_scanned: tuple[Doubt, ...] = ()
+    not_scanned: tuple[Doubt, ...] = ()  #: Stores that could not be read.
 
 
 class ObjectPlanning:
-    """Puts everything that was listed of the stores into classes; what nothing names stays in memory here."""
+    """Puts all listed objects of the stores into classes; the unnamed ones stay in memory here."""
 
     def __init__(self, spark: SparkSession, folder: ScanFolder, context: ScanContext) -> None:
         self._spark = spark
@@ -62,7 +60,7 @@ class ObjectPlanning:
         self._locations = context.objects.locations()
 
     def make(self, knowledge: Knowledge) -> PlannedCopies:
-        """Classify, and look at what nothing names and is old enough; an unread store has no candidates."""
+        """Classify, and look at unnamed copies that are old enough; an unread store has no candidates."""
         unread = self._unread()
         if not self._locations:
             return PlannedCopies((), (), (), _not_scanned(unread))
@@ -96,7 +94,7 @@ class ObjectPlanning:
         return unread
 
     def _copies(self, objects: DataFrame) -> DataFrame:
-        """Put together what belongs to one copy, with whether a managed ledger names it."""
+        """Group the objects by copy, with whether a managed ledger names it."""
         named = (
             read_tables(self._spark, self._folder, COPY_TABLES, COPIES)
             .select("uuid")
@@ -118,7 +116,7 @@ class ObjectPlanning:
         )
 
     def _unnamed(self, copies: DataFrame) -> DataFrame:
-        """Add what BookKeeper and the metadata roots say of the ledger of each."""
+        """Add the state of each copy's ledger in BookKeeper and the metadata roots."""
         ledgers = read_table(self._spark, self._folder, LEDGERS_STAGE, LEDGERS.only("ledger_id", "kind", "holder"))
         owners = ledgers.dropDuplicates(["ledger_id"])
         named = self._references("ledger_id").where("ledger_id is not null").distinct()
@@ -153,14 +151,14 @@ class ObjectPlanning:
     def _as_copy(copy: FoundCopy, location: StoreLocation) -> OffloadedCopy:
         if copy.uuid is None or copy.ledger_id is None:
             raise ValueError(f"{copy.key} is not a copy that can be looked at")
-        # On a file system the folder says whose it is.
+        # On a file system the folder names the owner.
         return OffloadedCopy(copy.ledger_id, copy.key.rpartition("/")[0], copy.uuid, location)
 
     def _references(self, *columns: str) -> DataFrame:
         return read_tables(self._spark, self._folder, (REFERENCES_STAGE, LATE_STAGE), REFERENCES.only(*columns))
 
     def _existing(self, owners: set[str]) -> frozenset[str]:
-        """List those of these managed ledgers that exist."""
+        """Return the managed ledgers that exist, of these."""
         if not owners:
             return frozenset()
         known = self._references("managed_ledger").withColumnRenamed("managed_ledger", "name")

@@ -21,7 +21,7 @@ UNREAD_TABLE = "unread_objects"
 
 
 class UnreadObjects(NamedTuple):
-    """A store, as ListedObject names it, that a piece could not be listed of."""
+    """A store, as ListedObject names it, of which a piece could not be listed."""
 
     store: str
     reason: str
@@ -44,7 +44,7 @@ class ReadObjects:
                 tables.append(OBJECTS.table(page))
                 digest.add(page)
         except StoreError as error:
-            # Half a listing would do no harm, but its shares would be wrong.
+            # Half a listing would be safe, but its shares would be wrong.
             tables, digest = tables[:1], ListingDigest()
             unread = [UnreadObjects(store_name(listed.location), str(error))]
             logger.warning("%s is not scanned: %s", *unread[0])

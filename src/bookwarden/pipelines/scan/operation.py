@@ -1,8 +1,8 @@
-"""The orphan scan: every ledger listed, then every reference read, joined, and a plan made of what nobody names.
+"""The orphan scan: every ledger listed, then every reference read, joined, and a plan made of the unnamed ledgers.
 
-The order is what makes it safe: a reference that was read after the ledgers were listed can only be too many. The
-listing is made again at the end, by names only, and must have nothing that the first one should have had. Of a file,
-which stays as it is, both are read side by side.
+The order makes it safe: a reference read after the ledgers were listed can only be one too many. The listing is
+repeated at the end, by names only, and must have nothing that the first one should have had. A file does not change,
+so there both are read side by side.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from bookwarden.wiring.scan import ScanContext, guard_limits_of
 
 
 class OrphanScan:
-    """Runs one scan on a Spark session; ``progress`` is told how far it is."""
+    """Runs one scan on a Spark session; ``progress`` is called as it goes on."""
 
     def __init__(self, spark: SparkSession, settings: Settings, progress: Progress = lambda *_: None) -> None:
         self._spark = spark
@@ -83,13 +83,13 @@ class OrphanScan:
                 settings=self._settings.orphans.model_dump(mode="json"),
                 notes=notes,
             )
-            # Clocks that differ, and a snapshot of the future, are told before anything is read.
+            # Differing clocks, and a snapshot of the future, are reported before anything is read.
             self._cutoff(header)
             scan_folder(self._settings, header.scan_id).begin(asdict(header))
         return header.scan_id
 
     def run(self, scan_id: str) -> ScanResult:
-        """Read what is not read yet of a scan that was begun, and make its plan.
+        """Read the unread pieces of a scan that was begun, and make its plan.
 
         Raises RefusedError where no plan may be made, or another process works on the scan; TruncatedListingError,
         StoreError and SparkError where it cannot be read. It goes on where it was when it is run again.
@@ -104,10 +104,10 @@ class OrphanScan:
     def _run(self, header: ScanHeader, folder: ScanFolder, context: ScanContext) -> ScanResult:
         source = ScanInput(self._settings, header.snapshot, self._tasks)
         stages = Stages(self._spark, folder, self._progress)
-        # A file, whose every byte was checked, says nothing else when it is asked again.
+        # A second reading of a file, whose every byte was checked, would be the same.
         is_file = header.snapshot is not None
         seals = read_first_pass(stages, source, context, side_by_side=is_file)
-        # A clock that is behind ours makes what is new look older than it is.
+        # With a clock behind ours new ledgers look older than they are.
         begun_ms = header.begun_ms - self._limits.max_clock_skew_ms
         seals |= read_second_pass(stages, source, context, begun_ms, is_file=is_file)
         return Planning(self._spark, self._settings, header, folder, seals, self._progress).make(
@@ -174,7 +174,7 @@ def read_first_pass(
 def read_second_pass(
     stages: Stages, source: ScanInput, context: ScanContext, begun_ms: int, *, is_file: bool
 ) -> dict[str, list[Seal]]:
-    """List references and ledgers again, by names only and side by side; of a file there is nothing to be listed."""
+    """List references and ledgers again, by names only and side by side; a file is not listed again."""
     folder = stages.folder
 
     def read_references() -> list[Seal]:
@@ -198,7 +198,7 @@ def read_second_pass(
 def _again(
     folder: ScanFolder, stage: str, kind: type[PieceT], pieces: Callable[[Sequence[PieceT]], Sequence[PieceT]]
 ) -> list[dict[str, Any]]:
-    """List the pieces of a stage for the second pass, and those that the first pass was not told of."""
+    """List the pieces of a stage for the second pass, with the ones that are new since the first."""
     first = folder.pieces(stage) or []
     known = [from_json(kind, piece) for piece in first]
     again = [{"piece": piece, "first": number} for number, piece in enumerate(first)]

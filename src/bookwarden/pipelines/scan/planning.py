@@ -67,13 +67,13 @@ ORPHANS_FOUND = 20
 MISSING_FOUND = 21
 _PLAN_STAGE = "plan"
 _REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
-# Each task of the classification has them all.
+# Each task of the classification holds all of them.
 _MOST_DOUBTS = 100_000
 
 
 @dataclass(frozen=True)
 class ScanResult:
-    """The plan that a scan made, and what the scan found; ``notes`` are those of its header."""
+    """The plan and the summary of a scan; ``notes`` are those of its header."""
 
     plan: PlanManifest
     summary: Summary
@@ -81,27 +81,27 @@ class ScanResult:
 
     @property
     def orphans(self) -> int:
-        """How many ledgers nobody names."""
+        """The number of ledgers that nobody names."""
         return self.summary.total(LedgerClass.ORPHAN)[0]
 
     @property
     def left_behind(self) -> int:
-        """How many ledgers their brokers deleted by what the metadata says, and are still there."""
+        """The number of ledgers that brokers recorded as deleted and that still exist."""
         return self.summary.total(LedgerClass.LEFT_BEHIND)[0]
 
     @property
     def missing(self) -> int:
-        """How many ledgers are named and gone."""
+        """The number of ledgers that are named and gone."""
         return self.summary.missing_total
 
     @property
     def inside_list(self) -> int:
-        """How many ledgers with entries their topics' lists lost."""
+        """The number of ledgers with entries that their topics' lists have lost."""
         return self.summary.total(LedgerClass.INSIDE_LIST)[0]
 
     @property
     def exit_code(self) -> int:
-        """The exit code that a schedule is told; lost data counts for more than orphans."""
+        """The exit code, for schedulers; lost data outranks orphans."""
         if self.missing or self.inside_list:
             return MISSING_FOUND
         return ORPHANS_FOUND if self.orphans or self.left_behind or self.plan.copy_candidates else 0
@@ -214,7 +214,7 @@ class Planning:
     def _emptied(self, found: Classification, ids: ScanIds, context: ScanContext) -> tuple[Emptied, ...]:
         """List what exists and would be left without a ledger."""
         without = context.namespaces() - self._namespaces_read(lambda seal: seal.notes[NAMED])
-        # A topic is left with what it names, unless that is nothing or not there.
+        # A topic keeps the ledgers that it names, unless there are none or they are gone.
         topics = found.emptied_topics() if len(ids.absent) or self._noted(BARE_TOPICS) else []
         return (*topics, *found.orphans_of(without))
 
@@ -263,7 +263,7 @@ class Planning:
         return sum(seal.others[ODD_NAMES_TABLE] for seal in self._seals[LEDGERS_STAGE])
 
     def _missing(self, stages: Stages, ids: ScanIds, source: ScanInput) -> DataFrame | None:
-        """Look for what is named and was not listed; None if that is nothing."""
+        """Look up the ledgers that are named and were not listed; None if there are none."""
         if not len(ids.absent):
             return None
         pieces = pieces_with_references(self._seals)
@@ -286,7 +286,7 @@ class _Missing(list[MissingLedger]):
 
 
 class _Steps:
-    """How far a stage is that is not read in pieces."""
+    """Progress of a stage that is not read in pieces."""
 
     def __init__(self, progress: Progress, stage: str, total: int) -> None:
         self._progress = progress
@@ -310,6 +310,6 @@ def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint,
     try:
         return plans.summary(before).growth
     except (NotFoundError, FormatError) as error:
-        # Of another version, as a rule. The charts of growth begin anew; that is no reason to lose a scan.
+        # Of another version, as a rule. The charts of growth start over; that is no reason to lose a scan.
         logger.warning("the growth told in plan %s is not taken over: %s", before.plan_id, error)
         return ()

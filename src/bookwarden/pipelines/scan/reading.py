@@ -59,25 +59,21 @@ _contexts: PerProcess[ScanContext] = PerProcess()
 
 @dataclass(frozen=True)
 class ScanInput:
-    """What a scan reads, and how fast; picklable.
+    """The sources of a scan, and its speed; picklable."""
 
-    ``snapshot`` is where a snapshot lies, None for the live stores. ``tasks`` is how many tasks run
-    at once: the limit of reads per second in the settings is divided among them.
-    """
-
-    settings: Settings
-    snapshot: str | None
-    tasks: int
+    settings: Settings  #: Of stores and limits.
+    snapshot: str | None  #: URL of a snapshot; None for the live stores.
+    tasks: int  #: That run at once: the limit of reads per second is divided among them.
 
     def open(self) -> ScanContext:
-        """Make what reads it, for this process alone; the caller closes it."""
+        """Open the stores, for this process alone; the caller closes them."""
         limit = self.settings.orphans.max_reads_per_second
         return ScanContext(
             self.settings, self.snapshot, max_reads_per_second=None if limit is None else limit / self.tasks
         )
 
     def shared(self) -> ScanContext:
-        """Return the one of this worker process."""
+        """Return the open stores of this worker process."""
         return _contexts.get((self.snapshot, self.tasks, self.settings.model_dump_json()), self.open)
 
 
@@ -98,14 +94,14 @@ class ReadLedgers:
             names=found.names,
             digest=found.digest,
             others={ODD_NAMES_TABLE: ODD_NAMES.table([OddName(path) for path in found.unparsable])},
-            # How far the clock of the store is ahead shows in the ledgers that were made just now.
+            # The newest ledgers show how far the clock of the store is ahead.
             notes={NEWEST: newest - int(time.time() * 1000)},
         )
 
 
 @dataclass(frozen=True)
 class ReadReferences:
-    """Reads the references of a namespace, or of whatever else is read at a time."""
+    """Reads the references of a piece: a namespace, as a rule."""
 
     source: ScanInput
 
@@ -118,10 +114,10 @@ class ReadReferences:
 
 @dataclass(frozen=True)
 class ReadLateReferences:
-    """Lists a piece of references again, by names only, and reads what came to it since.
+    """Lists a piece of references again, by names only, and reads the new nodes.
 
-    A piece is ``{"piece": ..., "first": number}``; ``first`` is None for what the first pass was not told of. What was
-    there before ``begun_ms``, in milliseconds since the epoch, must have been in the first pass.
+    A piece is ``{"piece": ..., "first": number}``; ``first`` is None for a piece that is new since the first pass. A
+    node from before ``begun_ms``, in milliseconds since the epoch, must have been in the first pass.
     """
 
     source: ScanInput
@@ -137,7 +133,7 @@ class ReadLateReferences:
 def _write_references(
     folder: ScanFolder, stage: str, number: int, found: PieceOfReferences, turn: int, more: Iterable[pa.Table] = ()
 ) -> None:
-    """Write what was read of a piece; ``more`` are rows that are not in it."""
+    """Write the rows of a piece; ``more`` are rows beside it."""
     rows = pa.concat_tables([REFERENCES.table(found.rows), *more])
     folder.write(
         stage,
@@ -189,7 +185,7 @@ def holders_in(references: pa.Table) -> pa.Table:
 
 
 def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:
-    """List the nodes of a piece that the first pass read; FormatError if they are not those."""
+    """List the nodes of a piece as the first pass read it; FormatError if its file was changed."""
     paths = set(folder.read(REFERENCES_STAGE, number, ["path"]).column(0).to_pylist())
     seal = folder.seal(REFERENCES_STAGE, number)
     doubts = seal.others.get(DOUBT_TABLES[0], 0) if seal is not None else 0
@@ -202,11 +198,11 @@ def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class CompareListings:
-    """Lists a piece again, by names only, and holds it against what the first listing had.
+    """Lists a piece again, by names only, and compares it with the first listing.
 
-    A piece is ``{"piece": ..., "first": number}``; ``first`` is None for directories that the first listing was not
-    told of. The first listing must have had what was created before ``begun_ms``, in milliseconds since the epoch, and
-    what is older than another ledger that it had.
+    A piece is ``{"piece": ..., "first": number}``; ``first`` is None for directories that are new since the first
+    listing. That must have had every ledger created before ``begun_ms``, in milliseconds since the epoch, and every
+    one older than another ledger that it had.
     """
 
     source: ScanInput
@@ -237,7 +233,7 @@ class CompareListings:
 
 
 class _FirstListing(NamedTuple):
-    """What the first listing of a piece had: ids, their digest, and when the newest of them was created."""
+    """A piece of the first listing: its ids, their digest, and the creation time of the newest."""
 
     ids: list[int]
     digest: str
@@ -248,7 +244,7 @@ _NO_LEDGERS = _FirstListing([], digest_of([]), 0)
 
 
 def _ledgers_of(folder: ScanFolder, number: int) -> _FirstListing:
-    """Read the ids of a piece of the first listing; FormatError if they are not those that were read."""
+    """Read the ids of a piece of the first listing; FormatError if its file was changed."""
     rows = folder.read(LEDGERS_STAGE, number, ["ledger_id", "created_ms"])
     ids = rows.column("ledger_id").to_pylist()
     seal, digest = folder.seal(LEDGERS_STAGE, number), digest_of(ids)
@@ -259,12 +255,12 @@ def _ledgers_of(folder: ScanFolder, number: int) -> _FirstListing:
 
 
 def as_json(piece: Any) -> dict[str, Any]:
-    """Turn a piece, which is a dataclass of texts, numbers and tuples of them, into what JSON knows."""
+    """Turn a piece, a dataclass of texts, numbers and tuples of them, into JSON values."""
     return asdict(piece)
 
 
 def from_json(kind: type[PieceT], fields: dict[str, Any]) -> PieceT:
-    """Turn it back into a piece."""
+    """Turn JSON values back into a piece."""
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 

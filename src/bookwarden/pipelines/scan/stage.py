@@ -24,14 +24,14 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 
 logger = logging.getLogger(__name__)
 
-# Told (stage, pieces done, pieces in all) while a stage runs, from a thread of its own.
+# Called with (stage, pieces done, pieces in all) while a stage runs, from a thread of its own.
 Progress = Callable[[str, int, int], None]
 # Reads one piece and writes it into the scan's folder.
 ReadPiece = Callable[[ScanFolder, int, Any], None]
 
 _PROGRESS_SECONDS = 0.3
-# Of a stage for each task that runs at once: enough that they end together. Each costs Spark some hundredths of a
-# second, so there are more only where they have some pieces each.
+# Shares of a stage for each task that runs at once: enough that they end together. Each costs Spark some hundredths
+# of a second, so there are more only where they have some pieces each.
 _FEWEST_SHARES, _MOST_SHARES = 4, 16
 _PIECES_IN_SHARE = 4
 _PAUSES = (1.0, 5.0, 15.0)
@@ -41,9 +41,9 @@ _FAILURE_COLUMNS = "number BIGINT, error STRING, text STRING"
 
 @dataclass(frozen=True)
 class PieceTask:
-    """What an executor runs on a share of the pieces; yields a row for the piece that it could not read.
+    """The function that an executor runs on a share of the pieces; yields a row for a piece that it could not read.
 
-    ``shares`` are the pieces, each with its number, of all tasks: less than Spark takes to send each task its own.
+    ``shares`` are the numbered pieces of all tasks: Spark takes longer to send each task its own.
     """
 
     location: str
@@ -80,7 +80,7 @@ class PieceTask:
 
 
 class Stages:
-    """Runs the stages of one scan, those pieces only that are not finished."""
+    """Runs the stages of one scan, only their unfinished pieces."""
 
     def __init__(self, spark: SparkSession, folder: ScanFolder, progress: Progress = lambda *_: None) -> None:
         self._spark = spark
@@ -89,7 +89,7 @@ class Stages:
 
     @property
     def folder(self) -> ScanFolder:
-        """Where the scan keeps what it read."""
+        """The folder of the scan."""
         return self._folder
 
     def run(
@@ -101,9 +101,9 @@ class Stages:
         *,
         anew: bool = False,
     ) -> list[Seal]:
-        """Read all pieces of a stage, which `plan` names unless the stage was begun before; return their seals.
+        """Read all pieces of a stage, planned by `plan` unless the stage was begun before; return their seals.
 
-        ``others`` are the further tables that it writes; with ``anew``, what there is of it is thrown away first.
+        ``others`` are the further tables that it writes; with ``anew`` its files are removed first.
         Raises the error of a piece that could not be read.
         """
         pieces = None if anew else self._folder.pieces(stage)
@@ -140,7 +140,7 @@ class Stages:
 
 
 def _shares_of(pieces: int, at_once: int) -> int:
-    """Return into how many shares to divide so many pieces, of which so many are read at once."""
+    """Return the number of shares for so many pieces, of which so many are read at once."""
     wanted = max(_FEWEST_SHARES * at_once, pieces // _PIECES_IN_SHARE)
     return min(pieces, wanted, _MOST_SHARES * at_once)
 
@@ -157,7 +157,7 @@ def _error_named(name: str) -> type[BookwardenError]:
 
 @contextmanager
 def reported(tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell` again and again during the body, and once behind it."""
+    """Call `tell` repeatedly during the body, and once after it."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -176,7 +176,7 @@ def reported(tell: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Translate Spark's errors, whose first line says what it was about, into SparkError."""
+    """Translate Spark's errors into SparkError, with their cause."""
     try:
         yield
     except PySparkException as error:
