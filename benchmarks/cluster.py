@@ -37,7 +37,7 @@ class Site:
     @property
     def admin(self) -> PulsarAdmin:
         """A client of the admin REST."""
-        return PulsarAdmin(connection_of(self.settings))
+        return PulsarAdmin(connection_of(self.settings.pulsar))
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def _results(ours: Sequence[float], peer: Sequence[float], folder: Path, count: 
 
 def _swept(site: Site, metadata: MetadataContext, journal: Journal, marks: Sequence[PendingDeletion]) -> float:
     limits = SweepLimits(site.settings.sweep.ledgers_per_step)
-    sweep = Sweep(metadata.catalog, metadata.references, journal, NoOutbox(), policy_of(site.settings), limits)
+    sweep = Sweep(metadata.catalog, metadata.references, journal, NoOutbox(), policy_of(site.settings.deletion), limits)
     now_ms = int(time.time() * 1000)
     received = [
         ReceivedMark("topic", f"1:{number}:0", None, b"", {}, now_ms, mark=mark) for number, mark in enumerate(marks)

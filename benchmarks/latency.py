@@ -103,7 +103,7 @@ def _send_at(send: Send, mark: PendingDeletion, at: float) -> float:
 @contextmanager
 def _sender(site: Site) -> Iterator[Send]:
     with PendingDeletionSender(
-        connection_of(site.settings), site.settings.deletion.topic, PendingDeletionCodec()
+        connection_of(site.settings.pulsar), site.settings.deletion.topic, PendingDeletionCodec()
     ) as sender:
 
         def send(mark: PendingDeletion) -> None:
@@ -116,7 +116,7 @@ def _sender(site: Site) -> Iterator[Send]:
 
 def _plain(site: Site, zookeeper: KazooClient, marks: Sequence[PendingDeletion]) -> list[float]:
     site.admin.put("/persistent/public/default/plain/partitions", 4)
-    client = connection_of(site.settings).client()
+    client = connection_of(site.settings.pulsar).client()
     ended = threading.Event()
     try:
         consumer = client.subscribe(_PLAIN_TOPIC, "plain")

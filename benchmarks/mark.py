@@ -64,7 +64,7 @@ def _marks(count: int) -> list[PendingDeletion]:
 def _bare(site: Site, marks: Sequence[PendingDeletion]) -> float:
     codec = PendingDeletionCodec()
     messages = [(codec.encode(mark), str(mark.holder())) for mark in marks]
-    client = connection_of(site.settings).client()
+    client = connection_of(site.settings.pulsar).client()
     try:
         producer = client.create_producer(
             _TOPIC,

@@ -71,7 +71,7 @@ def _spark(site: Site) -> Iterator[SparkSession]:
 
 def _publish(site: Site, count: int) -> None:
     say(f"publishing {count:,} messages")
-    client = connection_of(site.settings).client()
+    client = connection_of(site.settings.pulsar).client()
     try:
         producer = client.create_producer(
             _TOPIC,
@@ -96,7 +96,7 @@ def _confirmed(result: pulsar.Result, _: pulsar.MessageId) -> None:
 
 
 def _consume(site: Site, count: int) -> float:
-    client = connection_of(site.settings).client()
+    client = connection_of(site.settings.pulsar).client()
     try:
         consumer = client.subscribe(_TOPIC, f"plain-{uuid.uuid4()}", initial_position=pulsar.InitialPosition.Earliest)
         started = time.monotonic()
@@ -111,7 +111,7 @@ def _consume(site: Site, count: int) -> float:
 
 def _stream(spark: SparkSession, site: Site, cap: int, count: int) -> float:
     options = {
-        **options_of(connection_of(site.settings)),
+        **options_of(connection_of(site.settings.pulsar)),
         "topics": _TOPIC,
         "subscription": f"stream-{uuid.uuid4()}",
         "startingOffsets": "earliest",
@@ -137,7 +137,7 @@ def _stream(spark: SparkSession, site: Site, cap: int, count: int) -> float:
 
 
 def _batch(spark: SparkSession, site: Site, count: int) -> float:
-    options = {**options_of(connection_of(site.settings)), "topics": _TOPIC, "startingOffsets": "earliest"}
+    options = {**options_of(connection_of(site.settings.pulsar)), "topics": _TOPIC, "startingOffsets": "earliest"}
     rows = spark.read.format("pulsar").options(**options).load()
     started = time.monotonic()
     rows.write.format("noop").mode("overwrite").save()

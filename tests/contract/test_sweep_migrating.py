@@ -208,9 +208,7 @@ def open_store(migration: Migration) -> Iterator[Callable[..., MigratingStore]]:
 
     def make(**settings: str) -> MigratingStore:
         store = migration.settings.metadata_store.model_copy(update=settings)
-        opened = open_metadata_store(
-            migration.settings.model_copy(update={"metadata_store": store}), migration.settings.metadata_store.urls[0]
-        )
+        opened = open_metadata_store(store, store.urls[0])
         assert isinstance(opened, MigratingStore)
         made.append(opened)
         return opened

@@ -72,7 +72,7 @@ class Line:
     def topic(self, name: str = "orders") -> str:
         """Make a topic with a ledger of data and one of a cursor."""
         topic = f"persistent://{self.site.namespace}/{name}"
-        client = connection_of(self.site.settings).client()
+        client = connection_of(self.site.settings.pulsar).client()
         try:
             consumer = client.subscribe(topic, "billing", initial_position=pulsar.InitialPosition.Earliest)
             client.create_producer(topic).send(b"order")
@@ -83,7 +83,7 @@ class Line:
 
     def topic_exists(self, topic: str) -> bool:
         try:
-            return bool(Topics(PulsarAdmin(connection_of(self.site.settings))).partitions(topic))
+            return bool(Topics(PulsarAdmin(connection_of(self.site.settings.pulsar))).partitions(topic))
         except NotFoundError:
             return False
 
@@ -102,7 +102,7 @@ def line(bare: Line) -> Line:
 
 
 def send_to_dlq(line: Line, payload: bytes, **properties: str) -> None:
-    producers = ConfirmedProducers(connection_of(line.site.settings).client, batching_enabled=False)
+    producers = ConfirmedProducers(connection_of(line.site.settings.pulsar).client, batching_enabled=False)
     topic = line.site.settings.deletion.dlq_topic
     producers.send(topic, payload, schema=None, key="k", properties=properties)
     producers.flush()
@@ -143,7 +143,7 @@ def test_a_subscription_a_schema_and_a_trim(line: Line) -> None:
 
 def test_an_operation_that_the_broker_refuses_is_shown_and_fails(line: Line) -> None:
     topic = line.topic()
-    client = connection_of(line.site.settings).client()
+    client = connection_of(line.site.settings.pulsar).client()
     try:
         client.create_producer(topic)
         result = line("mark", "topic", topic, "--yes")
@@ -256,7 +256,7 @@ def test_without_topics_each_command_says_what_to_run(bare: Line, arguments: tup
 
 
 def test_a_mark_is_not_sent_to_a_topic_that_would_not_keep_it(bare: Line) -> None:
-    Topics(PulsarAdmin(connection_of(bare.site.settings))).create(bare.site.settings.deletion.topic, 1)
+    Topics(PulsarAdmin(connection_of(bare.site.settings.pulsar))).create(bare.site.settings.deletion.topic, 1)
     bare.fails(4, "bookwarden init", "mark", "topic", bare.topic(), "--yes")
 
 

@@ -199,7 +199,7 @@ def test_without_extras_every_command_helps_and_those_that_need_none_work(
     base.starts()
 
     topic = f"persistent://{site.namespace}/orders"
-    client = connection_of(site.settings).client()
+    client = connection_of(site.settings.pulsar).client()
     try:
         client.create_producer(topic).send(b"order")
         client.subscribe(topic, "billing", initial_position=pulsar.InitialPosition.Earliest)

@@ -173,7 +173,7 @@ def command_line(pid: int) -> str:
 
 
 def send_nonsense(site: DeletionSite) -> None:
-    producers = ConfirmedProducers(connection_of(site.settings).client)
+    producers = ConfirmedProducers(connection_of(site.settings.pulsar).client)
     try:
         producers.send(site.settings.deletion.topic, b"\xff\xfe", schema=None, key="forged", properties={})
         producers.flush()

@@ -168,7 +168,7 @@ def test_an_oauth2_token_that_ends_is_replaced_without_an_error(
     open_cluster: DevCluster, issuer: TokenIssuer, folder: Path, tmp_path: Path
 ) -> None:
     operator = oauth2_operator(open_cluster, issuer, folder, tmp_path / "key.json")
-    connection = connection_of(load_settings(operator.file))
+    connection = connection_of(load_settings(operator.file).pulsar)
     admin, client = PulsarAdmin(connection), connection.client()
     try:
         producer = client.create_producer(TOPIC)

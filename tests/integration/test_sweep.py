@@ -77,7 +77,7 @@ def holders(namespace: str) -> tuple[ManagedLedgerHolder, CursorHolder, SchemaHo
 
 
 def send_raw(site: DeletionSite, payload: bytes, **properties: str) -> None:
-    producers = ConfirmedProducers(connection_of(site.settings).client)
+    producers = ConfirmedProducers(connection_of(site.settings.pulsar).client)
     try:
         producers.send(site.settings.deletion.topic, payload, schema=None, key="forged", properties=properties)
         producers.flush()

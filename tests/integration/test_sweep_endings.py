@@ -90,7 +90,10 @@ def test_marks_that_somebody_skipped_end_the_sweep_at_once(
     leaked(site, store, 1)
     assert run_sweep(spark, site.settings, once=True).drained
     leaked(site, store, 1)
-    admin, subscription = PulsarAdmin(connection_of(site.settings), timeout_s=60), site.settings.deletion.subscription
+    admin, subscription = (
+        PulsarAdmin(connection_of(site.settings.pulsar), timeout_s=60),
+        site.settings.deletion.subscription,
+    )
     for partition in range(PARTITIONS):
         admin.post(f"/persistent/{site.namespace}/deletion-partition-{partition}/subscription/{subscription}/skip_all")
     failures: list[str] = []

@@ -66,7 +66,7 @@ def letters(site: DeletionSite, spark: SparkSession) -> list[Row]:
 def send_raw(
     site: DeletionSite, payload: bytes, event_time: int | None = None, properties: Mapping[str, str] = NO_PROPERTIES
 ) -> None:
-    producers = ConfirmedProducers(connection_of(site.settings).client)
+    producers = ConfirmedProducers(connection_of(site.settings.pulsar).client)
     try:
         topic = site.settings.deletion.topic
         producers.send(topic, payload, schema=None, key="k", properties=properties, event_time=event_time)

@@ -110,8 +110,8 @@ def delete_two_ledgers(cluster: DevCluster, namespace: str, folder: Path) -> Del
 
 def _fill(site: DeletionSite, topic: str) -> None:
     """Make three full ledgers and leave the topic unloaded, so that nobody else writes its node."""
-    admin = PulsarAdmin(connection_of(site.settings), timeout_s=60)
-    client = connection_of(site.settings).client()
+    admin = PulsarAdmin(connection_of(site.settings.pulsar), timeout_s=60)
+    client = connection_of(site.settings.pulsar).client()
     try:
         Topics(admin).create(topic)
         client.subscribe(topic, "keeps", initial_position=pulsar.InitialPosition.Earliest).close()
@@ -153,7 +153,7 @@ def test_deleted_ledgers_come_back_and_are_read_again_by_us_and_by_the_topic(
         found = managed_ledgers.read(TopicName.parse(deleted.topic).managed_ledger)
         assert found is not None
         metadata.store.put(found.path, deleted.listed, found.version)
-    client = connection_of(deleted.site.settings).client()
+    client = connection_of(deleted.site.settings.pulsar).client()
     try:
         reader = client.create_reader(deleted.topic, pulsar.MessageId.earliest)
         assert [reader.read_next(30_000).data() for _ in MESSAGES] == MESSAGES

@@ -57,7 +57,7 @@ class DeletionSite:
 
     def create_topics(self) -> None:
         """Make the topics and the subscription as `bookwarden init` does."""
-        admin = PulsarAdmin(connection_of(self.settings), timeout_s=60)
+        admin = PulsarAdmin(connection_of(self.settings.pulsar), timeout_s=60)
         subscription = self.settings.deletion.subscription
         for name in ("deletion", "deletion-RETRY"):
             admin.put(f"/persistent/{self.namespace}/{name}/partitions", PARTITIONS)
@@ -68,7 +68,7 @@ class DeletionSite:
     def mark(self, *marks: PendingDeletion) -> None:
         """Send marks as phase one does; each must be confirmed."""
         with PendingDeletionSender(
-            connection_of(self.settings), self.settings.deletion.topic, PendingDeletionCodec()
+            connection_of(self.settings.pulsar), self.settings.deletion.topic, PendingDeletionCodec()
         ) as sender:
             assert sender.send_all(marks) == [None] * len(marks)
 
@@ -97,7 +97,7 @@ class DeletionSite:
 
     def backlog_of_dlq(self) -> int:
         """Count the entries in the DLQ."""
-        stats = PulsarAdmin(connection_of(self.settings), timeout_s=60).get_json(
+        stats = PulsarAdmin(connection_of(self.settings.pulsar), timeout_s=60).get_json(
             f"/persistent/{self.namespace}/deletion-DLQ/stats"
         )
         backlog: int = stats["subscriptions"][self.settings.deletion.subscription]["msgBacklog"]
@@ -105,7 +105,7 @@ class DeletionSite:
 
     def backlog(self) -> int:
         """Count the entries that the sweep's subscription has not passed."""
-        admin = PulsarAdmin(connection_of(self.settings), timeout_s=60)
+        admin = PulsarAdmin(connection_of(self.settings.pulsar), timeout_s=60)
         total = 0
         for topic in ("deletion", "deletion-RETRY"):
             stats = admin.get_json(

@@ -99,7 +99,7 @@ class Load:
         marks, settings = self._marks_of(ledgers), self.site.settings
         try:
             with PendingDeletionSender(
-                connection_of(settings), settings.deletion.topic, PendingDeletionCodec(), send_timeout_s=5
+                connection_of(settings.pulsar), settings.deletion.topic, PendingDeletionCodec(), send_timeout_s=5
             ) as sender:
                 results = sender.send_all(marks)
         except PulsarError:

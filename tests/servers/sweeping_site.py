@@ -61,7 +61,7 @@ class SweepingSite:
         """Explain the ledger as the command does, everywhere."""
         now_ms = int(time.time() * 1000)
         metadata = self.metadata
-        policy, entries = policy_of(self.settings), metadata.last_entries
+        policy, entries = policy_of(self.settings.deletion), metadata.last_entries
         found = explain_ledger(
             *(ledger_id, metadata.catalog, metadata.references, policy, now_ms),
             entries=entries,

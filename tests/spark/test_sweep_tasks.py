@@ -38,7 +38,11 @@ def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_one_task_does_all_of_a_batch_on_oxia(spark: SparkSession, url: str, expected: int) -> None:
     settings = load_settings(overrides={"metadata_store.urls": f"['{url}']"})
     received = spark.range(0, 100, numPartitions=PARTITIONS)
-    rows = divided_among_tasks(received, one_writer=has_one_writer(settings)).mapInArrow(tasks, "task long").collect()
+    rows = (
+        divided_among_tasks(received, one_writer=has_one_writer(settings.metadata_store))
+        .mapInArrow(tasks, "task long")
+        .collect()
+    )
     assert len(rows) == 100
     assert len({row.task for row in rows}) == expected
 

@@ -34,7 +34,9 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
     settings = invocation.settings
     with TopicsContext(settings) as topics:
         require_topics(topics.admin, settings, settings.deletion.topic, settings.deletion.retry_topic)
-        invocation.write(_describe(topics.in_flight(max_entries), read_phases(movable_stores_of(settings))))
+        invocation.write(
+            _describe(topics.in_flight(max_entries), read_phases(movable_stores_of(settings.metadata_store)))
+        )
 
 
 def _describe(found: InFlight, phases: Sequence[StorePhase]) -> Document:

@@ -55,7 +55,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
             ledger_id,
             metadata.catalog,
             metadata.references,
-            policy_of(settings),
+            policy_of(settings.deletion),
             now_ms,
             copies=lambda: metadata.offload_stores,
             entries=metadata.last_entries,

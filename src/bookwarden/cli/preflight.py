@@ -47,7 +47,7 @@ def require_sweeping(settings: Settings) -> None:
 
     Raises MissingExtraError where the library of an offload store is not installed.
     """
-    offload_stores_of(settings).close()
+    offload_stores_of(settings.offload).close()
     deletion = settings.deletion
     with MetadataContext(settings) as metadata:
         require_topics(metadata.admin, settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
@@ -72,7 +72,7 @@ def require_spark() -> None:
 
 
 def _require_service_url(settings: Settings) -> None:
-    client = connection_of(settings).client(operation_timeout_seconds=_PATIENCE_S)
+    client = connection_of(settings.pulsar).client(operation_timeout_seconds=_PATIENCE_S)
     try:
         client.get_topic_partitions(settings.deletion.topic)
     except pulsar.PulsarException as error:

@@ -112,7 +112,7 @@ def _not_found(invocation: Invocation, damage: dict[JournalDamage, None]) -> str
 
 def _list(invocation: Invocation, limit: int) -> None:
     damage: dict[JournalDamage, None] = {}
-    with closing(journal_reader_of(invocation.settings, damage.setdefault)) as reader:
+    with closing(journal_reader_of(invocation.settings.sweep, damage.setdefault)) as reader:
         runs = summarize_runs(reader)
     columns = (
         Column("run"),

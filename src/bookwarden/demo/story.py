@@ -62,7 +62,7 @@ class Story:
         self._file = settings_file
         self._say = say
         self._evidence = Evidence(settings)
-        self._connection = connection_of(settings)
+        self._connection = connection_of(settings.pulsar)
         self._admin = PulsarAdmin(self._connection)
         self._fates: dict[int, Fate] = {}
         self._late: set[int] = set()

@@ -12,7 +12,7 @@ from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.config import Settings
+from bookwarden.config import DeletionSettings, Settings
 from bookwarden.deletion.journal.reading import JournalDamage
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one.removal import Removal
@@ -30,9 +30,8 @@ from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of, decoder_of
 
 
-def policy_of(settings: Settings) -> DeletionPolicy:
+def policy_of(deletion: DeletionSettings) -> DeletionPolicy:
     """Return the limits of phase two."""
-    deletion = settings.deletion
     return DeletionPolicy(
         retry_delay=deletion.two_phase_deletion_reconsume_later_in_seconds,
         max_retries=deletion.two_phase_deletion_max_retry_delete_count,
@@ -51,7 +50,7 @@ class PhaseOneContext(Resources):
 
     def __init__(self, settings: Settings, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
         super().__init__()
-        connection, deletion = connection_of(settings), settings.deletion
+        connection, deletion = connection_of(settings.pulsar), settings.deletion
         with self._closed_on_error():
             self.metadata = self._keep(MetadataContext(settings))
             sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
@@ -78,13 +77,13 @@ class UndoContext(Resources):
         super().__init__()
         self.name = new_name()
         with self._closed_on_error():
-            self.journal = self._keep(journal_reader_of(settings, damaged))
+            self.journal = self._keep(journal_reader_of(settings.sweep, damaged))
             metadata = self._keep(MetadataContext(settings))
             self.undo = Undo(
                 metadata.catalog,
                 ReplicaProbe(metadata.bookies),
                 metadata.migrations,
-                self._keep(journal_of(settings)),
+                self._keep(journal_of(settings.sweep)),
                 decode_ledger_metadata,
                 self.name,
                 undone=metadata.undone,
@@ -101,12 +100,12 @@ class SweepContext(Resources):
     def __init__(self, settings: Settings, *, one_of_many: bool = False) -> None:
         super().__init__()
         deletion = settings.deletion
-        connection = connection_of(settings)
+        connection = connection_of(settings.pulsar)
         with self._closed_on_error():
             deletes = not settings.sweep.dry_run
             metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=deletes))
             registry = SchemaRegistry(metadata.admin)
-            journal = self._keep(journal_of(settings))
+            journal = self._keep(journal_of(settings.sweep))
             # A dry run writes nothing, and a wrong age makes it delete nothing.
             clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
             outbox = self._keep(
@@ -117,16 +116,16 @@ class SweepContext(Resources):
                     clock=clock,
                 )
             )
-            sent = self._keep(sent_records_of(settings))
-            copies = self._keep(offload_stores_of(settings))
-            self.decode = decoder_of(settings, registry).decode
+            sent = self._keep(sent_records_of(settings.sweep))
+            copies = self._keep(offload_stores_of(settings.offload))
+            self.decode = decoder_of(deletion, registry).decode
             self.admin = metadata.admin
             self.sweep = Sweep(
                 metadata.catalog,
                 metadata.references,
                 journal,
                 outbox,
-                policy_of(settings),
+                policy_of(deletion),
                 SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
                 copies=copies,
                 entries=metadata.last_entries,

@@ -16,7 +16,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.scan import ReferenceScan
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
-from bookwarden.config import Settings
+from bookwarden.config import BookKeeperSettings, MetadataStoreSettings, Settings
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
@@ -27,9 +27,8 @@ from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 
-def bookie_options_of(settings: Settings) -> BookieOptions:
+def bookie_options_of(bookkeeper: BookKeeperSettings) -> BookieOptions:
     """Return the options of connections to bookies."""
-    bookkeeper = settings.bookkeeper
     tls = BookieTls(
         trust_certs_file=bookkeeper.tls_trust_certs_file,
         certificate_file=bookkeeper.tls_certificate_file,
@@ -61,17 +60,18 @@ class MetadataContext(Resources):
         deletes: bool = False,
     ) -> None:
         super().__init__()
-        self._one_of_many = one_of_many
-        self._deletes = deletes
         self._settings = settings
         self.migrations = Migrations()
         urls = settings.metadata_store.urls
         with self._closed_on_error():
-            self.stores = {url: self._open(settings, url, max_reads_per_second) for url in dict.fromkeys(urls)}
-            place = bookkeeper_place_of(settings)
+            opened = partial(
+                self._open, settings.metadata_store, max_reads_per_second, one_of_many=one_of_many, deletes=deletes
+            )
+            self.stores = {url: opened(url) for url in dict.fromkeys(urls)}
+            place = bookkeeper_place_of(settings.metadata_store)
             shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
             ledgers_url = shared or place.url
-            bookkeeper = self.stores[shared] if shared else self._open(settings, place.url, max_reads_per_second)
+            bookkeeper = self.stores[shared] if shared else opened(place.url)
             self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
@@ -80,7 +80,7 @@ class MetadataContext(Resources):
             self.ids = ReturningIds(
                 bookkeeper, place.ledgers_root, lambda: scheme_of(moved_to() or ledgers_url) == "oxia"
             )
-            self.admin = self._keep(PulsarAdmin(connection_of(settings)))
+            self.admin = self._keep(PulsarAdmin(connection_of(settings.pulsar)))
             self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
                 list(self.stores.values()),
@@ -90,12 +90,12 @@ class MetadataContext(Resources):
                 seen_from_ledgers=[path_before(place.url, url) for url in self.stores],
             )
             self._addresses = BookieAddresses(bookkeeper, place.ledgers_root)
-            self._bookie_options = bookie_options_of(settings)
+            self._bookie_options = bookie_options_of(settings.bookkeeper)
 
-    def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
-        store = self._keep(open_metadata_store(settings, url, one_of_many=self._one_of_many, deletes=self._deletes))
+    def _open(self, settings: MetadataStoreSettings, limit: float | None, url: str, **options: bool) -> MetadataStore:
+        store = self._keep(open_metadata_store(settings, url, **options))
         self.migrations.follow(url, store)
-        return throttled(store, max_reads_per_second)
+        return throttled(store, limit)
 
     @cached_property
     def bookies(self) -> Bookies:
@@ -105,7 +105,7 @@ class MetadataContext(Resources):
     @cached_property
     def offload_stores(self) -> OffloadStores:
         """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
-        return self._keep(offload_stores_of(self._settings))
+        return self._keep(offload_stores_of(self._settings.offload))
 
     @property
     def reference_scan(self) -> ReferenceScan:

@@ -10,7 +10,7 @@ from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, rea
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.migration import MigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_registered_brokers
-from bookwarden.config import Settings
+from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState, read_flag
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget
@@ -29,12 +29,11 @@ from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 _SOON_SECONDS: Final = 5.0
 
 
-def movable_stores_of(settings: Settings) -> dict[str, Callable[[], MetadataStore]]:
+def movable_stores_of(settings: MetadataStoreSettings) -> dict[str, Callable[[], MetadataStore]]:
     """Return an opener for each metadata store that Pulsar may move; the store does not wait long for an answer."""
-    waiting = min(settings.metadata_store.operation_timeout_seconds, _SOON_SECONDS)
-    store = settings.metadata_store.model_copy(update={"operation_timeout_seconds": waiting})
-    hurried = settings.model_copy(update={"metadata_store": store})
-    urls = (*store.urls, bookkeeper_place_of(settings).url)
+    waiting = min(settings.operation_timeout_seconds, _SOON_SECONDS)
+    hurried = settings.model_copy(update={"operation_timeout_seconds": waiting})
+    urls = (*settings.urls, bookkeeper_place_of(settings).url)
     return {url: partial(open_single_store, hurried, url) for url in urls if scheme_of(url) == "zk"}
 
 
@@ -49,11 +48,11 @@ class MigrationContext(Resources):
         self, settings: Settings, *, source: str | None = None, max_reads_per_second: float | None = None
     ) -> None:
         super().__init__()
-        connection, store = connection_of(settings), settings.metadata_store
+        connection, store = connection_of(settings.pulsar), settings.metadata_store
         with self._closed_on_error():
-            url = source or former_store(settings)
-            raw = self._keep(open_single_store(settings, url))
-            place, whole = bookkeeper_place_of(settings), split_chroot(url)
+            url = source or former_store(store)
+            raw = self._keep(open_single_store(store, url))
+            place, whole = bookkeeper_place_of(store), split_chroot(url)
             others = {other for other in (*store.urls, place.url) if split_chroot(other) != whole}
             configured = Configured(
                 source_url=url,
@@ -70,7 +69,7 @@ class MigrationContext(Resources):
                 throttled(raw, max_reads_per_second),
                 self.admin,
                 partial(read_registered_brokers, raw, connection),
-                lambda target: self._keep(open_single_store(settings, target)),
+                lambda target: self._keep(open_single_store(store, target)),
                 is_zookeeper=scheme_of(url) == "zk",
                 keeps_ledgers=split_chroot(place.url) == whole,
             )
@@ -84,7 +83,7 @@ class CountersContext(Resources):
     ``ledgers_elsewhere`` is the store of BookKeeper's metadata if that is neither: it counts ledgers as before.
     """
 
-    def __init__(self, settings: Settings, *, source: str | None = None) -> None:
+    def __init__(self, settings: MetadataStoreSettings, *, source: str | None = None) -> None:
         super().__init__()
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
@@ -120,7 +119,7 @@ class VerificationContext(Resources):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: MetadataStoreSettings,
         *,
         source: str | None = None,
         target: str | None = None,
@@ -142,13 +141,13 @@ class VerificationContext(Resources):
             #: Makes what compares both stores, of what a copy has.
             self.comparison = partial(Comparison, read, copied, passed_over=passed_over)
 
-    def _open(self, settings: Settings, url: str, max_reads_per_second: float | None) -> MetadataStore:
+    def _open(self, settings: MetadataStoreSettings, url: str, max_reads_per_second: float | None) -> MetadataStore:
         return throttled(self._keep(open_single_store(settings, url)), max_reads_per_second)
 
 
-def former_store(settings: Settings) -> str:
+def former_store(settings: MetadataStoreSettings) -> str:
     """Return the store that a migration moves, or moved: the settings' only one; ConfigError if it cannot be that."""
-    urls = settings.metadata_store.urls
+    urls = settings.urls
     if len(urls) > 1:
         raise ConfigError(f"metadata_store.urls names {len(urls)} stores: say with --source which was migrated")
     if scheme_of(urls[0]) == "oxia":

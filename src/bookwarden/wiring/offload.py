@@ -7,12 +7,11 @@ from pydantic import SecretStr
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
-from bookwarden.config import OffloadStoreSettings, Settings
+from bookwarden.config import OffloadSettings, OffloadStoreSettings
 
 
-def offload_stores_of(settings: Settings) -> OffloadStores:
+def offload_stores_of(offload: OffloadSettings) -> OffloadStores:
     """Make the stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
-    offload = settings.offload
     limits = RequestLimits(
         attempts=offload.attempts,
         parallel=offload.parallel_requests,

@@ -12,16 +12,15 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, DeletionTopicsSetup
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.config import Settings
+from bookwarden.config import DeletionSettings, PulsarSettings, Settings
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.inflight import count_in_flight
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import registry_schema
 
 
-def connection_of(settings: Settings) -> PulsarConnection:
+def connection_of(pulsar: PulsarSettings) -> PulsarConnection:
     """Return the addresses and credentials of the Pulsar cluster."""
-    pulsar = settings.pulsar
     return PulsarConnection(
         service_url=pulsar.service_url,
         admin_url=pulsar.admin_url,
@@ -38,8 +37,7 @@ def connection_of(settings: Settings) -> PulsarConnection:
     )
 
 
-def _topics_of(settings: Settings) -> DeletionTopics:
-    deletion = settings.deletion
+def _topics_of(deletion: DeletionSettings) -> DeletionTopics:
     return DeletionTopics(
         topic=deletion.topic,
         retry_topic=deletion.retry_topic,
@@ -58,13 +56,13 @@ class TopicsContext(Resources):
 
     def __init__(self, settings: Settings, admin: PulsarAdmin | None = None) -> None:
         super().__init__()
-        connection, deletion = connection_of(settings), settings.deletion
+        connection, deletion = connection_of(settings.pulsar), settings.deletion
         swept = (deletion.topic, deletion.retry_topic)
         with self._closed_on_error():
             self.admin = admin or self._keep(PulsarAdmin(connection))
             backlog = SubscriptionBacklog(self.admin)
             #: Makes what creates and checks the topics.
-            self.setup = partial(DeletionTopicsSetup, self.admin, _topics_of(settings))
+            self.setup = partial(DeletionTopicsSetup, self.admin, _topics_of(deletion))
             #: Counts the messages in flight, as `count_in_flight` does.
             self.in_flight = partial(count_in_flight, backlog, swept, deletion.subscription)
             #: Counts the broker entries behind the sweep's subscription, by partition of both topics.
@@ -72,11 +70,11 @@ class TopicsContext(Resources):
             waiting = WaitingMessages(connection, self.admin, deletion.subscription, deletion.retry_topic)
             #: Reads what is in flight now, without taking it from the subscription; not decoded.
             self.waiting = partial(waiting.read, swept)
-            self.decode = decoder_of(settings, SchemaRegistry(self.admin)).decode
+            self.decode = decoder_of(deletion, SchemaRegistry(self.admin)).decode
             dlq = DeadLetterTopic(connection, self.admin, deletion.dlq_topic, deletion.topic, deletion.subscription)
             self.dead_letters = DeadLetters(dlq)
 
 
-def decoder_of(settings: Settings, registry: SchemaRegistry) -> MarkDecoder:
+def decoder_of(deletion: DeletionSettings, registry: SchemaRegistry) -> MarkDecoder:
     """Make the decoder of messages on the deletion topics."""
-    return MarkDecoder(registry, settings.deletion.topic, settings.deletion.retry_topic)
+    return MarkDecoder(registry, deletion.topic, deletion.retry_topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bookwarden.config import Settings
+from bookwarden.config import MetadataStoreSettings
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.following.flag import MigrationState, read_flag
 from bookwarden.metastore.interface import ScratchStore
@@ -29,7 +29,7 @@ class RehearsalContext(Resources):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: MetadataStoreSettings,
         *,
         target: str,
         source: str | None = None,
@@ -59,11 +59,11 @@ class RehearsalContext(Resources):
             )
 
 
-def _require_other(settings: Settings, source: str, target: str) -> None:
+def _require_other(settings: MetadataStoreSettings, source: str, target: str) -> None:
     """Raise for a target that is no Oxia, or that the settings use for anything."""
     if scheme_of(target) not in ("oxia", "memory"):
         raise ConfigError(f"{target} is no target of a migration: Pulsar moves metadata to oxia:// alone")
-    in_use = (source, *settings.metadata_store.urls, bookkeeper_place_of(settings).url)
+    in_use = (source, *settings.urls, bookkeeper_place_of(settings).url)
     if any(split_chroot(url)[0] == split_chroot(target)[0] for url in in_use):
         raise RefusedError(f"{target} is a store in use: name a scratch namespace, made for the rehearsal alone")
 

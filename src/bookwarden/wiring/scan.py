@@ -12,7 +12,7 @@ from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSende
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
 from bookwarden.clusters.pulsar.references.check import still_named_in
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
-from bookwarden.config import Settings
+from bookwarden.config import OrphanSettings, Settings
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.snapshot.store import fuzzy_in, latest_ms_in
@@ -30,9 +30,8 @@ from bookwarden.wiring.roots import cluster_of, roots_proof_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
 
-def guard_limits_of(settings: Settings) -> GuardLimits:
+def guard_limits_of(orphans: OrphanSettings) -> GuardLimits:
     """Return the limits of the orphan scan's plans."""
-    orphans = settings.orphans
     return GuardLimits(
         min_age_ms=round(orphans.min_age_days * 86_400_000),
         longest_compaction_ms=round(orphans.longest_compaction_hours * 3_600_000),
@@ -61,10 +60,12 @@ class ScanContext(Resources):
             limit = max_reads_per_second if snapshot is None else None
             self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
             store = self.metadata.bookkeeper_store
-            self.listing = LedgerListing(store, bookkeeper_place_of(source).ledgers_root)
+            self.listing = LedgerListing(store, bookkeeper_place_of(source.metadata_store).ledgers_root)
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
             #: A snapshot's is the live one.
-            self.cluster = cluster_of(settings, store, roots_proof_of(source, self.metadata))
+            self.cluster = cluster_of(
+                settings.metadata_store, store, roots_proof_of(source.metadata_store, self.metadata)
+            )
             roots = self.metadata.stores
             self._read = (*roots.values(), store)
             #: Lists the tenants that have policies in any metadata root.
@@ -98,7 +99,7 @@ class ScanContext(Resources):
 def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
     """Replace the stores by a snapshot of their common ensemble; each keeps its chroot."""
     store = settings.metadata_store
-    place = bookkeeper_place_of(settings)
+    place = bookkeeper_place_of(settings.metadata_store)
     ensembles = {split_chroot(url)[0] for url in (*store.urls, place.url)}
     if len(ensembles) > 1:
         raise ConfigError(
@@ -135,15 +136,19 @@ class OrphanApplyContext(Resources):
         with self._closed_on_error():
             metadata = self._keep(MetadataContext(settings))
             # A cluster may have been added since the scan.
-            cluster = cluster_of(settings, metadata.bookkeeper_store, roots_proof_of(settings, metadata))
-            sender = self._keep(PendingDeletionSender(connection_of(settings), deletion.topic, PendingDeletionCodec()))
+            cluster = cluster_of(
+                settings.metadata_store, metadata.bookkeeper_store, roots_proof_of(settings.metadata_store, metadata)
+            )
+            sender = self._keep(
+                PendingDeletionSender(connection_of(settings.pulsar), deletion.topic, PendingDeletionCodec())
+            )
             marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
             self.apply = Apply(
                 plans,
                 marker,
                 metadata.catalog,
                 cluster,
-                guard_limits_of(settings),
+                guard_limits_of(settings.orphans),
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
             )
@@ -151,7 +156,7 @@ class OrphanApplyContext(Resources):
                 plans,
                 marker,
                 cluster,
-                guard_limits_of(settings),
+                guard_limits_of(settings.orphans),
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
             )

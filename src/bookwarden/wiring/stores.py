@@ -6,7 +6,7 @@ from typing import Any
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
-from bookwarden.config import Settings
+from bookwarden.config import MetadataStoreSettings
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
@@ -16,7 +16,7 @@ from bookwarden.metastore.write_conditions import ConditionalStore
 
 
 def open_metadata_store(
-    settings: Settings, url: str, *, one_of_many: bool = False, deletes: bool = False
+    settings: MetadataStoreSettings, url: str, *, one_of_many: bool = False, deletes: bool = False
 ) -> MetadataStore:
     """Make the metadata store of this URL, which follows a migration; it connects at its first call.
 
@@ -35,63 +35,62 @@ def open_metadata_store(
         reason = f"the metadata of {url} was moved to {target}, which takes one writer, and this task is one of many"
         return WriteProtectedStore(opened, f"{reason}: the sweep starts it again as the only one")
 
-    store = settings.metadata_store
-    times = MigrationTimes(write_wait_s=store.migration_write_wait_seconds, drain_limit_s=store.migration_drain_seconds)
+    times = MigrationTimes(
+        write_wait_s=settings.migration_write_wait_seconds, drain_limit_s=settings.migration_drain_seconds
+    )
     return MigratingStore(source, open_target=open_target, times=times)
 
 
-def open_single_store(settings: Settings, url: str, *, deletes: bool = False) -> MetadataStore:
+def open_single_store(settings: MetadataStoreSettings, url: str, *, deletes: bool = False) -> MetadataStore:
     """Make the store of exactly this URL, also during and after a migration of its metadata, to read it.
 
     Write nothing through it. It connects at its first call. ``deletes`` says that deletes rest on its reads: on Oxia
     each `sync` then proves that the leaders still lead.
     """
-    store = settings.metadata_store
     scheme = scheme_of(url)
     if scheme not in ("zk", "oxia"):
         return open_store(url)
     options: dict[str, Any] = {
-        "session_timeout_s": store.session_timeout_seconds,
-        "operation_timeout_s": store.operation_timeout_seconds,
-        "use_ssl": store.tls,
-        "ca": store.tls_trust_certs_file,
-        "certfile": store.tls_certificate_file,
-        "keyfile": store.tls_private_key_file,
-        "in_flight": store.batches_in_flight,
-        "max_requests_per_second": store.max_requests_per_second,
+        "session_timeout_s": settings.session_timeout_seconds,
+        "operation_timeout_s": settings.operation_timeout_seconds,
+        "use_ssl": settings.tls,
+        "ca": settings.tls_trust_certs_file,
+        "certfile": settings.tls_certificate_file,
+        "keyfile": settings.tls_private_key_file,
+        "in_flight": settings.batches_in_flight,
+        "max_requests_per_second": settings.max_requests_per_second,
     }
-    if store.batch_size is not None:
-        options["batch_size"] = store.batch_size
+    if settings.batch_size is not None:
+        options["batch_size"] = settings.batch_size
     if scheme == "oxia":
-        options["use_ssl"] = store.tls if store.oxia_tls is None else store.oxia_tls
-        options["token"] = store.oxia_token.get_secret_value() if store.oxia_token else None
+        options["use_ssl"] = settings.tls if settings.oxia_tls is None else settings.oxia_tls
+        options["token"] = settings.oxia_token.get_secret_value() if settings.oxia_token else None
         options["proves_leaders"] = deletes
         return open_store(url, **options)
-    options["max_request_bytes"] = store.jute_maxbuffer
-    options["max_latency_s"] = None if store.max_store_latency_ms is None else store.max_store_latency_ms / 1000
-    if store.digest_user and store.digest_password:
-        options["digest"] = (store.digest_user, store.digest_password.get_secret_value())
+    options["max_request_bytes"] = settings.jute_maxbuffer
+    options["max_latency_s"] = None if settings.max_store_latency_ms is None else settings.max_store_latency_ms / 1000
+    if settings.digest_user and settings.digest_password:
+        options["digest"] = (settings.digest_user, settings.digest_password.get_secret_value())
     return open_store(url, **options)
 
 
-def bookkeeper_place_of(settings: Settings) -> BookKeeperPlace:
+def bookkeeper_place_of(settings: MetadataStoreSettings) -> BookKeeperPlace:
     """Return the place of BookKeeper's metadata; ConfigError if the settings name an impossible one."""
-    store = settings.metadata_store
-    if store.bookkeeper_url is None:
-        root = DEFAULT_LEDGERS_ROOT if store.ledgers_root is None else store.ledgers_root.rstrip("/")
-        return BookKeeperPlace(store.urls[0], root)
-    return bookkeeper_place(store.bookkeeper_url, store.ledgers_root)
+    if settings.bookkeeper_url is None:
+        root = DEFAULT_LEDGERS_ROOT if settings.ledgers_root is None else settings.ledgers_root.rstrip("/")
+        return BookKeeperPlace(settings.urls[0], root)
+    return bookkeeper_place(settings.bookkeeper_url, settings.ledgers_root)
 
 
-def has_one_writer(settings: Settings, moved_to: str | None = None) -> bool:
+def has_one_writer(settings: MetadataStoreSettings, moved_to: str | None = None) -> bool:
     """Return whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
 
     Two concurrent writers can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
     metadata was moved to, if it was.
     """
-    written = (moved_to or bookkeeper_place_of(settings).url, *settings.metadata_store.urls)
+    written = (moved_to or bookkeeper_place_of(settings).url, *settings.urls)
     return any(_takes_one_writer(settings, url) for url in written)
 
 
-def _takes_one_writer(settings: Settings, url: str) -> bool:
-    return scheme_of(url) == "oxia" and not settings.metadata_store.oxia_concurrent_writers
+def _takes_one_writer(settings: MetadataStoreSettings, url: str) -> bool:
+    return scheme_of(url) == "oxia" and not settings.oxia_concurrent_writers

@@ -82,7 +82,7 @@ def test_each_zookeeper_of_the_settings_is_asked_for_its_flag(monkeypatch: pytes
     stores["zk:c:1"].sync = away  # type: ignore[method-assign]
     monkeypatch.setattr("bookwarden.wiring.migration.open_single_store", lambda _, url: stores[url])
     urls = {"metadata_store.urls": "['zk:a:1', 'oxia://o:1/n', 'zk:b:1']", "metadata_store.bookkeeper_url": "zk:c:1"}
-    assert read_phases(movable_stores_of(load_settings(overrides=urls))) == (
+    assert read_phases(movable_stores_of(load_settings(overrides=urls).metadata_store)) == (
         StorePhase("zk:a:1", "NOT_STARTED"),
         StorePhase("zk:b:1", "FAILED", "oxia://o"),
         StorePhase("zk:c:1", "unknown", problem="no connection"),

@@ -9,7 +9,7 @@ from bookwarden.wiring.metadata import bookie_options_of
 
 
 def test_the_defaults_are_the_readers_own() -> None:
-    assert bookie_options_of(load_settings()) == BookieOptions()
+    assert bookie_options_of(load_settings().bookkeeper) == BookieOptions()
 
 
 def test_every_setting_has_its_effect() -> None:
@@ -27,4 +27,4 @@ def test_every_setting_has_its_effect() -> None:
     settings = load_settings(overrides={f"bookkeeper.{name}": value for name, value in values.items()})
     assert set(values) == set(type(settings.bookkeeper).model_fields)
     tls = BookieTls("/ca.pem", "/own.pem", "/own.key", validate_hostname=False)
-    assert bookie_options_of(settings) == BookieOptions(1.5, 2.5, 3, 70000, tls)
+    assert bookie_options_of(settings.bookkeeper) == BookieOptions(1.5, 2.5, 3, 70000, tls)

@@ -52,7 +52,7 @@ def test_secrets_are_masked_and_reach_only_the_store(monkeypatch: pytest.MonkeyP
     secret = settings.offload.stores[0].secret_key
     assert secret is not None
     assert secret.get_secret_value() == "hidden"
-    offload_stores_of(settings).close()
+    offload_stores_of(settings.offload).close()
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,20 @@ def settings(**values: str) -> Settings:
 
 
 def test_two_different_ledgers_roots_are_refused() -> None:
-    assert bookkeeper_place_of(settings(ledgers_root="/x/")) == BookKeeperPlace("zk:127.0.0.1:2181", "/x")
-    assert bookkeeper_place_of(settings(bookkeeper_url="zk:b:1", ledgers_root="/x")) == BookKeeperPlace("zk:b:1", "/x")
+    assert bookkeeper_place_of(settings(ledgers_root="/x/").metadata_store) == BookKeeperPlace(
+        "zk:127.0.0.1:2181", "/x"
+    )
+    assert bookkeeper_place_of(settings(bookkeeper_url="zk:b:1", ledgers_root="/x").metadata_store) == BookKeeperPlace(
+        "zk:b:1", "/x"
+    )
     with pytest.raises(ConfigError, match=r"ledgers_root is /x, and bookkeeper_url zk://b:1/y means /y: leave"):
-        bookkeeper_place_of(settings(bookkeeper_url="zk://b:1/y", ledgers_root="/x"))
+        bookkeeper_place_of(settings(bookkeeper_url="zk://b:1/y", ledgers_root="/x").metadata_store)
 
 
 def test_the_first_metadata_root_is_a_store_and_never_a_service_uri() -> None:
-    assert bookkeeper_place_of(settings(urls="['zk://a:1/pulsar']")) == BookKeeperPlace("zk://a:1/pulsar", "/ledgers")
+    assert bookkeeper_place_of(settings(urls="['zk://a:1/pulsar']").metadata_store) == BookKeeperPlace(
+        "zk://a:1/pulsar", "/ledgers"
+    )
 
 
 @pytest.mark.parametrize(

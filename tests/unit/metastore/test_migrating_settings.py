@@ -59,11 +59,11 @@ def settings_of(**store: str) -> Settings:
 
 def test_a_zookeeper_is_followed_and_everything_else_is_opened_as_it_is() -> None:
     settings = load_settings()
-    followed = open_metadata_store(settings, "zk:z:1")
+    followed = open_metadata_store(settings.metadata_store, "zk:z:1")
     assert isinstance(followed, MigratingStore)
-    assert isinstance(open_single_store(settings, "zk:z:1"), ZooKeeperStore)
-    assert isinstance(open_metadata_store(settings, "oxia://o:1/n"), OxiaStore)
-    assert isinstance(open_metadata_store(settings, "memory:one"), MemoryStore)
+    assert isinstance(open_single_store(settings.metadata_store, "zk:z:1"), ZooKeeperStore)
+    assert isinstance(open_metadata_store(settings.metadata_store, "oxia://o:1/n"), OxiaStore)
+    assert isinstance(open_metadata_store(settings.metadata_store, "memory:one"), MemoryStore)
     followed.close()
 
 
@@ -74,7 +74,7 @@ def test_the_target_is_opened_with_what_the_settings_say_of_oxia(
     settings = settings_of(
         oxia_token="secret", tls="true", oxia_tls=oxia_tls, batch_size="77", max_requests_per_second="5"
     )
-    store = open_metadata_store(settings, SOURCE)
+    store = open_metadata_store(settings.metadata_store, SOURCE)
     assert isinstance(store, MigratingStore)
     opened.append(store)
     ends.server.set_phase("COMPLETED", TARGET)
@@ -95,7 +95,9 @@ def test_the_target_is_opened_with_what_the_settings_say_of_oxia(
 def test_one_of_many_tasks_writes_nothing_to_an_oxia_that_takes_one_writer(
     ends: Ends, opened: list[MigratingStore], one_of_many: bool, many_may: str, written: bool
 ) -> None:
-    store = open_metadata_store(settings_of(oxia_concurrent_writers=many_may), SOURCE, one_of_many=one_of_many)
+    store = open_metadata_store(
+        settings_of(oxia_concurrent_writers=many_may).metadata_store, SOURCE, one_of_many=one_of_many
+    )
     assert isinstance(store, MigratingStore)
     opened.append(store)
     store.create("/a", b"1")
@@ -127,7 +129,7 @@ def test_a_driver_learns_that_its_ledgers_moved_to_where_one_task_may_write(ends
     with MetadataContext(settings) as metadata:
         metadata.migrations.look()
         assert metadata.ledgers_moved_to() is None
-        assert not has_one_writer(settings, metadata.ledgers_moved_to())
+        assert not has_one_writer(settings.metadata_store, metadata.ledgers_moved_to())
         ends.server.set_phase("COPYING", TARGET)
         metadata.migrations.look()
         assert metadata.ledgers_moved_to() is None
@@ -135,13 +137,13 @@ def test_a_driver_learns_that_its_ledgers_moved_to_where_one_task_may_write(ends
         ends.server.set_phase("COMPLETED", TARGET)
         metadata.migrations.look()
         assert metadata.ledgers_moved_to() == TARGET
-        assert has_one_writer(settings, metadata.ledgers_moved_to())
+        assert has_one_writer(settings.metadata_store, metadata.ledgers_moved_to())
 
 
 def test_without_patience_a_write_fails_at_once_and_a_read_waits_for_the_target(
     ends: Ends, opened: list[MigratingStore]
 ) -> None:
-    store = open_metadata_store(settings_of(migration_write_wait_seconds="0"), SOURCE)
+    store = open_metadata_store(settings_of(migration_write_wait_seconds="0").metadata_store, SOURCE)
     assert isinstance(store, MigratingStore)
     opened.append(store)
     store.create("/a", b"")

@@ -109,7 +109,7 @@ def test_the_settings_reach_the_store() -> None:
         "max_store_latency_ms": "null",
     }
     settings = load_settings(overrides={f"metadata_store.{name}": value for name, value in given.items()})
-    store = open_metadata_store(settings, "oxia://oxia:6648/broker")
+    store = open_metadata_store(settings.metadata_store, "oxia://oxia:6648/broker")
     assert isinstance(store, OxiaStore)
     connection = store._cluster.connection
     assert (connection.token, connection.session_timeout_s, connection.batch_size) == ("secret", 7.0, 300)
@@ -120,7 +120,7 @@ def test_the_settings_reach_the_store() -> None:
 
 def test_requests_are_as_large_as_the_kind_of_store_likes_best_unless_the_settings_say_how_large() -> None:
     for given, expected in (({}, 500), ({"metadata_store.batch_size": "100"}, 100)):
-        store = open_metadata_store(load_settings(overrides=given), "oxia://oxia:6648/broker")
+        store = open_metadata_store(load_settings(overrides=given).metadata_store, "oxia://oxia:6648/broker")
         assert isinstance(store, OxiaStore)
         assert store._cluster.connection.batch_size == expected
         store.close()

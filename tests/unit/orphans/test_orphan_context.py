@@ -46,7 +46,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def store(settings: Settings) -> MetadataStore:
-    found = open_metadata_store(settings, settings.metadata_store.urls[0])
+    found = open_metadata_store(settings.metadata_store, settings.metadata_store.urls[0])
     found.create("/ledgers/INSTANCEID", b"0f1e-2d3c", make_parents=True)
     return found
 
@@ -65,8 +65,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[PendingDeletion]:
 
 
 def identity_of(settings: Settings, store: MetadataStore) -> ClusterIdentity:
-    proof = RootsProof({}, BookKeeperCatalog(store), bookkeeper_place_of(settings), lambda _: store)
-    return cluster_of(settings, store, proof).identity()
+    proof = RootsProof({}, BookKeeperCatalog(store), bookkeeper_place_of(settings.metadata_store), lambda _: store)
+    return cluster_of(settings.metadata_store, store, proof).identity()
 
 
 def create_ledger(store: MetadataStore, ledger_id: int) -> Candidate:
@@ -141,7 +141,7 @@ def test_the_limits_are_in_milliseconds() -> None:
         "orphans.seen_apart_hours": "3",
         "orphans.max_clock_skew_seconds": "4",
     }
-    assert guard_limits_of(load_settings(overrides=given)) == GuardLimits(
+    assert guard_limits_of(load_settings(overrides=given).orphans) == GuardLimits(
         min_age_ms=43_200_000,
         longest_compaction_ms=7_200_000,
         max_share=0.3,

@@ -43,7 +43,7 @@ def test_a_fresh_plan_of_this_cluster_is_not_refused() -> None:
 
 
 def test_the_limits_are_those_of_the_settings() -> None:
-    assert guard_limits_of(load_settings()) == LIMITS
+    assert guard_limits_of(load_settings().orphans) == LIMITS
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def compared(stores: tuple[str, str], rule: VersionRule) -> ComparedStores:
 
 def plain(stores: tuple[str, str], rule: VersionRule) -> tuple[Report, list[Difference]]:
     found: list[Difference] = []
-    context = VerificationContext(load_settings(), source=stores[0], target=stores[1])
+    context = VerificationContext(load_settings().metadata_store, source=stores[0], target=stores[1])
     report = context.comparison(versions=rule, switched_ms=None, keep=1_000, sink=found.extend).run()
     return report, found
 
@@ -175,7 +175,7 @@ def test_what_is_left_and_what_was_found_come_back_from_their_tables() -> None:
 
 
 def test_the_whole_tree_is_the_first_piece(stores: tuple[str, str]) -> None:
-    context = VerificationContext(load_settings(), source=stores[0], target=stores[1])
+    context = VerificationContext(load_settings().metadata_store, source=stores[0], target=stores[1])
     report, left = context.comparison(versions=VersionRule.IGNORED, switched_ms=None).run_part(WHOLE_TREE, 1)
     assert report.compared > 0
     assert left.paths or left.directories

@@ -59,7 +59,7 @@ def on(url: str, **others: str) -> Settings:
     ],
 )
 def test_one_task_alone_deletes_where_metadata_is_in_oxia(settings: Settings, one: bool) -> None:
-    assert has_one_writer(settings) is one
+    assert has_one_writer(settings.metadata_store) is one
 
 
 def test_a_task_that_is_alone_has_the_whole_limit() -> None:

@@ -80,7 +80,7 @@ def ensembles(monkeypatch: pytest.MonkeyPatch) -> Ensembles:
 def look(*urls: str, **others: str) -> list[str]:
     settings = load_settings(overrides={"metadata_store.urls": str(list(urls)), **others})
     with MetadataContext(settings) as metadata:
-        return roots_proof_of(settings, metadata).require_all_roots()
+        return roots_proof_of(settings.metadata_store, metadata).require_all_roots()
 
 
 def shared(ensembles: Ensembles, ours: str = "zk:a:1/blue", theirs: str = "zk:a:1/green", books: str = "") -> None:
@@ -202,7 +202,7 @@ def test_a_sweep_proves_that_its_roots_belong_to_its_bookkeeper(ensembles: Ensem
     ensembles.population("zk:a:1/blue").names(TOPIC, [5, 50])
     with MetadataContext(load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']", **elsewhere})) as metadata:
         settings = load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"})
-        roots_proof_of(settings, metadata).require_roots_of_bookkeeper()
+        roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
 
 
 def test_a_new_cluster_without_ledgers_may_be_swept(ensembles: Ensembles) -> None:
@@ -258,7 +258,7 @@ def test_another_pulsar_that_comes_later_stops_the_sweep(ensembles: Ensembles) -
                 raise StoreUnavailableError("away")
             if looks == 3:
                 shared(ensembles)
-            roots_proof_of(settings, metadata).require_all_roots()
+            roots_proof_of(settings.metadata_store, metadata).require_all_roots()
 
         with pytest.raises(RefusedError, match="zk:a:1/green"), looked_at_again(look, stopped.set, 0.001):
             assert stopped.wait(60)

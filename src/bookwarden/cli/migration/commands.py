@@ -108,7 +108,9 @@ def _verify(
 ) -> Verification:
     with (
         difference_file(None if file is None else Path(file)) as sink,
-        VerificationContext(invocation.settings, source=source, target=target, max_reads_per_second=limit) as context,
+        VerificationContext(
+            invocation.settings.metadata_store, source=source, target=target, max_reads_per_second=limit
+        ) as context,
         node_progress(invocation, f"comparing {context.source_url} with {context.target_url}", "compared") as tell,
     ):
         begin = time.monotonic()

@@ -41,7 +41,7 @@ def counters(invocation: Invocation, source: str | None, execute: bool, count_up
     """
     if count_up and not execute:
         raise click.UsageError("--count-up is for --execute")
-    with CountersContext(invocation.settings, source=source) as context:
+    with CountersContext(invocation.settings.metadata_store, source=source) as context:
         before = after = context.counters.examine()
         if execute:
             with node_progress(

@@ -57,7 +57,9 @@ def rehearse(
     Tells how long a migration will take, which nodes would make it fail, and whether the copy is right. The store in
     use is only read. Ends with 0 where a migration would end well, and with 22 where it would not.
     """
-    with RehearsalContext(invocation.settings, target=target, source=source, max_reads_per_second=limit) as context:
+    with RehearsalContext(
+        invocation.settings.metadata_store, target=target, source=source, max_reads_per_second=limit
+    ) as context:
         left = clean_up(context.scratch, context.times, invocation.say) if clean or only_clean else 0
         if only_clean:
             data = {"target": context.target_url, "removed": left}

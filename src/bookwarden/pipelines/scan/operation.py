@@ -59,7 +59,7 @@ class OrphanScan:
         self._spark = spark
         self._settings = settings
         self._progress = progress
-        self._limits = guard_limits_of(settings)
+        self._limits = guard_limits_of(settings.orphans)
         self._tasks = spark.sparkContext.defaultParallelism
 
     def begin(self, snapshot: str | None = None) -> str:

@@ -92,7 +92,9 @@ def _run_sweep(
                 supervisor.run()
             else:
                 prove_roots(settings, metadata, patience, supervisor.wait)
-                with looked_at_again(roots_proof_of(settings, metadata).require_all_roots, supervisor.stop):
+                with looked_at_again(
+                    roots_proof_of(settings.metadata_store, metadata).require_all_roots, supervisor.stop
+                ):
                     supervisor.run()
     finally:
         unless_gone(lambda: spark.streams.removeListener(pulse))

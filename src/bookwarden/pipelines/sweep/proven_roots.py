@@ -31,7 +31,7 @@ def prove_roots(
     A store that does not answer is asked again, as often and with the same pauses as a failed query is restarted; then
     its StoreUnavailableError is raised. All other errors are raised at once.
     """
-    proof, delay = roots_proof_of(settings, metadata), patience.backoff
+    proof, delay = roots_proof_of(settings.metadata_store, metadata), patience.backoff
     for failures in range(1, patience.max_failures + 1):
         try:
             proof.require_roots_of_bookkeeper()

@@ -162,15 +162,15 @@ class LedgerDeletion:
         return self._must_have_one_writer() != self._with_one_writer
 
     def _must_have_one_writer(self) -> bool:
-        return has_one_writer(self._settings, self._moved_to())
+        return has_one_writer(self._settings.metadata_store, self._moved_to())
 
     def _pending_deletions(self) -> DataFrame:
         deletion, sweep = self._settings.deletion, self._settings.sweep
         options = {
-            **options_of(connection_of(self._settings)),
+            **options_of(connection_of(self._settings.pulsar)),
             "topics": f"{deletion.topic},{deletion.retry_topic}",
             "delayedTopics": deletion.retry_topic,
-            "maxDelaySeconds": str(policy_of(self._settings).longest_wait),
+            "maxDelaySeconds": str(policy_of(self._settings.deletion).longest_wait),
             "subscription": deletion.subscription,
             "acknowledge": str(not sweep.dry_run).lower(),
             "startingOffsets": "subscription",

@@ -93,7 +93,7 @@ def _begun(settings: Settings, folder: ScanFolder, request: VerificationRequest)
             f"{request.location} has a verification already: name another folder, or go on with --resume"
         )
     with VerificationContext(
-        settings,
+        settings.metadata_store,
         source=request.source,
         target=request.target,
         max_reads_per_second=request.max_reads_per_second,

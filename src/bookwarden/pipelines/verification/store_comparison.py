@@ -58,7 +58,7 @@ class ComparedStores:
         return _contexts.get(
             (self.source, self.target, self.max_reads_per_second, self.settings.model_dump_json()),
             lambda: VerificationContext(
-                self.settings,
+                self.settings.metadata_store,
                 source=self.source,
                 target=self.target,
                 max_reads_per_second=self.max_reads_per_second,
