@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from pathlib import Path
 
@@ -208,6 +209,72 @@ def test_a_ledger_is_listed_with_its_kind_and_holder(holder: Holder, component: 
     custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
     row = listed_row(encode_ledger_metadata(metadata(custom), password=b"secret"))
     assert row == ListedLedger(7, "/p", 3, 9, 5, "CLOSED", 10, component.name, str(holder))
+
+
+def custom_entry(*parts: tuple[int, bytes]) -> bytes:
+    inner = b"".join(field(number, 2, encode_varint(len(text)) + text) for number, text in parts)
+    return field(11, 2, encode_varint(len(inner)) + inner)
+
+
+def said(key: bytes, text: bytes) -> bytes:
+    return custom_entry((1, key), (2, text))
+
+
+SAID = [said(b"application", b"pulsar"), said(b"component", b"managed-ledger")]
+NAME = b"pulsar/managed-ledger"
+# The last two are longer than one byte tells, and than a value may be that is read on columns.
+TOPICS = [ML.encode(), b"", b"t/n/persistent/%7E", "t/n/persistent/ü".encode(), b"\xff", b"n" * 200, b"n" * 2_000]
+custom_entries = st.sampled_from(
+    [
+        *(3 * SAID),
+        *(said(NAME, topic) for topic in TOPICS),
+        said(b"application", b"pulsa"),
+        SAID[0] + said(b"application", b"pulsar"),
+        custom_entry((1, b"application"), (2, b"pulsar"), (2, b"another")),
+        said(b"component", b"schema"),
+        said(b"pulsar/cursor", b"s"),
+        said(b"other", b"x"),
+        custom_entry((2, ML.encode()), (1, NAME)),
+        custom_entry((1, NAME)),
+        custom_entry((1, NAME), (2, b"first"), (2, b"second")),
+        custom_entry((1, NAME), (2, b"t/n/persistent/x"), (3, b"more")),
+        # The length of the name has more bytes than it needs or may have, is below zero, too large, too small, or none.
+        *(
+            field(11, 2, encode_varint(2 + len(NAME) + 1 + len(rest)) + b"\x0a\x15" + NAME + b"\x12" + rest)
+            for rest in (b"\x81\x00x", b"\x80" * 10 + b"\x01x", varint(-3), b"\x05x", b"\x01xy", b"")
+        ),
+    ]
+)
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(
+        st.one_of(
+            custom_entries.flatmap(lambda entry: st.permutations([*SAID, entry])),
+            st.tuples(st.sampled_from(SAID), custom_entries).flatmap(
+                lambda two: st.permutations([*two, said(NAME, TOPICS[0])])
+            ),
+            st.lists(custom_entries, max_size=4),
+        ),
+        max_size=6,
+    )
+)
+def test_any_custom_metadata_is_listed_as_it_is_decoded(ledgers: list[list[bytes]]) -> None:
+    values = [delimited(WHOLE.SerializeToString() + b"".join(entries)) for entries in ledgers]
+    assert table_rows(values) == [by_the_decoder(value) for value in values]
+
+
+@pytest.mark.parametrize("topic", [ML.encode(), b"n" * 200])
+def test_data_ledgers_are_understood_on_columns_in_whatever_order_their_custom_metadata_is(
+    topic: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = list(itertools.permutations([*SAID, said(NAME, topic)]))
+    values = [delimited(WHOLE.SerializeToString() + b"".join(entries)) for entries in orders]
+    monkeypatch.setattr(scan_ledgers, "meaning_of", None)
+    monkeypatch.setattr(scan_ledgers, "listed_ledger", None)
+    assert table_rows(values) == [by_the_decoder(value) for value in values]
+    assert {row.holder for row in table_rows(values)} == {topic.decode()}
 
 
 def test_a_ledger_of_somebody_else_is_described() -> None:

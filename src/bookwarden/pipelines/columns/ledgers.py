@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from bookwarden.clusters.bookkeeper.listed import Meaning, listed_ledger, meaning_of
 from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.pipelines.columns.messages import BYTES, NUMBER, Buffer, Fields, Flags, Numbers
 from bookwarden.pipelines.columns.tables import LEDGERS
@@ -31,6 +33,12 @@ _INT32: Final = 2**31
 # A larger value is rare, and with its many fields it would keep all others waiting.
 _MAX_BYTES: Final = 2048
 _NOTHING: Final = Meaning(None, None, None)
+_DATA: Final = ManagedLedgerHolder.component.name
+# What the custom metadata of a topic's data ledgers says of them all, and what it says before the topic's name.
+*_SAID, _NAMED = [
+    bytes([0x0A, len(key), *key.encode(), 0x12, *([len(value), *value.encode()] if value else [])])
+    for key, value in expected_custom_metadata(ManagedLedgerHolder("")).items()
+]
 
 
 class ListedTable(NamedTuple):
@@ -65,8 +73,11 @@ def table_of(nodes: LedgerNodes) -> pa.Table:
     """Make it of one ledger or more."""
     buffer = nodes.buffer
     columns = _columns(buffer)
-    spans = zip(columns.customs_start.tolist(), columns.customs_end.tolist(), strict=True)
-    meanings = [meaning_of(buffer.raw[start:end]) for start, end in spans]
+    told = (columns.is_named.tolist(), columns.told_from.tolist(), columns.told_to.tolist())
+    meanings = [
+        (_DATA, buffer.raw[start:end].decode(), None) if named else meaning_of(buffer.raw[start:end])
+        for named, start, end in zip(*told, strict=True)
+    ]
     kinds, holders, customs = zip(*[meaning or _NOTHING for meaning in meanings], strict=True)
     arrays = [
         pa.array(nodes.ids, pa.int64()),
@@ -106,8 +117,9 @@ class _Columns(NamedTuple):
     length: Numbers  #: In bytes.
     ctime_ms: Numbers  #: By the creator's clock, in ms since the epoch.
     has_ctime: Flags  #: Whether the value has a ``ctime_ms``.
-    customs_start: Numbers  #: Place in the buffer of the first field of custom metadata.
-    customs_end: Numbers  #: End of the last; other fields may be between.
+    is_named: Flags  #: A topic's data ledger; its name alone is told.
+    told_from: Numbers  #: Place in the buffer of the name, else of the first field of custom metadata.
+    told_to: Numbers  #: End of the name, else of the last field; other fields may be between.
 
 
 def _columns(buffer: Buffer) -> _Columns:
@@ -135,13 +147,34 @@ def _columns(buffer: Buffer) -> _Columns:
     # Of what is assigned to one place the last counts, so backwards it is the first.
     starts[customs.message[::-1]] = customs.start[::-1]
     ends[customs.message] = customs.end
-    return _Columns(usual, np.where(usual, state, 0), length, last(_CTIME, 0), has_ctime, starts, ends)
+    names, names_at = _names(buffer, customs, count)
+    starts[names.message], ends[names.message] = names_at, names.end
+    is_named = np.zeros(count, np.bool_)
+    is_named[names.message] = True
+    return _Columns(usual, np.where(usual, state, 0), length, last(_CTIME, 0), has_ctime, is_named, starts, ends)
+
+
+def _names(buffer: Buffer, customs: Fields, count: int) -> tuple[Fields, Numbers]:
+    """Find the custom metadata that names a topic and says nothing else but what is said of every data ledger.
+
+    Returns the entry with the name for each of these ledgers, and where in it the name begins.
+    """
+    named = customs.at(buffer.begin_with(_NAMED, customs.content, customs.end))
+    lengths, sizes = buffer.varints(named.content + len(_NAMED))
+    starts = named.content + len(_NAMED) + sizes
+    fine = (sizes > 0) & (lengths >= 0) & (starts + lengths == named.end) & buffer.are_ascii(starts, named.end)
+    alone = np.bincount(customs.message, minlength=count) == len(_SAID) + 1
+    for entry in _SAID:
+        said = (customs.value == len(entry)) & buffer.begin_with(entry, customs.content, customs.end)
+        alone &= np.bincount(customs.message[said], minlength=count) == 1
+    fine &= alone[named.message]
+    return named.at(fine), starts[fine]
 
 
 def _bodies(buffer: Buffer) -> tuple[Numbers, Flags]:
     """Find the message of version 3 in each value, and say whether it is there, and all of the value."""
     lengths_at = buffer.starts + len(_VERSION_3)
-    whole = buffer.begin_with(_VERSION_3) & (buffer.ends - buffer.starts <= _MAX_BYTES)
+    whole = buffer.begin_with(_VERSION_3, buffer.starts, buffer.ends) & (buffer.ends - buffer.starts <= _MAX_BYTES)
     lengths, sizes = buffer.varints(np.where(whole, lengths_at, 0))
     bodies = lengths_at + sizes
     return bodies, whole & (sizes > 0) & (bodies + lengths == buffer.ends)

@@ -98,12 +98,14 @@ class Buffer:
         ends = np.cumsum(sizes)
         return cls(b"".join([*values, _PADDING]), ends - sizes, ends)
 
-    def begin_with(self, prefix: bytes) -> Flags:
-        """Return for each value whether it begins so."""
-        fits = self.ends - self.starts >= len(prefix)
-        for at, byte in enumerate(prefix):
-            fits &= self.bytes[np.minimum(self.starts + at, len(self.bytes) - 1)] == byte
-        return fits
+    def begin_with(self, prefix: bytes, starts: Numbers, ends: Numbers) -> Flags:
+        """Return for each two of these places whether what is between them begins so."""
+        found: Flags = ends - starts >= len(prefix)
+        for at in range(0, len(prefix), 8):
+            part = prefix[at : at + 8]
+            words = self._words[np.minimum(starts + at, len(self._words) - 1)] & _FIRST_BYTES[len(part)]
+            found &= words == np.uint64(int.from_bytes(part, "little"))
+        return found
 
     def varints(self, at: Numbers) -> tuple[Numbers, Numbers]:
         """Read the varint at each place, with how many bytes it has: 0 if these are more than ten."""
