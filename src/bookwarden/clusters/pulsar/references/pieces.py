@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from bookwarden.clusters.pulsar.metadata.managed_ledger_names import children_unless_refused, walk_topic_folders
@@ -74,10 +75,6 @@ class ReferencePiece:
     def namespace(self) -> str:
         """Its namespace; for a piece with a problem, the node that could not be listed."""
         return self.name.rpartition("/")[0] if self.kind == TOPICS and not self.problem else self.name
-
-    def has(self, name: str) -> bool:
-        """Whether the topic, by the last part of its name, is in this piece."""
-        return self.parts == 1 or zlib.crc32(name.encode()) % self.parts == self.part
 
     def doubt(self, reason: str) -> Doubt:
         """Make the doubt for a piece that cannot be read: about the holders of its namespace."""
@@ -259,7 +256,7 @@ def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
     if piece.kind == LOGS:
         yield from _logs(store, piece.name)
         return
-    names = [name for name in store.children_of(piece.path) if piece.has(name)]
+    names = _divided(tuple(store.children_of(piece.path)), piece.parts)[piece.part]
     if piece.kind == SCHEMAS:
         yield from _portions([schema_node(f"{piece.name}/{name}") for name in names])
         return
@@ -268,6 +265,16 @@ def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
         yield topics
         # Most stores tell with the value that a topic has no cursors, which saves a request.
         yield from _portions(_cursors(store, [topic for topic, value in topics if value.children != 0]))
+
+
+# The parts of a large namespace are read one after another, and each is listed with all of its names.
+@lru_cache(maxsize=1)
+def _divided(names: tuple[str, ...], parts: int) -> list[list[str]]:
+    """Divide the last parts of topics' names among so many pieces."""
+    found: list[list[str]] = [[] for _ in range(parts)]
+    for name in names:
+        found[zlib.crc32(name.encode()) % parts].append(name)
+    return found
 
 
 def _cursors(store: MetadataStore, topics: Sequence[ManagedLedgerNode]) -> list[CursorNode]:
