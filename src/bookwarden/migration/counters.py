@@ -54,47 +54,36 @@ def producer_names(path: str, source_next: int | None, target_next: int) -> Coun
     return Counter("producer names", path, target_next, max(target_next, source_next or 0), source_next)
 
 
+@dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of a moved store, at ``source_url``, and of the store that replaced it.
+    """Counters of a moved store, and of the store that replaced it."""
 
-    ``ledger_numbers`` reads a store's counter of ledger ids, ``largest_ledger_id`` finds the target's largest one in a
-    range; both are None where ledgers are counted elsewhere.
-    """
-
-    def __init__(
-        self,
-        source: MetadataStore,
-        source_url: str,
-        target: MigrationTarget,
-        target_url: str,
-        *,
-        ledger_numbers: Callable[[MetadataStore], LedgerNumbers | None] | None,
-        largest_ledger_id: Callable[[int, int], int | None] | None,
-    ) -> None:
-        self._source = source
-        self._source_url = source_url
-        self._target = target
-        self._target_url = target_url
-        self._ledger_numbers = ledger_numbers
-        self._largest_ledger_id = largest_ledger_id
+    source: MetadataStore  #: The moved store.
+    source_url: str  #: Names it in errors.
+    target: MigrationTarget  #: The store that replaced it.
+    target_url: str  #: What the source's flag named when the target was opened.
+    #: Reads a store's counter of ledger ids; None where ledgers are counted elsewhere.
+    ledger_numbers: Callable[[MetadataStore], LedgerNumbers | None] | None
+    #: Finds the largest id of the target's ledgers in a range; None likewise.
+    largest_ledger_id: Callable[[int, int], int | None] | None
 
     def examine(self) -> list[Counter]:
         """Compare the counters of both stores and the existing ledgers; reads only."""
         counters = self._of_ledgers()
-        source, target = (_next_number(store, _PRODUCER_NAMES) for store in (self._source, self._target))
+        source, target = (_next_number(store, _PRODUCER_NAMES) for store in (self.source, self.target))
         if source is not None or target is not None:
             counters.append(producer_names(_PRODUCER_NAMES, source, _FIRST if target is None else target))
         return counters
 
     def _of_ledgers(self) -> list[Counter]:
-        if self._ledger_numbers is None or self._largest_ledger_id is None:
+        if self.ledger_numbers is None or self.largest_ledger_id is None:
             return []
-        source, target = (self._ledger_numbers(store) for store in (self._source, self._target))
+        source, target = (self.ledger_numbers(store) for store in (self.source, self.target))
         if target is None and source is not None:
             target = source._replace(next_number=_FIRST)
         if target is None:
             return []
-        return [ledger_ids(source, target, self._largest_ledger_id(target.first_id, target.end_id))]
+        return [ledger_ids(source, target, self.largest_ledger_id(target.first_id, target.end_id))]
 
     def advance(
         self,
@@ -108,20 +97,20 @@ class Counters:
         ``progress`` is called with a counter's number on the way. Servers older than 0.15 let nobody set a counter:
         without ``count_up`` it then stays behind. Raises NotFoundError if the target lacks one.
         """
-        if completed_target(self._source, self._source_url) != self._target_url:
-            raise RefusedError(f"the flag of {self._source_url} names another target than before: start anew")
+        if completed_target(self.source, self.source_url) != self.target_url:
+            raise RefusedError(f"the flag of {self.source_url} names another target than before: start anew")
         for counter in counters:
             if not counter.behind:
                 continue
             try:
-                reached = self._target.set_next_number(counter.path, counter.safe_number)
+                reached = self.target.set_next_number(counter.path, counter.safe_number)
             except NotFoundError as error:
                 raise NotFoundError(
-                    f"{self._target_url} has no {counter.path}, from which the source counted: see with "
+                    f"{self.target_url} has no {counter.path}, from which the source counted: see with "
                     "`bookwarden metadata-migration verify` what else the copy lacks"
                 ) from error
             if reached < counter.safe_number and count_up:
-                self._target.count_up(counter.path, counter.safe_number, progress=progress)
+                self.target.count_up(counter.path, counter.safe_number, progress=progress)
 
 
 def completed_target(source: MetadataStore, source_url: str) -> str:

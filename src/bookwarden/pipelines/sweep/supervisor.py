@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from bookwarden.errors import DataGoneError, SparkError, StoreError
+from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.pipelines.causes import told_cause
 
 logger = logging.getLogger(__name__)
@@ -31,21 +32,6 @@ _PROGRESS_SECONDS = 5.0
 
 class BatchRefusedError(SparkError):
     """A batch was planned after a stop was asked for; it is replayed at the next start."""
-
-
-class Migrations(Protocol):
-    """Standings with the metadata stores that Pulsar may move: a query that waits for one is not at fault."""
-
-    @property
-    def stops(self) -> int:
-        """The times that writes were stopped."""
-
-    @property
-    def blocked(self) -> str | None:
-        """A description of the store being moved now; None if there is none."""
-
-    def look(self) -> None:
-        """Update both; raise StoreError if that is not possible."""
 
 
 class Query(Protocol):

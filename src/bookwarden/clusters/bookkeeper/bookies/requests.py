@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from bookwarden.clusters.bookkeeper.bookies.addresses import Address
+from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.connection import BookieConnection
 from bookwarden.clusters.bookkeeper.bookies.protocol import Request, Response
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
@@ -44,20 +44,13 @@ class Answer(NamedTuple):
     failure: str = ""
 
 
-class AddressBook(Protocol):
-    """Knows where bookies listen."""
-
-    def find(self, bookie_id: str) -> Address:
-        """Find the address of a bookie."""
-
-
 class Bookies:
     """Connections to bookies, opened as they are needed and kept until closed.
 
     For one thread, and one exchange at a time.
     """
 
-    def __init__(self, addresses: AddressBook, options: BookieOptions | None = None) -> None:
+    def __init__(self, addresses: BookieAddresses, options: BookieOptions | None = None) -> None:
         self.options = options or BookieOptions()
         self._addresses = addresses
         self._connections: dict[str, BookieConnection] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import pulsar
@@ -20,6 +20,7 @@ from bookwarden.clusters.pulsar.rest.schemas import WriterSchema
 from bookwarden.errors import MarkingInterrupted
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import waiving
+from bookwarden.wire.avro import PendingDeletionCodec
 
 # A batch with a single answer: the number of messages, and the most characters of payloads and keys.
 _WHOLE_BATCH: Final = 500
@@ -31,16 +32,6 @@ _NO_ANSWER: Final = "the broker did not confirm in time"
 
 
 _Confirm = Callable[[pulsar.Result, pulsar.MessageId], None]
-
-
-class MarkEncoder(Protocol):
-    """Turns pending deletions into payloads of one registered schema."""
-
-    def encode(self, mark: PendingDeletion) -> bytes:
-        """Return the payload."""
-
-    def registry_schema(self) -> str:
-        """Return the Avro schema as Pulsar's registry keeps it."""
 
 
 class PendingDeletionSender:
@@ -58,7 +49,7 @@ class PendingDeletionSender:
         self,
         connection: PulsarConnection,
         topic: str,
-        encoder: MarkEncoder,
+        encoder: PendingDeletionCodec,
         *,
         max_pending: int = 20_000,
         send_timeout_s: float = SEND_TIMEOUT_S,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.paths import SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
 from bookwarden.clusters.pulsar.references.nodes import (
@@ -15,7 +16,6 @@ from bookwarden.clusters.pulsar.references.nodes import (
     schema_node,
 )
 from bookwarden.clusters.pulsar.references.rows import rows_of
-from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import MetadataStore, Versioned
@@ -25,7 +25,7 @@ _LOGS = (PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value)
 
 
 def still_named(
-    references: Sequence[ListedReference], store: MetadataStore, entries: ReadsLastEntries | None = None
+    references: Sequence[ListedReference], store: MetadataStore, entries: LastEntries | None = None
 ) -> list[ListedReference]:
     """Return the references whose places still name their ledgers, and not as ones that BookKeeper no longer has.
 
@@ -42,7 +42,7 @@ def still_named(
 
 
 def still_named_in(
-    roots: Mapping[str, MetadataStore], entries: ReadsLastEntries | None, references: Sequence[ListedReference]
+    roots: Mapping[str, MetadataStore], entries: LastEntries | None, references: Sequence[ListedReference]
 ) -> list[ListedReference]:
     """Return those that are still named, as `still_named` does, in each of these roots."""
     found: list[ListedReference] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.references.nodes import CursorNode
-from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
 from bookwarden.errors import BookieUnavailableError, BookwardenError
 from bookwarden.ledgers.kinds import CompactedHolder, PlaceKind
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
@@ -17,7 +17,7 @@ _MOST_FAILURES = 3
 class CompactedNow:
     """Completes references from cursors' nodes; for one piece of a scan, since it gives up on silent bookies."""
 
-    def __init__(self, entries: ReadsLastEntries | None) -> None:
+    def __init__(self, entries: LastEntries | None) -> None:
         self._entries = entries
         self._failures = 0
 

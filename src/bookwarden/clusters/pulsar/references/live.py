@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.references.nodes import (
     ManagedLedgerNode,
@@ -22,7 +23,8 @@ from bookwarden.clusters.pulsar.references.nodes import (
 )
 from bookwarden.clusters.pulsar.references.refused_nodes import NodeValue, read_each
 from bookwarden.clusters.pulsar.references.shadows import ShadowDoubt, Shadows, ShadowTopics
-from bookwarden.clusters.pulsar.references.unnamed_use import AsksBrokers, ReadsLastEntries, UnnamedUses
+from bookwarden.clusters.pulsar.references.unnamed_use import UnnamedUses
+from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.errors import ConfigError, FormatError, StoreAccessError, StoreError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, ShadowList, UnknownReferences
@@ -57,8 +59,8 @@ class MetadataReferences:
     def __init__(
         self,
         stores: Sequence[MetadataStore],
-        brokers: AsksBrokers | None = None,
-        entries: ReadsLastEntries | None = None,
+        brokers: Brokers | None = None,
+        entries: LastEntries | None = None,
         *,
         shadow_refresh: float = 0.0,
         seen_from_ledgers: Sequence[str | None] | None = None,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.managed_ledger_names import children_unless_refused, walk_topic_folders
 from bookwarden.clusters.pulsar.metadata.paths import LOG_ROOTS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
@@ -29,7 +30,6 @@ from bookwarden.clusters.pulsar.references.nodes import (
     was_emptied,
 )
 from bookwarden.clusters.pulsar.references.rows import copies_of, rows_of
-from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
 from bookwarden.errors import FormatError, StoreAccessError, StoreError, TruncatedListingError
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
 from bookwarden.ledgers.references import Doubt, NodeReferences, doubt_about_schemas, doubt_about_topics
@@ -119,7 +119,7 @@ class ReferencePieces:
     raises StoreError where a root does not answer; a namespace that the store refuses is a doubt about it.
     """
 
-    def __init__(self, roots: Mapping[str, MetadataStore], entries: ReadsLastEntries | None = None) -> None:
+    def __init__(self, roots: Mapping[str, MetadataStore], entries: LastEntries | None = None) -> None:
         self._roots = dict(roots)
         self._entries = entries
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
-from bookwarden.clusters.pulsar.references.unnamed_use import ReadsLastEntries
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
 
@@ -17,7 +17,7 @@ class ReferenceScan:
     these is a doubt about the topic's compacted ledgers.
     """
 
-    def __init__(self, roots: Mapping[str, MetadataStore], entries: ReadsLastEntries | None = None) -> None:
+    def __init__(self, roots: Mapping[str, MetadataStore], entries: LastEntries | None = None) -> None:
         self._pieces = ReferencePieces(roots, entries)
 
     def read_into(self, index: ReferenceIndex) -> None:

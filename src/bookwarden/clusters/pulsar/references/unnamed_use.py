@@ -8,10 +8,10 @@ unloaded (AbstractTwoPhaseCompactor, PulsarCompactorSubscription and Bucket of P
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
-from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
+from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.errors import BookieError, FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder
 from bookwarden.ledgers.live_references import LiveReferences, UnnamedUse
@@ -25,34 +25,14 @@ CLOCK_SKEW_MS = 60_000
 _NO_BROKER = "there is no broker to ask"
 
 
-class AsksBrokers(Protocol):
-    """The brokers of the first metadata root; calls raise PulsarError, NotFoundError or FormatError."""
-
-    def compaction(self, topic: str) -> TopicCompaction:
-        """Return the compaction of a topic, by its owner's answer."""
-
-    def subscriptions(self, topic: str) -> frozenset[str]:
-        """List all subscriptions that the owner knows."""
-
-
-class ReadsLastEntries(Protocol):
-    """Reads ledgers and their metadata without changing them."""
-
-    def may_be_written(self, ledger_id: int) -> bool:
-        """Return whether the ledger may be written: it is not closed."""
-
-    def last_entry(self, ledger_id: int) -> bytes | None:
-        """Return the last entry of a ledger, open ones too; None if it has none.
-
-        Raises BookieError when the bookies do not say, NotFoundError when there is no such ledger.
-        """
-
-
 class UnnamedUses:
-    """Completes the references of holders whose ledgers may be in use unnamed; ``stores`` are the metadata roots."""
+    """Completes the references of holders whose ledgers may be in use unnamed.
+
+    ``stores`` are the metadata roots, ``brokers`` those of the first.
+    """
 
     def __init__(
-        self, stores: Sequence[MetadataStore], brokers: AsksBrokers | None, entries: ReadsLastEntries | None = None
+        self, stores: Sequence[MetadataStore], brokers: Brokers | None, entries: LastEntries | None = None
     ) -> None:
         self._ownership = tuple(BundleOwnership(store) for store in stores)
         self._brokers = brokers

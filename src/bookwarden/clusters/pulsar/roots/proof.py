@@ -8,10 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace
 from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, ReadsLedgers, look_up, shared_ledger
+from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, look_up, shared_ledger
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
@@ -42,7 +43,7 @@ class RootsProof:
     """The proof for the roots of the settings."""
 
     stores: Mapping[str, MetadataStore]  #: The open roots, by URL.
-    catalog: ReadsLedgers  #: Of the BookKeeper that the settings name.
+    catalog: BookKeeperCatalog  #: Of the BookKeeper that the settings name.
     place: BookKeeperPlace  #: Of that BookKeeper.
     open_store: Callable[[str], MetadataStore]  #: Opens the store of any URL that is not in ``stores``.
     separate: Sequence[str] = ()  #: URLs of roots that have another BookKeeper.
@@ -133,7 +134,7 @@ def _roots_seen(ensemble: _Ensemble, store: MetadataStore, notes: list[str], *, 
 
 
 def judged(
-    url: str, sample: RootSample, catalog: ReadsLedgers, ours: Mapping[str, MetadataStore], *, allowed: bool
+    url: str, sample: RootSample, catalog: BookKeeperCatalog, ours: Mapping[str, MetadataStore], *, allowed: bool
 ) -> str:
     """Describe the root of which this is a sample; RefusedError where it shares the BookKeeper, or may."""
     looked_up, evidence = shared_ledger(sample.ledgers, catalog, ours)
