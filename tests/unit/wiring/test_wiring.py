@@ -23,6 +23,17 @@ def test_the_wiring_only_constructs_and_closes(module: Path) -> None:
     assert list(deeds_in(ast.parse(module.read_text(encoding="utf-8")))) == []
 
 
+def test_admin_clients_are_opened_by_the_wiring_alone() -> None:
+    """The source has options of its own, registered brokers are asked one by one, and the demo is a user of all."""
+    others = {"demo/story.py", "pipelines/pulsar_source/planner.py", "pipelines/pulsar_source/reading.py"}
+    others |= {"clusters/pulsar/rest/registered_brokers.py"}
+    modules = {
+        path.relative_to(WIRING.parent): path.read_text(encoding="utf-8") for path in WIRING.parent.rglob("*.py")
+    }
+    opening = {name for name, text in modules.items() if "PulsarAdmin(" in text}
+    assert {str(name) for name in opening if name.parent.name != "wiring"} == others
+
+
 def deeds_in(module: ast.Module) -> Iterator[str]:
     """Yield what a module does beside constructing, by line."""
     for statement in module.body:

@@ -116,7 +116,6 @@ class _EntryReader:
         self._rules = rules
         self._progress = Progress(work.ranges)
         self._rows = RowBuffer(work.topic, TopicName.parse(work.topic).partition or 0, rules.rows_per_arrow_batch)
-        self._admin: PulsarAdmin | None = None
         self._attempts = 0
         self._denials = 0
         self._moved_at = time.monotonic()
@@ -203,9 +202,9 @@ class _EntryReader:
         if self._progress.is_inside_entry:
             return False
         position = self._progress.expected
-        self._admin = self._admin or PulsarAdmin(self._connection, timeout_s=5)
         try:
-            header = read_entry_header(self._admin, self._topic, position)
+            with contextlib.closing(PulsarAdmin(self._connection, timeout_s=5)) as admin:
+                header = read_entry_header(admin, self._topic, position)
         except NotFoundError as error:
             return self._note_denial(error)
         except PulsarUnavailableError:
