@@ -20,12 +20,13 @@ from bookwarden.cli.migration.differences import DIFFERENCES_FOUND
 from bookwarden.config import load_settings
 from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import RefusedError
+from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.migration.comparison.findings import VersionRule
 from bookwarden.migration.rehearsal.copying import Copy
-from bookwarden.migration.rehearsal.marker import MARKER, LeaseTimes
+from bookwarden.migration.rehearsal.marker import MARKER
 from bookwarden.migration.rehearsal.scratch import claim
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.stage import Stages

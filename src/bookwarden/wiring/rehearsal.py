@@ -6,11 +6,11 @@ from functools import partial
 
 from bookwarden.config import MetadataStoreSettings
 from bookwarden.errors import ConfigError, RefusedError
+from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.following.flag import MigrationState, read_flag
 from bookwarden.metastore.interface import ScratchStore
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import TimedStore, throttled
-from bookwarden.migration.rehearsal.marker import LeaseTimes
 from bookwarden.migration.rehearsal.operation import Rehearsal
 from bookwarden.resources import Resources
 from bookwarden.wiring.migration import former_store

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, StoreUnavailableError
+from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.migration.comparison.differences import DifferenceClass
 from bookwarden.migration.rehearsal.copying import Copy, NotCopied, SizedNode
-from bookwarden.migration.rehearsal.marker import MARKER, Hold, LeaseTimes, find_marker
+from bookwarden.migration.rehearsal.marker import MARKER, Hold, find_marker
 from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport
 from bookwarden.migration.rehearsal.scratch import claim, clean, clean_own
 from servers.metadata_tree import CURSORS, LARGEST, LEDGERS, fill, paths_of, persistent
+from servers.waiting import eventually
 
 # The tests let a rehearsal end before another looks whether it has.
 AT_ONCE = LeaseTimes(renew_s=60.0, lease_s=30.0, given_up_s=0.0)
@@ -236,6 +238,21 @@ def test_a_rehearsal_that_goes_on_is_not_cleaned_away() -> None:
         hold.require()
 
 
+def ended_by(hold: Hold, error: type[Exception], match: str) -> None:
+    """Wait until a hold lets nothing be written, for such an error."""
+
+    def is_refused() -> bool:
+        try:
+            hold.require()
+        except error:
+            return True
+        return False
+
+    eventually(is_refused)
+    with pytest.raises(error, match=match):
+        hold.require()
+
+
 def test_a_rehearsal_that_was_taken_over_writes_nothing_more() -> None:
     scratch = MemoryStore()
     with claim(scratch, LeaseTimes(renew_s=0.02)) as hold:
@@ -245,9 +262,7 @@ def test_a_rehearsal_that_was_taken_over_writes_nothing_more() -> None:
             with suppress(LostRaceError):
                 scratch.put(MARKER, b"of another", find_marker(scratch).version)  # type: ignore[union-attr]
                 break
-        hold._thread.join(10)
-        with pytest.raises(RefusedError, match="by somebody else"):
-            hold.require()
+        ended_by(hold, RefusedError, "by somebody else")
     assert scratch.get(MARKER).value == b"of another"  # type: ignore[union-attr]
 
 
@@ -257,9 +272,7 @@ def test_a_marker_that_cannot_be_written_for_a_lease_ends_the_writes() -> None:
             raise StoreUnavailableError("no answer")
 
     with claim(Away(), LeaseTimes(renew_s=0.01, lease_s=0.05)) as hold:
-        hold._ended.wait(0.2)
-        with pytest.raises(StoreUnavailableError, match="run again with --clean"):
-            hold.require()
+        ended_by(hold, StoreUnavailableError, "run again with --clean")
 
 
 def test_a_marker_whose_write_is_in_doubt_is_read_back() -> None:
@@ -270,10 +283,8 @@ def test_a_marker_whose_write_is_in_doubt_is_read_back() -> None:
 
     scratch = Doubtful()
     with claim(scratch, LeaseTimes(renew_s=0.01)) as hold:
-        hold._ended.wait(0.2)
+        eventually(lambda: find_marker(scratch).version > 1)  # type: ignore[union-attr]
         hold.require()
-        version = find_marker(scratch).version  # type: ignore[union-attr]
-        assert version > 1
     assert find_marker(scratch).is_done  # type: ignore[union-attr]
 
 

@@ -8,32 +8,21 @@ namespace with a marker were made by rehearsals, between the marker's creation a
 from __future__ import annotations
 
 import json
-import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, StoreError, StoreUnavailableError
+from bookwarden.leases import LeaseTimes, Renewal, describe_holder, holder_here
 from bookwarden.metastore.interface import ScratchStore, Versioned
-from bookwarden.processes import described_here, has_certainly_ended
+from bookwarden.processes import has_certainly_ended
 
 MARKER: Final = "/bookwarden-rehearsal"
 _WHAT: Final = "scratch copy of bookwarden metadata-migration rehearse"
 # The clocks of a namespace's servers may differ by this much.
 _SKEW_MS: Final = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseTimes:
-    """The times of the marker, in seconds: to its renewal, until its holder stops writing, until it is given up."""
-
-    renew_s: float = 5.0
-    lease_s: float = 30.0
-    given_up_s: float = 45.0
 
 
 class FoundMarker(NamedTuple):
@@ -69,7 +58,7 @@ def find_marker(store: ScratchStore) -> FoundMarker | None:
             node.version,
             node.created_ms,
             node.modified_ms if until_ms is None else int(until_ms),
-            f"{found['host']} process {found['pid']}, begun {found['begun']}",
+            describe_holder(found),
             bool(found["done"]) or has_certainly_ended(found),
         )
     except (ValueError, TypeError, KeyError) as error:
@@ -86,10 +75,8 @@ class Hold:
         self._store = store
         self._times = times
         self._described = {
+            **holder_here(),
             "what": _WHAT,
-            "id": uuid.uuid4().hex,
-            **described_here(),
-            "begun": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
             "until_ms": until_ms,
             "done": False,
         }
@@ -97,8 +84,7 @@ class Hold:
         self._held_since = time.monotonic()
         self._taken_by: str | None = None
         self._is_released = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_after, name="rehearsal-marker", daemon=True)
+        self._renewal = Renewal(self._keep, times.renew_s, name="rehearsal-marker")
 
     @property
     def _value(self) -> bytes:
@@ -141,33 +127,30 @@ class Hold:
 
     def release(self) -> int:
         """Stop renewing the marker; return its version."""
-        self._stop()
+        self._renewal.stop()
         self.require()
         self._is_released = True
         return self._version
 
-    def _stop(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
     def __enter__(self) -> Hold:
         self._held_since = time.monotonic()
-        self._thread.start()
+        self._renewal.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self._renewal.stop()
         if not self._is_released and not self._taken_by:
             # It says that nothing more is written, so no other rehearsal has to wait to be sure.
             self._described["done"] = True
             with suppress(StoreError):
                 self._renew()
 
-    def _look_after(self) -> None:
-        while not self._ended.wait(self._times.renew_s) and not self._taken_by:
+    def _keep(self) -> bool:
+        if not self._taken_by:
             self._renew()
+        return not self._taken_by
 
     def _renew(self) -> None:
         begin = time.monotonic()
@@ -197,9 +180,9 @@ def wait_until_given_up(
     """Return the marker once it was not renewed for a while; RefusedError if it is."""
     if found.is_done:
         return found
-    say(f"{MARKER} is of {found.holder}: waiting {times.given_up_s:.0f} s to see that it has ended")
+    say(f"{MARKER} is of a rehearsal on {found.holder}: waiting {times.given_up_s:.0f} s to see that it has ended")
     time.sleep(times.given_up_s)
     again = find_marker(store)
     if again is None or again.version != found.version:
-        raise RefusedError(f"the rehearsal of {found.holder} goes on in this namespace: wait for its end")
+        raise RefusedError(f"the rehearsal on {found.holder} goes on in this namespace: wait for its end")
     return again

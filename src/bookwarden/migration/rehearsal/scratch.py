@@ -7,13 +7,13 @@ from itertools import islice
 from typing import Final
 
 from bookwarden.errors import RefusedError, StoreError
+from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import ScratchStore, Versioned
 from bookwarden.migration.rehearsal.marker import (
     MARKER,
     FoundMarker,
     Hold,
-    LeaseTimes,
     find_marker,
     wait_until_given_up,
 )

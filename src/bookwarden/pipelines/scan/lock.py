@@ -7,17 +7,14 @@ holder writes again from time to time, and one that was not written for long cou
 from __future__ import annotations
 
 import fcntl
-import os
-import socket
-import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from bookwarden.errors import FormatError, RefusedError
+from bookwarden.leases import Renewal, describe_holder, holder_here
 from bookwarden.pipelines.folders import Folder
 
 _FILE = "lock.json"
@@ -46,37 +43,38 @@ def _locked_file(folder: Folder, path: Path) -> Iterator[None]:
 
 @contextmanager
 def _written_again(folder: Folder) -> Iterator[None]:
-    mine = f"{socket.gethostname()} process {os.getpid()} {uuid.uuid4().hex[:8]}"
+    mine = holder_here()
     found = _holder(folder)
     age = time.time() - float(found.get("written", 0))
     if found and age < DEAD_AFTER_SECONDS:
         raise RefusedError(
-            f"{found.get('holder')} works on {folder.location}, or did so {age:.0f} s ago: "
+            f"another process works on {folder.location}, or did so {age:.0f} s ago, on {describe_holder(found)}: "
             f"stop it, or try again in {DEAD_AFTER_SECONDS - age:.0f} s if it is dead"
         )
-    ended = threading.Event()
+
+    def is_mine() -> bool:
+        return bool(_holder(folder).get("id") == mine["id"])
 
     def write() -> None:
-        folder.write_json(_FILE, {"holder": mine, "written": time.time()})
+        folder.write_json(_FILE, {**mine, "written": time.time()})
 
-    def keep() -> None:
-        while not ended.wait(WRITTEN_AGAIN_SECONDS):
-            with suppress(OSError):
-                if _holder(folder).get("holder") == mine:
-                    write()
+    def renew() -> bool:
+        with suppress(OSError):
+            if is_mine():
+                write()
+        return True
 
     write()
-    thread = threading.Thread(target=keep, name="scan-lock", daemon=True)
-    thread.start()
     try:
-        yield
-        taken = _holder(folder).get("holder")
-        if taken != mine:
-            raise RefusedError(f"{taken} took over {folder.location}, so what this process did there does not count")
+        with Renewal(renew, WRITTEN_AGAIN_SECONDS, name="scan-lock", patience_s=5):
+            yield
+        if not is_mine():
+            other = describe_holder(_holder(folder))
+            raise RefusedError(
+                f"another process took over {folder.location}, on {other}: what this one did there does not count"
+            )
     finally:
-        ended.set()
-        thread.join(5)
-        if _holder(folder).get("holder") == mine:
+        if is_mine():
             folder.remove(_FILE)
 
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 
 from bookwarden.errors import LostRaceError, NotFoundError, RefusedError, StoreError
+from bookwarden.leases import Renewal, describe_holder, holder_here
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.processes import described_here, has_certainly_ended
+from bookwarden.processes import has_certainly_ended
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
@@ -33,12 +31,10 @@ class SweepLock:
         self._store = store
         self._path = path
         self._look_s = look_s
-        self._ended = threading.Event()
         self._held = False
         self._other: str | None = None
         self._trouble = ""
-        began = datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds")
-        self._value = json.dumps({**described_here(), "began": began, "id": uuid.uuid4().hex}).encode()
+        self._value = json.dumps(holder_here()).encode()
 
     def acquire(self, wait_s: float) -> None:
         """Take the lock; RefusedError, with its holder, if held longer than a dead holder's session lasts."""
@@ -47,7 +43,7 @@ class SweepLock:
         if other and wait_s > 0:
             logger.warning("%s; waiting up to %.0f s, in case it is dead", other, wait_s)
         while other and time.monotonic() < end:
-            self._ended.wait(min(self._look_s, 1.0))
+            time.sleep(min(self._look_s, 1.0))
             other = self._take_if_reachable()
         if other:
             raise RefusedError(f"{other}: stop that one first, or leave the work to it")
@@ -59,24 +55,19 @@ class SweepLock:
         A lock whose session was lost is taken again. If another sweep has it by then, `lost` is called once, and
         RefusedError raised after the body.
         """
-        thread = threading.Thread(target=self._look_after, args=(lost,), name="sweep-lock", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            # A request to an unreachable store takes long; it must not keep the process from ending.
-            thread.join(self._look_s)
-        if self._other:
-            raise RefusedError(f"{self._other}; it took the lock when this one had lost its session, so this one ended")
 
-    def _look_after(self, lost: Callable[[], None]) -> None:
-        while not self._ended.wait(self._look_s):
+        def look() -> bool:
             self._other = self._take_if_reachable()
             if self._other:
                 logger.error("%s; this one ends", self._other)
                 lost()
-                return
+            return self._other is None
+
+        # A request to an unreachable store takes long; it must not keep the process from ending.
+        with Renewal(look, self._look_s, name="sweep-lock", patience_s=self._look_s):
+            yield
+        if self._other:
+            raise RefusedError(f"{self._other}; it took the lock when this one had lost its session, so this one ended")
 
     def _take_if_reachable(self) -> str | None:
         try:
@@ -134,7 +125,7 @@ def _is_dead(value: bytes) -> bool:
 
 def _describe(value: bytes) -> str:
     try:
-        found = json.loads(value)
-        return f"another sweep runs on {found['host']} as process {found['pid']} since {found['began']}"
-    except (ValueError, TypeError, KeyError):
-        return "another sweep runs; its lock does not say where"
+        record = json.loads(value)
+    except ValueError:
+        record = None
+    return f"another sweep runs on {describe_holder(record)}"
