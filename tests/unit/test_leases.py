@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 
 from bookwarden.leases import Renewal, describe_holder, holder_here
+from servers.waiting import eventually
 
 
 def test_a_holder_is_described_by_its_record() -> None:
@@ -44,7 +45,6 @@ def test_nothing_is_renewed_once_it_is_lost() -> None:
 
     renewal = Renewal(renew, 0.001, name="lost")
     renewal.start()
-    while renewal.is_running:
-        Event().wait(0.001)
+    eventually(lambda: not renewal.is_running)
     assert calls == [0, 1, 2]
     renewal.stop()
