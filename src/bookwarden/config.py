@@ -173,14 +173,14 @@ class DeletionSettings(_Section):
 
     @property
     def still_referenced_grace(self) -> float:
-        """How long, in seconds, a mark waits for its metadata update; one retry delay unless set."""
+        """Time for which a mark waits for its metadata update, in seconds; one retry delay unless set."""
         if self.still_referenced_grace_seconds is None:
             return self.two_phase_deletion_reconsume_later_in_seconds
         return self.still_referenced_grace_seconds
 
 
 class OffloadStoreSettings(_Section):
-    """One place that offloaded copies lie in, as the brokers recorded it, and the credentials for it."""
+    """One store of offloaded copies, as the brokers recorded it, and its credentials."""
 
     driver: Literal["S3", "aws-s3", "google-cloud-storage", "azureblob", "filesystem"]
     endpoint: str = ""
@@ -228,7 +228,7 @@ _OF_DRIVER = {
 
 
 class OffloadSettings(_Section):
-    """Offloaded copies: where they may be deleted, and how the stores are asked."""
+    """Offloaded copies: the stores where they may be deleted, and the limits of requests to them."""
 
     stores: tuple[OffloadStoreSettings, ...] = ()
     verify_owner: bool = True
@@ -240,7 +240,7 @@ class OffloadSettings(_Section):
 
 
 class SweepSettings(_Section):
-    """Phase two: where its state lies, how much a batch takes, and when the supervisor steps in."""
+    """Phase two: the places of its state, the size of a batch, and the limits of the supervisor."""
 
     checkpoint: str = "var/checkpoint"
     outcomes: str = "var/outcomes"
@@ -271,7 +271,7 @@ class SweepSettings(_Section):
 
 
 class OrphanSettings(_Section):
-    """The orphan scan: where scans and plans are kept, what is too young, and when a plan is refused."""
+    """The orphan scan: the folder of scans and plans, the least age, and the limits of a plan."""
 
     folder: str = Field(default="var/orphans", min_length=1)
     min_age_days: float = Field(default=3.0, ge=0)

@@ -11,7 +11,7 @@ SOURCES = Path(__file__).parents[2] / "src" / "bookwarden"
 GENERATED = SOURCES / "wire" / "pb"
 # Return, List, Read, Check, Report, Allow say which of these is meant.
 VERBS = re.compile(r"(Say|Name|Give|Tell|Let)\b")
-QUESTIONS = re.compile(r"(What|Which|How|Where|Whether|Who|Whose|When|Why)\b")
+QUESTIONS = re.compile(r"(What|Which|How|Where|Whether|Who|Whom|Whose|When|Why)\b")
 
 
 def docstrings(*kinds: type[ast.Module | ast.FunctionDef]) -> Iterator[tuple[str, str]]:

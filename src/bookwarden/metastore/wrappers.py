@@ -71,7 +71,7 @@ def throttled(store: MetadataStore, max_reads_per_second: float | None) -> Metad
 
 
 class ThrottledStore(ForwardingStore):
-    """Waits before reads, in the order of the calls over all threads; everything else goes straight to the store.
+    """Delays reads, in the order of the calls over all threads; everything else goes straight to the store.
 
     Each path read, and each directory listed, counts as one. Idle time is not made up for
     later. Raises ConfigError for a limit that is not above 0.

@@ -26,7 +26,7 @@ _VERSION_1 = _HEADER + b"1\n"
 _HEADER_SIZE = len(_VERSION_3)
 # The first bytes of the fields of segments and of custom metadata.
 _SEGMENT_TAG, _CUSTOM_TAG = b"\x32", b"\x5a"
-# A larger value is rare, and would cost too much where its parts are remembered.
+# A larger value is rare, and its parts would cost too much memory.
 _MAX_SHARED_BYTES = 2048
 
 _STATES = {state.value: state for state in LedgerState}
@@ -159,7 +159,7 @@ def _custom(encoded: Sequence[bytes]) -> Mapping[str, bytes]:
     return decode_custom_metadata(_fields(_CUSTOM_TAG, encoded))
 
 
-# Many ledgers have both alike; nobody changes them.
+# Many ledgers share both; nobody changes them.
 _shared_segments = lru_cache(maxsize=8192)(_segments)
 _shared_custom = lru_cache(maxsize=8192)(_custom)
 
@@ -198,7 +198,7 @@ def _number(text: str) -> int:
 
 
 def _check_numbers(ensemble: int, write: int, ack: int, length: int, last_entry: int | None) -> None:
-    """Raise FormatError for what the rules of LedgerMetadataImpl and LedgerMetadataBuilder do not allow."""
+    """Raise FormatError for values that LedgerMetadataImpl and LedgerMetadataBuilder do not allow."""
     if not 0 <= ack <= write <= ensemble or write == 0:
         raise FormatError(f"{_WHAT}: impossible quorums: ensemble {ensemble}, write {write}, ack {ack}")
     if length < 0:

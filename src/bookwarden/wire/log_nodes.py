@@ -18,12 +18,12 @@ _SHOWN = 40
 
 
 def is_segment(path: str) -> bool:
-    """Whether a node of this path is a segment of a log."""
+    """Return whether a node of this path is a segment of a log."""
     return path.rpartition("/")[0].endswith(f"/{_SEGMENTS}")
 
 
 def is_allocation(path: str) -> bool:
-    """Whether a node of this path holds the ledger that is allocated next."""
+    """Return whether a node of this path holds the ledger that is allocated next."""
     return path.endswith(f"/{_ALLOCATION}")
 
 
@@ -36,7 +36,7 @@ def decode_segment(raw: bytes) -> int:
 
 
 def decode_allocation(raw: bytes) -> int | None:
-    """Return the ledger that is allocated and not in use yet; None if none is. Raises FormatError for other text."""
+    """Return the allocated ledger, not in use yet; None if there is none. Raises FormatError for other text."""
     if not raw:
         return None
     if not _LEDGER_ID.fullmatch(raw):

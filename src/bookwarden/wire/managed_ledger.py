@@ -19,7 +19,7 @@ _BY_ID = attrgetter("ledger_id")
 
 
 def decode_managed_ledger(raw: bytes) -> ManagedLedgerInfo:
-    """Decode the node's value, its ledgers by growing id; no bytes at all are a managed ledger without ledgers.
+    """Decode the node's value, its ledgers by growing id; an empty value is a managed ledger without ledgers.
 
     Raises FormatError for a broken envelope, bytes that are no such message, a field that the message or one of its
     properties cannot have, and a ledger without a possible id.
@@ -47,7 +47,7 @@ def decode_managed_ledger(raw: bytes) -> ManagedLedgerInfo:
 
 
 def remove_ledgers(raw: bytes, ids: Collection[int]) -> bytes:
-    """Rewrite the node's value without these ledgers; all else, fields unknown to us too, stays as it is.
+    """Rewrite the node's value without these ledgers; everything else stays, also fields unknown to us.
 
     Raises FormatError as decoding does, and when one of the ledgers is not listed.
     """
@@ -105,7 +105,7 @@ def _offload(context: pb.OffloadContext, what: str) -> OffloadInfo:
 
 
 def _is_understood(context: pb.OffloadContext, what: str) -> bool:
-    """Whether all that the node says of a copy is known here, down to the yes or no of bookkeeperDeleted."""
+    """Return whether every field of a copy is known here, down to the yes or no of bookkeeperDeleted."""
     messages: list[Message] = [context, context.driverMetadata]
     for segment in context.offloadSegment:
         messages += [segment, segment.driverMetadata]
@@ -124,7 +124,7 @@ def _driver_properties(metadata: pb.OffloadDriverMetadata) -> Mapping[str, str]:
 
 
 def _properties(entries: Iterable[pb.KeyValue], what: str) -> dict[str, str]:
-    """Read properties; one that is not whole might be any, such as that which makes a topic a shadow."""
+    """Read properties; one that is not whole might be the one that makes a topic a shadow."""
     properties = {}
     for entry in entries:
         refuse_unknown(entry, f"{what}, property {entry.key!r}")

@@ -23,9 +23,9 @@ INDEX_BEGINNING = 1 << 20
 
 
 def decode_index_beginning(raw: bytes, index_bytes: int) -> CopyIndex:
-    """Decode what the first INDEX_BEGINNING bytes of an index say, which has so many bytes in all.
+    """Decode the first INDEX_BEGINNING bytes of an index of this size.
 
-    Raises FormatError for what no offloader could have written of a whole ledger.
+    Raises FormatError unless an offloader could have written it for a whole ledger.
     """
     if len(raw) < _HEADER.size:
         raise FormatError(f"{_WHAT}: {len(raw)} bytes, and its header has {_HEADER.size}")

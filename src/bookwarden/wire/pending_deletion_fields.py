@@ -1,4 +1,4 @@
-"""The fields of a pending deletion by their names in PIP-186, and the value that they make."""
+"""The fields of a pending deletion by their names in PIP-186, and the value made of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def name_fields(deletion: PendingDeletion) -> dict[str, Any]:
 
 
 def build_pending_deletion(fields: object) -> PendingDeletion:
-    """Make the value of decoded fields, whoever wrote them; fields that we do not know are passed over.
+    """Make the value of decoded fields of any writer; unknown fields are ignored.
 
     Raises MalformedMarkError naming the field that is missing, of a wrong type, or impossible.
     """
@@ -113,7 +113,7 @@ def _marked_at(fields: Mapping[str, object]) -> int:
 
 
 def _schema_id(fields: Mapping[str, object]) -> str | None:
-    """Read schemaId, which the proposal gives once as a number and once as text."""
+    """Read schemaId, which the proposal has once as a number and once as text."""
     if isinstance(fields.get("schemaId"), int):
         return str(_long(fields, "schemaId"))
     return _text(fields, "schemaId")

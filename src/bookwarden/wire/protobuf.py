@@ -1,4 +1,4 @@
-"""Parsing of protobuf messages, with protobuf's and text errors translated to ours."""
+"""Parsing of protobuf messages, with errors translated to ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ M = TypeVar("M", bound=Message)
 
 
 def parse(message: M, raw: bytes, what: str) -> M:
-    """Fill the message from all of the bytes; raise FormatError if they are no such message."""
+    """Parse all of the bytes into the message; raise FormatError if they are no such message."""
     try:
         message.ParseFromString(raw)
     except (DecodeError, UnicodeDecodeError) as error:
@@ -28,9 +28,9 @@ def require(message: Message, field: str, what: str) -> None:
 
 
 def refuse_unknown(message: Message, what: str) -> None:
-    """Raise FormatError if the message itself has a field that it should not have, be it of another type only.
+    """Raise FormatError if the message itself has an unknown field, or one of another type.
 
-    Almost any bytes can be parsed as a message without required fields; what they say is then among such fields.
+    Almost any bytes parse as a message without required fields, with such fields.
     """
     unknown = UnknownFieldSet(message)
     if len(unknown):
@@ -39,7 +39,7 @@ def refuse_unknown(message: Message, what: str) -> None:
 
 
 def has_unknown(message: Message, what: str) -> bool:
-    """Whether the message itself has fields of unknown numbers, as of a later version.
+    """Return whether the message itself has fields of unknown numbers, as of a later version.
 
     Raises FormatError for a field that is known and has another type, since that no version changes.
     """

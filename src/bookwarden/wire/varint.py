@@ -1,4 +1,4 @@
-"""Whole numbers of seven bits a byte, the lowest first, as protobuf and Avro both have them."""
+"""Whole numbers of seven bits a byte, the lowest first, as in protobuf and Avro."""
 
 from __future__ import annotations
 

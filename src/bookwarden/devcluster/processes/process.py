@@ -77,7 +77,7 @@ class ServerProcess:
 
     @property
     def started_at(self) -> float:
-        """When the process was started, in seconds since the epoch."""
+        """The time of the last start, in seconds since the epoch."""
         return self._started_at
 
     @property

@@ -37,7 +37,7 @@ _DIGEST: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A node was created; nothing was changed if it was there already. ``owner`` is its session, 0 for none."""
+    """A node was created, unless it existed already. ``owner`` is its session, 0 for none."""
 
     path: str
     value: bytes

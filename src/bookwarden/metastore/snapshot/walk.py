@@ -119,7 +119,7 @@ def walk(data: Bytes, file: str, chroot: str, ledgers_root: str, replay: Replay)
 
 
 class Walk:
-    """The pass over all nodes; its loop runs a million times for a million nodes, and is written for that."""
+    """The pass over all nodes; its loop is optimised for millions of them."""
 
     def __init__(self, data: Bytes, file: str, offset: int, chroot: str, ledgers_root: str, replay: Replay) -> None:
         self._data = data

@@ -59,9 +59,9 @@ class MissingReference(NamedTuple):
 
 
 class UnnamedOwner(NamedTuple):
-    """Whom ledgers that no place names were made for, by the listing's kind and text; ``lately``: after the cutoff.
+    """An owner of ledgers that no place names, by kind and text; ``lately``: one was made after the cutoff.
 
-    ``last_written`` is the largest id among those that are closed and have bytes, None where there are none.
+    ``last_written`` is the largest id of its closed ledgers that have bytes, None where there are none.
     """
 
     kind: str

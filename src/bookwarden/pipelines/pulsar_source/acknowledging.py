@@ -23,7 +23,7 @@ _PAUSE_S = 0.1
 
 
 class Acknowledger:
-    """A thread that acknowledges on one Failover subscription until the mark-delete positions are where they should be.
+    """A thread that acknowledges on one Failover subscription until the mark-delete positions are up to date.
 
     Failures of the broker are retried for ever: a late acknowledgement costs nothing but space.
     """

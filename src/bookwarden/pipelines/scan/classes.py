@@ -108,7 +108,7 @@ class Classification:
     ) -> None:
         self._spark = spark
         self._folder = folder
-        self._seals = stages.run(CLASSES_STAGE, lambda: left_over, task, [_CELLS_TABLE], anew=True)
+        self._seals = stages.run(CLASSES_STAGE, lambda: left_over, task, [_CELLS_TABLE], restart=True)
         self.cells = self._read_cells()
 
     def _read_cells(self) -> tuple[Cell, ...]:

@@ -72,7 +72,7 @@ class ScanFolder:
             self.folder.make(table)
         self.folder.write_json(f"stages/{stage}.json", list(pieces))
 
-    def begin_stage_anew(self, stage: str, pieces: Sequence[Any], others: Iterable[str] = ()) -> None:
+    def restart_stage(self, stage: str, pieces: Sequence[Any], others: Iterable[str] = ()) -> None:
         """Remove the files of a stage, then begin it."""
         self.folder.remove(f"stages/{stage}.json")
         for table in (stage, *others):

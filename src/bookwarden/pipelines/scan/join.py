@@ -91,7 +91,7 @@ class LedgerJoin:
         self._folder = folder
         tables = [REFERENCED_CELLS, _OWNERS_TABLE]
         pieces = sorted(folder.finished(LEDGERS_STAGE))
-        seals = stages.run(JOIN_STAGE, lambda: pieces, JoinPiece(ids, now_ms, cutoff_ms), tables, anew=True)
+        seals = stages.run(JOIN_STAGE, lambda: pieces, JoinPiece(ids, now_ms, cutoff_ms), tables, restart=True)
         self.left_over = [seal.number for seal in seals if seal.rows]
         self._owners = self._read_owners()
 

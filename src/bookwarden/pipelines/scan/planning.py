@@ -267,7 +267,7 @@ class Planning:
         if not len(ids.absent):
             return None
         pieces = pieces_with_references(self._seals)
-        stages.run(MISSING_STAGE, lambda: pieces, LookUpMissing(source), anew=True)
+        stages.run(MISSING_STAGE, lambda: pieces, LookUpMissing(source), restart=True)
         places = read_table(self._spark, self._folder, MISSING_STAGE, MISSING)
         missing = places.groupBy("ledger_id").agg(F.slice(F.array_sort(F.collect_set("place")), 1, 10).alias("places"))
         return missing.persist(StorageLevel.DISK_ONLY)

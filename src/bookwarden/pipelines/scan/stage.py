@@ -99,17 +99,17 @@ class Stages:
         read: ReadPiece,
         others: Sequence[str] = (),
         *,
-        anew: bool = False,
+        restart: bool = False,
     ) -> list[Seal]:
         """Read all pieces of a stage, planned by `plan` unless the stage was begun before; return their seals.
 
-        ``others`` are the further tables that it writes; with ``anew`` its files are removed first.
+        ``others`` are the further tables that it writes; with ``restart`` its files are removed first.
         Raises the error of a piece that could not be read.
         """
-        pieces = None if anew else self._folder.pieces(stage)
+        pieces = None if restart else self._folder.pieces(stage)
         if pieces is None:
             pieces = list(plan())
-            (self._folder.begin_stage_anew if anew else self._folder.begin_stage)(stage, pieces, others)
+            (self._folder.restart_stage if restart else self._folder.begin_stage)(stage, pieces, others)
         seals = self._folder.seals(stage)
         waiting = [(number, piece) for number, piece in enumerate(pieces) if number not in seals]
         self._progress(stage, len(pieces) - len(waiting), len(pieces))

@@ -175,7 +175,7 @@ class Pulse(StreamingQueryListener):
 
 
 class Supervisor:
-    """Keep one query running until `stop` is called or it fails too often; with `once`, until it is through.
+    """Keeps one query running until `stop` is called or it fails too often; with `once`, until it is through.
 
     ``on_failures`` is called with the number of failures in a row at each restart, and with 0 when the query makes
     progress again. While the metadata is being moved a query is not taken for stalled, and one that ends is restarted
