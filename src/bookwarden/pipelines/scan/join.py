@@ -105,14 +105,15 @@ class LedgerJoin:
 
     @cached_property
     def _known(self) -> dict[str, int | None]:
-        names = pa.array(sorted({name for owner in self._owners for name in _names_of(owner)}), pa.string())
+        names = {name for owner in self._owners for name in _names_of(owner)}
         found = dict[str, int | None]()
         for table in HOLDER_TABLES:
             for rows in self._folder.read_all(table, HOLDERS.arrow.names):
-                known = rows.filter(pc.is_in(rows.column("name"), value_set=names))
-                for name, first in zip(*(column.to_pylist() for column in known.columns), strict=True):
-                    before = found.get(name)
-                    found[name] = first if before is None else before if first is None else min(before, first)
+                for name, first in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                    # Arrow would hash all names anew for each piece.
+                    if name in names:
+                        before = found.get(name)
+                        found[name] = first if before is None else before if first is None else min(before, first)
         return found
 
     def alive(self, knowledge: Knowledge) -> frozenset[str]:
