@@ -20,11 +20,15 @@ from bookwarden.processes import descendants
 _SAMPLE_SECONDS = 0.5
 _STOP_SECONDS = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
+MAPPED = "mapped files"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What processes took, by kind: the most memory held together (PSS, bytes), and processor seconds."""
+    """What processes took, by kind: the most memory held together (PSS, bytes), and processor seconds.
+
+    Pages of mapped files, as of a snapshot, are a kind of their own: the system takes them back when it needs them.
+    """
 
     memory: dict[str, int]
     cpu: dict[str, float]
@@ -188,7 +192,8 @@ class _Watcher(threading.Thread):
         held: dict[str, int] = {}
         for pid in pids:
             kind = self._kinds.setdefault(pid, self._kind(pid))
-            held[kind] = held.get(kind, 0) + _pss(pid)
+            for of, size in zip((kind, MAPPED), _pss(pid), strict=True):
+                held[of] = held.get(of, 0) + size
         if sum(held.values()) > sum(self._peak.values()):
             self._peak = held
 
@@ -214,9 +219,12 @@ def _name(pid: int) -> str:
         return ""
 
 
-def _pss(pid: int) -> int:
+def _pss(pid: int) -> tuple[int, int]:
+    """Return a process's share of memory in bytes: its own, and that of the files that it mapped."""
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0)
+        return 0, 0
+    sizes = {name: int(size.split()[0]) * 1024 for name, _, size in (line.partition(":") for line in lines[1:])}
+    mapped = sizes.get("Pss_File", 0)
+    return sizes.get("Pss", 0) - mapped, mapped
