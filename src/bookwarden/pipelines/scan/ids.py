@@ -1,6 +1,6 @@
 """The ids of a scan: the listed ones compared with the ones that places name.
 
-They are sorted arrays in the driver, eight bytes an id, and less than three times as much while they are compared:
+They are sorted arrays in the driver, eight bytes an id, and some three times as much while they are compared:
 arrays are sorted in place, and the named ids are known before the listed ones are read. The parts that Spark's tasks
 need are in the scan's folder:
 
