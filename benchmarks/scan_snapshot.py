@@ -29,7 +29,7 @@ from benchmarks.zookeeper_files import node, write_snapshot
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
-from bookwarden.clusters.pulsar.references.scan import ReferenceScan
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.references import ReferenceIndex
@@ -210,5 +210,5 @@ def _read_references(url: str, topics: int) -> float:
         store.sync()
         started = time.monotonic()
         index = ReferenceIndex()
-        ReferenceScan({url: store}).read_into(index)
+        ReferencePieces({url: store}).read_into(index)
         return topics / (time.monotonic() - started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.pulsar.references.scan import ReferenceScan
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.errors import BookieError, StoreError
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.references import ReferenceIndex
@@ -84,7 +84,7 @@ def change(store: MemoryStore, path: str, value: bytes) -> None:
 
 def scan(store: MemoryStore, entries: Entries | None = None) -> ReferenceIndex:
     index = ReferenceIndex()
-    ReferenceScan({ROOT: store}, entries).read_into(index)
+    ReferencePieces({ROOT: store}, entries).read_into(index)
     return index
 
 
@@ -152,7 +152,7 @@ def test_all_roots_are_read_and_told_apart() -> None:
     other = MemoryStore()
     other.create("/managed-ledgers/t/n/persistent/a+b", topic(1, 77), make_parents=True)
     index = ReferenceIndex()
-    ReferenceScan({ROOT: metadata_root(), "zk:two": other}).read_into(index)
+    ReferencePieces({ROOT: metadata_root(), "zk:two": other}).read_into(index)
     assert {reference.place.root for reference in index.who_names(1)} == {ROOT, "zk:two"}
     assert {reference.place.root for reference in index.who_names(77)} == {"zk:two"}
 

@@ -69,9 +69,10 @@ def offloaded_ledger_ids(names: Iterable[str]) -> frozenset[int]:
     return frozenset(int(match[1]) for match in found if match)
 
 
-def list_ledger_ids(store: MetadataStore, root: str = DEFAULT_LEDGERS_ROOT) -> list[int]:
-    """List the ids of all ledgers below the root, by walking its directories; for small clusters."""
-    return sorted(ledger_id for path in _walk(store, root) if (ledger_id := ledger_id_of(root, path)) is not None)
+def list_ledger_ids(store: MetadataStore) -> list[int]:
+    """List the ids of all ledgers, by walking their directories; for small clusters."""
+    ids = [ledger_id_of(DEFAULT_LEDGERS_ROOT, path) for path in _walk(store, DEFAULT_LEDGERS_ROOT)]
+    return sorted(ledger_id for ledger_id in ids if ledger_id is not None)
 
 
 def _walk(store: MetadataStore, path: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -47,13 +47,12 @@ class Survey:
 def survey(
     source: MetadataStore,
     *,
-    passed_over: Collection[str] = (),
     progress: Callable[[int], object] = lambda _: None,
     sample_size: int = SAMPLE_SIZE,
 ) -> Survey:
-    """Read all of a source but the paths passed over; ``progress`` is called with the number of nodes read so far."""
+    """Read all of a source; ``progress`` is called with the number of nodes read so far."""
     tally = _Tally(progress, sample_size)
-    TreeWalk([source], tally.add, passed_over=passed_over).run()
+    TreeWalk([source], tally.add).run()
     return tally.survey()
 
 

@@ -1,12 +1,9 @@
-"""Apply the ledgers of a plan: pending deletions for its candidates, which phase two verifies again.
-
-Each candidate's metadata is read once more and must be what the plan says.
-"""
+"""Application of a plan: pending deletions for its ledgers and copies, which phase two verifies again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from bookwarden.deletion.phase_one.mark import Marker
@@ -16,15 +13,16 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableL
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
 from bookwarden.orphans.applying import Application, ApplyResult, PlanRun
 from bookwarden.orphans.cluster import Cluster
-from bookwarden.orphans.guards import GuardLimits, held_back
+from bookwarden.orphans.copy_plan import CopyCandidate
+from bookwarden.orphans.guards import GuardLimits, Refusal, check_copies, held_back, held_back_copy
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, PlanManifest
-from bookwarden.orphans.ports import LedgersAsTheyAre, PlanStore
+from bookwarden.orphans.ports import CopyPlanStore, LedgersAsTheyAre, PlanStore
 from bookwarden.orphans.progress import ApplyProgress
 
 
 class Apply(Application[PlanStore, Candidate]):
-    """Applies the ledgers of plans."""
+    """Applies the ledgers of plans, whose metadata is read once more and must be what the plan says."""
 
     def __init__(
         self,
@@ -78,6 +76,36 @@ class Apply(Application[PlanStore, Candidate]):
 
     def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None:
         self._store.record(plan, progress)
+
+
+class ApplyCopies(Application[CopyPlanStore, CopyCandidate]):
+    """Applies the copies of plans; the guards are the same as for ledgers, with shares counted per store.
+
+    The copies are not read before: the sweep checks whether their managed ledger names them, and reads from the copies
+    themselves who owns them.
+    """
+
+    def _further_refusals(self, plan: PlanManifest) -> Collection[Refusal]:
+        return check_copies(plan, self._limits)
+
+    def _begin(self, plan: PlanManifest, execute: bool) -> PlanRun[CopyCandidate]:
+        return PlanRun(
+            plan,
+            self._store.copy_progress(plan),
+            execute,
+            self._limits,
+            total=plan.copy_candidates,
+            hold=lambda candidate: held_back_copy(candidate, plan, self._limits),
+        )
+
+    def _batches(self, plan: PlanManifest) -> Iterator[Sequence[CopyCandidate]]:
+        return self._store.copies(plan, self._batch)
+
+    def _mark_of(self, run: PlanRun[CopyCandidate], candidate: CopyCandidate) -> PendingDeletion:
+        return candidate.mark(run.reason)
+
+    def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None:
+        self._store.record_copies(plan, progress)
 
 
 def difference(candidate: Candidate, reading: LedgerReading) -> str | None:

@@ -23,7 +23,6 @@ from bookwarden.orphans.documents import decode_document, encode_document
 FORMAT = 2
 _DOCUMENT = "plan of an orphan scan"
 _INSTEAD = "nothing of this plan can be applied, make another one with `bookwarden orphans scan`"
-_STRICT = ConfigDict(extra="forbid")
 # Ids are names of folders.
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
@@ -57,8 +56,6 @@ class ClusterIdentity:
     A scan of a snapshot has the URLs of the live roots, in which its plan is to be applied.
     """
 
-    __pydantic_config__ = _STRICT
-
     instance_id: str
     bookkeeper_url: str
     ledgers_root: str
@@ -73,8 +70,6 @@ class ClusterIdentity:
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
     """The totals of a scan."""
-
-    __pydantic_config__ = _STRICT
 
     ledgers: int  #: All in BookKeeper.
     logical_bytes: int  #: Of all ledgers.
@@ -92,8 +87,6 @@ class Emptied:
     ``name`` is that of a managed ledger or of a namespace, ``scope`` says which.
     """
 
-    __pydantic_config__ = _STRICT
-
     scope: str
     name: str
     candidates: int
@@ -102,8 +95,6 @@ class Emptied:
 @dataclass(frozen=True, slots=True)
 class FileDigest:
     """A file of the plan: the SHA-256 of its bytes, in hexadecimal, and its rows (0 for one that has none)."""
-
-    __pydantic_config__ = _STRICT
 
     name: str
     sha256: str
@@ -114,7 +105,8 @@ class FileDigest:
 class PlanManifest:
     """The scan, cluster, figures and files of a plan."""
 
-    __pydantic_config__ = _STRICT
+    # For the values in it too.
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     plan_id: str  #: Also the name of its folder; ids sort by time.
     scan_id: str  #: The scan that made it.

@@ -20,7 +20,6 @@ from bookwarden.orphans.documents import decode_document, encode_document
 FORMAT = 2
 _DOCUMENT = "summary of an orphan scan"
 _INSTEAD = "make another one with `bookwarden orphans scan`"
-_STRICT = ConfigDict(extra="forbid")
 
 BYTES_LABEL = "logical bytes"
 """What the figures are called wherever they are shown."""
@@ -55,8 +54,6 @@ class Cell(NamedTuple):
 class Count:
     """Ledgers and logical bytes of one class under one heading, such as a namespace; ``key`` may be REST."""
 
-    __pydantic_config__ = _STRICT
-
     ledger_class: str
     key: str
     ledgers: int
@@ -67,8 +64,6 @@ class Count:
 class MissingLedger:
     """A ledger that places name and BookKeeper does not have: lost data. ``places`` are texts for people."""
 
-    __pydantic_config__ = _STRICT
-
     ledger_id: int
     places: tuple[str, ...]
 
@@ -76,8 +71,6 @@ class MissingLedger:
 @dataclass(frozen=True, slots=True)
 class InsideList:
     """A ledger with entries that its topic's list lost, and why no trim can have taken it; ``topic`` is its name."""
-
-    __pydantic_config__ = _STRICT
 
     ledger_id: int
     logical_bytes: int
@@ -89,8 +82,6 @@ class InsideList:
 class ForeignOwner:
     """An owner whose ledgers must not be touched: what shows it, its ledgers and bytes, the first of their ids."""
 
-    __pydantic_config__ = _STRICT
-
     owner: str
     ledgers: int
     logical_bytes: int
@@ -101,8 +92,6 @@ class ForeignOwner:
 class NotedDoubt:
     """A place that could not be read, for people."""
 
-    __pydantic_config__ = _STRICT
-
     path: str
     root: str
     reason: str
@@ -111,8 +100,6 @@ class NotedDoubt:
 @dataclass(frozen=True, slots=True)
 class GrowthPoint:
     """The totals of one plan, earlier or this one."""
-
-    __pydantic_config__ = _STRICT
 
     plan_id: str  #: As in the manifest.
     created_ms: int  #: In ms since the epoch.
@@ -126,7 +113,8 @@ class GrowthPoint:
 class Summary:
     """The figures of a scan, for people."""
 
-    __pydantic_config__ = _STRICT
+    # For the values in it too.
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     plan_id: str  #: As in the manifest.
     scan_id: str  #: As in the manifest.

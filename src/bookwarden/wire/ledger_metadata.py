@@ -73,27 +73,6 @@ def decode_custom_metadata(fields: bytes) -> Mapping[str, bytes]:
     return custom
 
 
-def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -> bytes:
-    """Encode as version 3, as a BookKeeper client would."""
-    message = pb.LedgerMetadataFormat(
-        quorumSize=metadata.write_quorum,
-        ackQuorumSize=metadata.ack_quorum,
-        ensembleSize=metadata.ensemble_size,
-        length=metadata.length,
-        lastEntryId=-1 if metadata.last_entry_id is None else metadata.last_entry_id,
-        state=metadata.state.name,
-        digestType=metadata.digest_type,
-        password=password,
-        ctime=metadata.ctime_ms,
-    )
-    for segment in metadata.segments:
-        message.segment.add(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
-    for key, value in metadata.custom.items():
-        message.customMetadata.add(key=key, value=value)
-    body = message.SerializeToString()
-    return _VERSION_3 + encode_varint(len(body)) + body
-
-
 def _delimited(raw: bytes) -> bytes:
     length = shift = 0
     position = _HEADER_SIZE

@@ -13,7 +13,7 @@ from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.clusters.pulsar.references.scan import ReferenceScan
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.config import BookKeeperSettings, MetadataStoreSettings, Settings
@@ -108,9 +108,9 @@ class MetadataContext(Resources):
         return self._keep(offload_stores_of(self._settings.offload))
 
     @property
-    def reference_scan(self) -> ReferenceScan:
+    def reference_scan(self) -> ReferencePieces:
         """The reader of all references in all metadata roots."""
-        return ReferenceScan(self.stores, self.last_entries)
+        return ReferencePieces(self.stores, self.last_entries)
 
     @property
     def store(self) -> MetadataStore:

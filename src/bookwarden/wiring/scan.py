@@ -17,8 +17,7 @@ from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.snapshot.store import fuzzy_in, latest_ms_in
 from bookwarden.metastore.urls import scheme_of, split_chroot, with_chroot
-from bookwarden.orphans.apply import Apply
-from bookwarden.orphans.apply_copies import ApplyCopies
+from bookwarden.orphans.apply import Apply, ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.ports import PlansOfAll

@@ -13,7 +13,7 @@ from bookwarden.cli.references import place_tables, reference_data, reference_pa
 from bookwarden.cli.shell.output import Table
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.clusters.pulsar.references.scan import ReferenceScan
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder, PlaceKind
@@ -88,7 +88,7 @@ def test_all_places_and_doubts_are_listed_when_they_were_looked_for(store: Memor
     population.names(TOPIC, [7])
     make_shadow(store, 7)
     store.create("/managed-ledgers/t/n/persistent/broken", b"\x0a\xff", make_parents=True)
-    found = find_everywhere(explain(store, 7), ReferenceScan({"zk:one": store}))
+    found = find_everywhere(explain(store, 7), ReferencePieces({"zk:one": store}))
     places, doubts = place_tables(found)
     assert isinstance(places, Table)
     assert isinstance(doubts, Table)
@@ -104,9 +104,9 @@ def test_all_places_and_doubts_are_listed_when_they_were_looked_for(store: Memor
 
 def test_a_ledger_that_is_gone_is_looked_for_too(store: MemoryStore, population: Population) -> None:
     population.names(TOPIC, [7])
-    found = find_everywhere(explain(store, 7), ReferenceScan({"zk:one": store}))
+    found = find_everywhere(explain(store, 7), ReferencePieces({"zk:one": store}))
     assert [named.place.holder for named in found.everywhere or ()] == [TOPIC.name]
-    nowhere = find_everywhere(explain(store, 9), ReferenceScan({"zk:one": store}))
+    nowhere = find_everywhere(explain(store, 9), ReferencePieces({"zk:one": store}))
     (table,) = place_tables(nowhere)
     assert isinstance(table, Table)
     assert table.rows == ()

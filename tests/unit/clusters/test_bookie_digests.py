@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.bookies.digests import Digest, Entry, digest_of, verify_entry, verify_last_confirmed
 from bookwarden.errors import DigestMismatchError, FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.wire.ledger_metadata import decode_ledger_password, encode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_password
 
 LEDGER = 4711
 ENTRY = Entry(LEDGER, 5, 4, 21, b"payload")

@@ -26,7 +26,7 @@ from bookwarden.ledgers.offloaded_copies import (
 )
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.references import Doubt, HoldersBelow
-from bookwarden.orphans.apply_copies import ApplyCopies
+from bookwarden.orphans.apply import ApplyCopies
 from bookwarden.orphans.classify import Knowledge
 from bookwarden.orphans.copies import (
     ClassifiedCopy,

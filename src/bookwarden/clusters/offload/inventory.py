@@ -76,9 +76,9 @@ class InventoryFolder:
             raise StoreError(f"{path} of the inventory cannot be read: {error.strerror}") from error
 
 
-def read_manifest(source: InventorySource, name: str = _MANIFEST) -> Inventory:
+def read_manifest(source: InventorySource) -> Inventory:
     """Read the manifest; FormatError for one that is damaged, or of a kind that is not read."""
-    data = source.read(name)
+    data = source.read(_MANIFEST)
     try:
         fields = json.loads(data)
         inventory = Inventory(
@@ -92,7 +92,7 @@ def read_manifest(source: InventorySource, name: str = _MANIFEST) -> Inventory:
             ),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{name} is no manifest of an S3 inventory ({error!r}): name its manifest.json") from error
+        raise FormatError(f"{_MANIFEST} is not that of an S3 inventory ({error!r}): name its manifest.json") from error
     if inventory.format not in ("CSV", "Parquet"):
         raise FormatError(
             f"the inventory of {inventory.bucket} is {inventory.format}, and CSV and Parquet are read: have it made so"

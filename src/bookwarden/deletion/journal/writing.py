@@ -129,14 +129,13 @@ class JournalSink(Protocol):
 class ObjectJournal:
     """A journal in an object store: one object for each append, since objects cannot be appended to."""
 
-    def __init__(self, sink: JournalSink, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, sink: JournalSink) -> None:
         self._sink = sink
-        self._clock = clock
 
     def append(self, records: Sequence[JournalRecord]) -> None:
         """Write the records as one object; raises StoreUnavailableError when that is not confirmed."""
         if records:
-            now = self._clock()
+            now = time.time()
             data = b"".join([header(records[0].run, now), *(record.encode() for record in records)])
             self._sink.put(file_name(now), data)
 

@@ -50,8 +50,7 @@ def may_be_of_a_message(error: Exception) -> bool:
 class Isolation:
     """Carries out steps, one object per process; it remembers how many messages it cut out since one was settled."""
 
-    def __init__(self, max_cut_out: int = MAX_CUT_OUT) -> None:
-        self._max_cut_out = max_cut_out
+    def __init__(self) -> None:
         self._cut_out = 0
 
     def carry_out(
@@ -63,7 +62,7 @@ class Isolation:
         """Yield the results of `act` for the step or its parts, and of `cut_out` for each message that fails alone.
 
         `act` may be called again for messages that it has carried out. Raises what `act` raises when no message is to
-        blame, and PoisonedBatchError when more than `max_cut_out` would be.
+        blame, and PoisonedBatchError when more than MAX_CUT_OUT would be.
         """
         settled = False
         parts = [step]
@@ -88,9 +87,9 @@ class Isolation:
             self._cut_out = 0
 
     def _count(self, error: Exception) -> None:
-        if self._cut_out >= self._max_cut_out:
+        if self._cut_out >= MAX_CUT_OUT:
             raise PoisonedBatchError(
-                f"more than {self._max_cut_out} messages fail one by one, which is hardly their fault: no more of them "
+                f"more than {MAX_CUT_OUT} messages fail one by one, which is hardly their fault: no more of them "
                 f"goes to the DLQ, and the batch is not done; the last failed by {describe_error(error)}"
             ) from error
         self._cut_out += 1

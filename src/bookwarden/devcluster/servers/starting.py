@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from typing import Final
 
 from bookwarden.devcluster.processes.process import ServerProcess
 from bookwarden.devcluster.releases.cache import Progress
@@ -17,9 +18,11 @@ _LOST_ZOOKEEPER = re.compile(
     r"ConnectionLoss|SESSIONEXPIRED|[Ss]ession expired|(?:event|Current status): SessionLost|is expired from"
 )
 
+_ATTEMPTS: Final = 3
+
 
 class PatientStart:
-    """Runs and awaits programs that need a ZooKeeper, with at most ``attempts`` starts each.
+    """Runs and awaits programs that need a ZooKeeper, with a few starts each.
 
     ``pause`` (seconds) lies between two starts. A server that ends within ``at_once`` (seconds) of two starts in a
     row has another reason than a busy machine.
@@ -30,13 +33,11 @@ class PatientStart:
         zookeeper_runs: Callable[[], bool],
         progress: Progress,
         *,
-        attempts: int = 3,
         pause: float = 2.0,
         at_once: float = 10.0,
     ) -> None:
         self._zookeeper_runs = zookeeper_runs
         self._progress = progress
-        self._attempts = attempts
         self._pause = pause
         self._at_once = at_once
 
@@ -46,13 +47,13 @@ class PatientStart:
         Raises the last run's ServerError if none succeeds.
         """
         deadline = time.monotonic() + seconds
-        for attempt in range(1, self._attempts + 1):
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
                 program.run(max(0.0, deadline - time.monotonic()))
                 return
             except ServerError:
                 late = time.monotonic() + self._pause >= deadline
-                if attempt == self._attempts or late or not self._zookeeper_runs():
+                if attempt == _ATTEMPTS or late or not self._zookeeper_runs():
                     raise
             self._say_again(program, attempt)
 
@@ -62,14 +63,14 @@ class PatientStart:
         Raises ServerError, with its log, if it ends for any other reason, or too often, or is not ready in time.
         """
         ended_at_once = False
-        for attempt in range(1, self._attempts + 1):
+        for attempt in range(1, _ATTEMPTS + 1):
             begin = time.monotonic()
             try:
                 server.wait_until_ready()
                 return
             except ServerError:
                 before, ended_at_once = ended_at_once, time.monotonic() - begin < self._at_once
-                if attempt == self._attempts or (before and ended_at_once) or not self._lost_zookeeper(server):
+                if attempt == _ATTEMPTS or (before and ended_at_once) or not self._lost_zookeeper(server):
                     raise
             self._say_again(server, attempt)
             server.start(wait=False)
@@ -80,5 +81,5 @@ class PatientStart:
         return _LOST_ZOOKEEPER.search(server.log_since_start()) is not None
 
     def _say_again(self, program: ServerProcess, attempt: int) -> None:
-        self._progress(f"{program.name} ended too early; starting it again ({attempt + 1} of {self._attempts})")
+        self._progress(f"{program.name} ended too early; starting it again ({attempt + 1} of {_ATTEMPTS})")
         time.sleep(self._pause)

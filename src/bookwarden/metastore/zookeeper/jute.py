@@ -24,15 +24,15 @@ _TTL_OWNERS: Final = 0xFF
 
 
 class JuteReader:
-    """Reads one record after another from ``offset`` to ``end``; each length is checked against the bytes left.
+    """Reads one record after another from ``offset`` on; each length is checked against the bytes left.
 
     ``place`` names the bytes in errors, and ``base`` is where they begin in the file. All methods raise FormatError.
     """
 
-    def __init__(self, data: Bytes, place: str, offset: int = 0, end: int | None = None, *, base: int = 0) -> None:
+    def __init__(self, data: Bytes, place: str, offset: int = 0, *, base: int = 0) -> None:
         self._data = data
         self.place = place
-        self._end = len(data) if end is None else end
+        self._end = len(data)
         self.base = base
         self.offset = offset
 

@@ -31,14 +31,12 @@ class DelayWatch:
         self,
         admin: PulsarAdmin,
         max_unreachable_s: float,
-        lookahead: int = _LOOKAHEAD,
         *,
         max_delay_s: float | None = None,
     ) -> None:
         self._admin = admin
         self._max_delay_s = max_delay_s
         self._max_unreachable_s = max_unreachable_s
-        self._lookahead = lookahead
         self._scans: dict[str, DelayScan] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -54,7 +52,7 @@ class DelayWatch:
         if scan is None:
             self._pool = self._pool or ThreadPoolExecutor(_PEEKS_AT_ONCE, thread_name_prefix="pulsar-peek")
             scan = self._scans[positions.topic] = DelayScan(positions.topic, self._admin, self._pool, self._max_delay_s)
-        scan.look_ahead(positions, start, advance(positions, start, end, self._lookahead))
+        scan.look_ahead(positions, start, advance(positions, start, end, _LOOKAHEAD))
         if frozen_at_ms is None:
             return scan.due_end(int(time.time() * 1000))
         scan.wait_for_verdict(frozen_at_ms, self._max_unreachable_s)

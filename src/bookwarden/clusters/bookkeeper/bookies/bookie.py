@@ -39,9 +39,9 @@ class Bookie:
                         found[answer.request.ledger_id] = holding_of(answer)
         return found
 
-    def holds(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, bool]:
+    def holds(self, ledger_ids: Sequence[int]) -> dict[int, bool]:
         """Return the same, but raise BookieUnavailableError if it is unknown for any ledger."""
-        found = self.holdings(ledger_ids, entry_id)
+        found = self.holdings(ledger_ids)
         for ledger_id, holding in found.items():
             if holding.presence is Presence.UNKNOWN:
                 raise BookieUnavailableError(f"ledger {ledger_id} on bookie {self._id}: {holding.reason}")

@@ -32,7 +32,7 @@ from bookwarden.clusters.pulsar.references.nodes import (
 from bookwarden.clusters.pulsar.references.rows import copies_of, rows_of
 from bookwarden.errors import FormatError, StoreAccessError, StoreError, TruncatedListingError
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
-from bookwarden.ledgers.references import Doubt, NodeReferences, doubt_about_schemas, doubt_about_topics
+from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex, doubt_about_schemas, doubt_about_topics
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.log_nodes import is_allocation, is_segment
 
@@ -149,6 +149,15 @@ class ReferencePieces:
     def nodes(self, piece: ReferencePiece) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
         """Read node by node, without those that are gone; a doubt about the whole piece has no node."""
         yield from self._guarded(piece, self._root(piece.root), None)
+
+    def read_into(self, index: ReferenceIndex) -> None:
+        """Add what every node of all roots names, and note each that cannot be read or parsed.
+
+        Raises StoreError where a root does not answer, or is no Pulsar's: then the index is not to be used.
+        """
+        for piece in self.pieces():
+            for _, (references, _) in self.nodes(piece):
+                index.add_node(references)
 
     def relist(self, piece: ReferencePiece) -> PieceOfNodes:
         """List the piece by names only; never older than this call."""

@@ -54,9 +54,9 @@ class PulsarAdmin:
     def __reduce__(self) -> tuple[type[PulsarAdmin], tuple[PulsarConnection, float]]:
         return PulsarAdmin, (self._connection, self._timeout_s)
 
-    def get_json(self, path: str, *, params: Params | None = None, timeout_s: float | None = None) -> Any:
+    def get_json(self, path: str, *, params: Params | None = None) -> Any:
         """Return the decoded answer to a GET."""
-        answer = self.request("GET", path, params=params, ok=(200,), timeout_s=timeout_s)
+        answer = self.request("GET", path, params=params, ok=(200,))
         try:
             return answer.json()
         except ValueError as error:
