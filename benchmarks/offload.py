@@ -20,6 +20,7 @@ from uuid import UUID
 
 import boto3
 import urllib3
+from pydantic import SecretStr
 
 from benchmarks.journal import NoOutbox
 from benchmarks.options import Options
@@ -29,9 +30,9 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import object_names
-from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.config import OffloadStoreSettings
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
@@ -43,6 +44,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.wiring.offload import allowed_store
 
 COUNT = 10_000
 BUCKET, PEER_BUCKET = "offloaded", "offloaded-peer"
@@ -86,7 +88,9 @@ def run(options: Options) -> None:
 
 def _sweep_all(folder: Path, count: int, *, in_bookkeeper: bool) -> tuple[float, Counter[str]]:
     with _server(folder, count) as (endpoint, log):
-        place = OffloadPlace("S3", endpoint, (BUCKET,), access_key=_KEY, secret_key=_KEY)
+        place = OffloadStoreSettings(
+            driver="S3", endpoint=endpoint, buckets=(BUCKET,), access_key=_KEY, secret_key=SecretStr(_KEY)
+        )
         stores = OffloadStores([allowed_store(place, RequestLimits())])
         metadata, journal = MemoryStore(), FileJournal(folder / "journal")
         metadata.create("/managed-ledgers", b"")

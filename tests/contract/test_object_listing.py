@@ -7,13 +7,15 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from pydantic import SecretStr
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.listing import ListingDigest, ObjectListing
-from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.config import OffloadStoreSettings
 from bookwarden.errors import StoreError, StoreUnavailableError
 from bookwarden.ledgers.listing import ListedObject
+from bookwarden.wiring.offload import allowed_store
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore
 
 LIMITS = RequestLimits(attempts=2, parallel=4, connect_timeout=2.0, read_timeout=20.0)
@@ -28,7 +30,14 @@ def opened() -> Iterator[list[OffloadStores]]:
 
 
 def listing(opened: list[OffloadStores], endpoint: str, *buckets: str, limits: RequestLimits = LIMITS) -> ObjectListing:
-    place = OffloadPlace("S3", endpoint, buckets, REGION, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    place = OffloadStoreSettings(
+        driver="S3",
+        endpoint=endpoint,
+        buckets=buckets,
+        region=REGION,
+        access_key=ACCESS_KEY,
+        secret_key=SecretStr(SECRET_KEY),
+    )
     opened.append(OffloadStores([allowed_store(place, limits)]))
     return ObjectListing(opened[-1])
 
@@ -100,7 +109,10 @@ def test_a_bucket_that_is_not_there_is_an_error_and_no_empty_bucket(
 
 
 def test_stores_without_named_buckets_are_not_listed_and_say_so(opened: list[OffloadStores]) -> None:
-    objects = listing(opened, "http://127.0.0.1:9")
+    # The settings refuse such a store; the listing does not rest on that.
+    place = OffloadStoreSettings.model_construct(driver="S3", endpoint="http://127.0.0.1:9")
+    opened.append(OffloadStores([allowed_store(place, LIMITS)]))
+    objects = ObjectListing(opened[-1])
     assert objects.pieces() == []
     assert list(objects.not_listed()) == ["S3 http://127.0.0.1:9"]
 
@@ -117,7 +129,9 @@ def test_folders_of_a_file_system_are_copies_and_all_else_is_counted(
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.mkdir()
     (tmp_path / "t" / f"8-{uuid4()}").symlink_to(outside)
-    opened.append(OffloadStores([allowed_store(OffloadPlace("filesystem", str(tmp_path)), LIMITS)]))
+    opened.append(
+        OffloadStores([allowed_store(OffloadStoreSettings(driver="filesystem", endpoint=str(tmp_path)), LIMITS)])
+    )
     found = sorted(rows(ObjectListing(opened[-1])), key=lambda row: row.key)
     shown = {row.key: (row.uuid, row.ledger_id, row.length) for row in found if "8-" not in row.key[:4]}
     assert shown == {f"t/n/persistent/orders/7-{uuid}": (uuid, 7, 110), "t/notes": (None, None, 1)}
@@ -126,7 +140,9 @@ def test_folders_of_a_file_system_are_copies_and_all_else_is_counted(
 
 
 def test_a_file_system_that_is_not_mounted_is_an_error(tmp_path: Path, opened: list[OffloadStores]) -> None:
-    opened.append(OffloadStores([allowed_store(OffloadPlace("filesystem", str(tmp_path)), LIMITS)]))
+    opened.append(
+        OffloadStores([allowed_store(OffloadStoreSettings(driver="filesystem", endpoint=str(tmp_path)), LIMITS)])
+    )
     with pytest.raises(StoreError, match="mounted"):
         rows(ObjectListing(opened[-1]))
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
+from pydantic import SecretStr
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import object_names
-from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.config import OffloadStoreSettings
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyFate,
@@ -25,6 +26,7 @@ from bookwarden.ledgers.offloaded_copies import (
     StoreLocation,
     UnreadableCopy,
 )
+from bookwarden.wiring.offload import allowed_store
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore
 from servers.offload_index import index_of
 
@@ -48,7 +50,9 @@ def stores() -> Iterator[list[OffloadStores]]:
 
 
 def opened(made: list[OffloadStores], endpoint: str, bucket: str, limits: RequestLimits = LIMITS) -> OffloadStores:
-    place = OffloadPlace("S3", endpoint, (bucket,), access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    place = OffloadStoreSettings(
+        driver="S3", endpoint=endpoint, buckets=(bucket,), access_key=ACCESS_KEY, secret_key=SecretStr(SECRET_KEY)
+    )
     made.append(OffloadStores([allowed_store(place, limits)]))
     return made[-1]
 
@@ -249,7 +253,13 @@ class HangsUp:
 
 def test_a_store_that_is_down_fails_every_copy_after_the_tries_of_a_few(stores: list[OffloadStores]) -> None:
     down, now = HangsUp(), [1000.0]
-    place = OffloadPlace("S3", down.endpoint, ("offload",), access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    place = OffloadStoreSettings(
+        driver="S3",
+        endpoint=down.endpoint,
+        buckets=("offload",),
+        access_key=ACCESS_KEY,
+        secret_key=SecretStr(SECRET_KEY),
+    )
     limits = RequestLimits(attempts=2, parallel=2, connect_timeout=2.0)
     stores.append(OffloadStores([allowed_store(place, limits)], clock=lambda: now[0]))
     copies = [copy_in(down.endpoint, "offload", ledger) for ledger in range(2000)]
@@ -286,7 +296,14 @@ def test_a_store_that_is_down_fails_every_copy_after_the_tries_of_a_few(stores: 
 def test_a_place_that_the_settings_do_not_allow_is_a_failure(
     server: ObjectStore, bucket: str, stores: list[OffloadStores], change: dict[str, str]
 ) -> None:
-    place = OffloadPlace("S3", server.endpoint, (bucket,), REGION, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    place = OffloadStoreSettings(
+        driver="S3",
+        endpoint=server.endpoint,
+        buckets=(bucket,),
+        region=REGION,
+        access_key=ACCESS_KEY,
+        secret_key=SecretStr(SECRET_KEY),
+    )
     stores.append(OffloadStores([allowed_store(place, LIMITS)]))
     put(server, copy_in(server.endpoint, bucket))
     stray = copy_in(server.endpoint, bucket)

@@ -14,13 +14,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import SecretStr
 
 from bookwarden.clusters.offload.inventory import InventoryFolder, read_manifest
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.listing import ObjectListing
-from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.config import OffloadStoreSettings
 from bookwarden.errors import ConfigError, FormatError
+from bookwarden.wiring.offload import allowed_store
 
 STAMP = "2026-01-02T03:04:05.678Z"
 STAMP_MS = int(datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone.utc).timestamp() * 1000)
@@ -37,7 +39,14 @@ ROWS = [
 
 @pytest.fixture
 def stores() -> Iterator[OffloadStores]:
-    place = OffloadPlace("S3", "http://127.0.0.1:9", ("offload", "other"), "r", access_key="a", secret_key="b")
+    place = OffloadStoreSettings(
+        driver="S3",
+        endpoint="http://127.0.0.1:9",
+        buckets=("offload", "other"),
+        region="r",
+        access_key="a",
+        secret_key=SecretStr("b"),
+    )
     made = OffloadStores([allowed_store(place, RequestLimits())])
     yield made
     made.close()

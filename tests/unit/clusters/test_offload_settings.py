@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 
 from bookwarden.clusters.offload.limits import RequestLimits
-from bookwarden.clusters.offload.opening import OffloadPlace, allowed_store
 from bookwarden.clusters.offload.stores import OffloadStores, normal_endpoint
-from bookwarden.config import load_settings
+from bookwarden.config import OffloadStoreSettings, load_settings
 from bookwarden.errors import ConfigError, MissingExtraError
 from bookwarden.ledgers.offloaded_copies import (
     CopyFate,
@@ -19,7 +18,7 @@ from bookwarden.ledgers.offloaded_copies import (
     UnreadableCopy,
     store_location,
 )
-from bookwarden.wiring.offload import offload_stores_of
+from bookwarden.wiring.offload import allowed_store, offload_stores_of
 
 MINIO = "driver: S3, endpoint: 'http://minio:9000', buckets: [offload]"
 
@@ -56,16 +55,20 @@ def test_secrets_are_masked_and_reach_only_the_store(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("driver", "library", "extra"),
+    ("place", "library", "extra"),
     [
-        ("S3", "boto3", "s3"),
-        ("aws-s3", "boto3", "s3"),
-        ("google-cloud-storage", "google.cloud.storage", "gcs"),
-        ("azureblob", "azure.storage.blob", "azure"),
+        (OffloadStoreSettings(driver="S3", endpoint="http://minio:9000", buckets=("b",)), "boto3", "s3"),
+        (OffloadStoreSettings(driver="aws-s3", buckets=("b",)), "boto3", "s3"),
+        (OffloadStoreSettings(driver="google-cloud-storage", buckets=("b",)), "google.cloud.storage", "gcs"),
+        (
+            OffloadStoreSettings(driver="azureblob", account_url="https://a", buckets=("b",)),
+            "azure.storage.blob",
+            "azure",
+        ),
     ],
 )
 def test_a_library_that_is_missing_is_told_with_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, driver: str, library: str, extra: str
+    monkeypatch: pytest.MonkeyPatch, place: OffloadStoreSettings, library: str, extra: str
 ) -> None:
     for name in ("s3", "gcs", "azure"):
         monkeypatch.delitem(sys.modules, f"bookwarden.clusters.offload.{name}", raising=False)
@@ -73,11 +76,14 @@ def test_a_library_that_is_missing_is_told_with_what_to_install(
     if library == "google.cloud.storage":
         monkeypatch.setitem(sys.modules, "google.cloud", None)
     with pytest.raises(MissingExtraError, match=rf"pip install 'bookwarden\[{extra}\]'"):
-        allowed_store(OffloadPlace(driver, buckets=("b",)), RequestLimits())
+        allowed_store(place, RequestLimits())
 
 
 def test_a_file_system_needs_no_library() -> None:
-    assert allowed_store(OffloadPlace("filesystem", "file:///mnt"), RequestLimits()).driver == "filesystem"
+    assert (
+        allowed_store(OffloadStoreSettings(driver="filesystem", endpoint="file:///mnt"), RequestLimits()).driver
+        == "filesystem"
+    )
 
 
 def test_without_any_store_every_copy_is_kept_with_its_place_in_the_reason() -> None:
