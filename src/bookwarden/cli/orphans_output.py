@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.report import size_text
-from bookwarden.orphans.summary import BYTES_LABEL, Count, Summary
+from bookwarden.orphans.summary import BYTES_LABEL, Count, InsideList, Summary
 
 _SHOWN_NAMESPACES = 20
 _SHOWN_MISSING = 20
 _NOTHING_CHANGED = "Nothing was changed: add --execute to mark them."
 _CLASS_COLUMNS = (Column("class"), Column("ledgers", right=True), Column(BYTES_LABEL, right=True))
+T = TypeVar("T")
+_Cells = dict[Column, Callable[[T], str]]
 
 
 def describe_plan(
@@ -186,16 +188,13 @@ def _counts(title: str, heading: str, counts: Sequence[Count]) -> Table:
 
 
 def _objects(summary: Summary) -> Table:
-    columns = (
-        Column("store", whole=False),
-        Column("class"),
-        Column("objects and uploads", right=True),
-        Column("bytes", right=True),
-    )
-    rows = tuple(
-        (one.key, one.ledger_class, f"{one.ledgers:,}", size_text(one.logical_bytes)) for one in summary.objects
-    )
-    return Table(columns, rows, title="offloaded copies")
+    cells: _Cells[Count] = {
+        Column("store", whole=False): lambda one: one.key,
+        Column("class"): lambda one: one.ledger_class,
+        Column("objects and uploads", right=True): lambda one: f"{one.ledgers:,}",
+        Column("bytes", right=True): lambda one: size_text(one.logical_bytes),
+    }
+    return table_of(summary.objects, cells, "offloaded copies")
 
 
 def _missing(summary: Summary) -> list[Part]:
@@ -205,18 +204,15 @@ def _missing(summary: Summary) -> list[Part]:
 
 
 def _inside_lists(summary: Summary) -> list[Part]:
-    rows = tuple(
-        (str(one.ledger_id), size_text(one.logical_bytes), one.topic, one.reason)
-        for one in summary.inside_lists[:_SHOWN_MISSING]
-    )
-    columns = (
-        Column("ledger", right=True),
-        Column(BYTES_LABEL, right=True),
-        Column("topic", whole=False),
-        Column("why it is no trim's", whole=False),
-    )
+    cells: _Cells[InsideList] = {
+        Column("ledger", right=True): lambda one: str(one.ledger_id),
+        Column(BYTES_LABEL, right=True): lambda one: size_text(one.logical_bytes),
+        Column("topic", whole=False): lambda one: one.topic,
+        Column("why it is no trim's", whole=False): lambda one: one.reason,
+    }
     ledgers, size = summary.total(LedgerClass.INSIDE_LIST)
-    return [Table(columns, rows, title=f"inside the list: {ledgers:,}, {size_text(size)}")]
+    title = f"inside the list: {ledgers:,}, {size_text(size)}"
+    return [table_of(summary.inside_lists[:_SHOWN_MISSING], cells, title)]
 
 
 def _doubts(summary: Summary) -> list[Part]:
@@ -241,57 +237,31 @@ def _emptied(plan: PlanManifest) -> list[Part]:
 
 
 def _candidates(candidates: Sequence[Candidate]) -> list[Part]:
-    columns = (
-        Column("ledger", right=True),
-        Column("cause"),
-        Column(BYTES_LABEL, right=True),
-        Column("created"),
-        Column("an orphan since"),
-        Column("holder", whole=False),
-    )
-    rows = tuple(
-        (
-            str(one.ledger_id),
-            one.cause,
-            size_text(one.length),
-            moment(max(one.created_ms, one.ctime_ms or 0)),
-            moment(one.first_seen_ms),
-            one.holder,
-        )
-        for one in candidates
-    )
-    return [Table(columns, rows, title="the first candidates")]
+    cells: _Cells[Candidate] = {
+        Column("ledger", right=True): lambda one: str(one.ledger_id),
+        Column("cause"): lambda one: one.cause,
+        Column(BYTES_LABEL, right=True): lambda one: size_text(one.length),
+        Column("created"): lambda one: moment(max(one.created_ms, one.ctime_ms or 0)),
+        Column("an orphan since"): lambda one: moment(one.first_seen_ms),
+        Column("holder", whole=False): lambda one: one.holder,
+    }
+    return [table_of(candidates, cells, "the first candidates")]
 
 
 def _copies(copies: Sequence[CopyCandidate]) -> list[Part]:
-    columns = (
-        Column("copy"),
-        Column("ledger", right=True),
-        Column("cause"),
-        Column("objects", right=True),
-        Column("uploads", right=True),
-        Column("bytes", right=True),
-        Column("last written"),
-        Column("an orphan since"),
-        Column("store", whole=False),
-        Column("managed ledger", whole=False),
-    )
-    rows = tuple(
-        (
-            str(one.uuid),
-            str(one.ledger_id),
-            one.cause,
-            f"{one.objects:,}",
-            f"{one.uploads:,}",
-            size_text(one.length),
-            moment(one.modified_ms),
-            moment(one.first_seen_ms),
-            " ".join(part for part in one.location if part),
-            one.managed_ledger,
-        )
-        for one in copies
-    )
-    return [Table(columns, rows, title="the first offloaded copies")]
+    cells: _Cells[CopyCandidate] = {
+        Column("copy"): lambda one: str(one.uuid),
+        Column("ledger", right=True): lambda one: str(one.ledger_id),
+        Column("cause"): lambda one: one.cause,
+        Column("objects", right=True): lambda one: f"{one.objects:,}",
+        Column("uploads", right=True): lambda one: f"{one.uploads:,}",
+        Column("bytes", right=True): lambda one: size_text(one.length),
+        Column("last written"): lambda one: moment(one.modified_ms),
+        Column("an orphan since"): lambda one: moment(one.first_seen_ms),
+        Column("store", whole=False): lambda one: " ".join(part for part in one.location if part),
+        Column("managed ledger", whole=False): lambda one: one.managed_ledger,
+    }
+    return [table_of(copies, cells, "the first offloaded copies")]
 
 
 def _shown(parts: list[Part]) -> list[Part]:

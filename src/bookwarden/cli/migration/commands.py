@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,10 +18,10 @@ from bookwarden.cli.migration.differences import DIFFERENCES_FOUND, describe_dif
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.preflight import preflight
 from bookwarden.cli.migration.rehearse import rehearse
-from bookwarden.cli.migration.spark import verify_on_spark
 from bookwarden.cli.migration.start import start
 from bookwarden.cli.migration.status import status
 from bookwarden.cli.migration.watch import watch
+from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.migration.comparison.differences import DifferenceClass
@@ -90,7 +94,7 @@ def verify(
     if resume and not (spark and place):
         raise click.UsageError("--resume goes on with --spark in the folder that --differences names")
     if spark:
-        found = verify_on_spark(invocation, source, target, VersionRule(versions), place, show, limit, resume=resume)
+        found = _verify_on_spark(invocation, source, target, VersionRule(versions), place, show, limit, resume=resume)
     else:
         found = _verify(invocation, source, target, VersionRule(versions), place, show, limit)
     invocation.write(_describe(found))
@@ -120,6 +124,30 @@ def _verify(
         seconds = time.monotonic() - begin
     phase = None if context.flag is None else context.flag.phase
     return Verification(context.source_url, context.target_url, phase, context.switched_ms, report, seconds, file)
+
+
+def _verify_on_spark(
+    invocation: Invocation,
+    source: str | None,
+    target: str | None,
+    versions: VersionRule,
+    folder: str | None,
+    show: int,
+    limit: float | None,
+    *,
+    resume: bool,
+) -> Verification:
+    """Compare on a Spark that is started here; without a folder only the result is kept."""
+    require_spark()
+    from bookwarden.pipelines.verification.driver import VerificationRequest, run_verification
+
+    if invocation.verbose or invocation.debug:
+        invocation.set_up_logging(logging.INFO)
+    with ExitStack() as opened:
+        location = folder or opened.enter_context(tempfile.TemporaryDirectory(prefix="bookwarden-verify-"))
+        request = VerificationRequest(location, source, target, versions, show, limit, resume)
+        found = run_verification(invocation.settings, request, say=invocation.say, local=True)
+    return found if folder else replace(found, differences=None)
 
 
 def _describe(found: Verification) -> Document:

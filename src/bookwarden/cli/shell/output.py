@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import PurePath
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
+
+T = TypeVar("T")
 
 _GAP = "  "
 _STYLES = {
@@ -45,6 +47,11 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     empty: str = "nothing"
+
+
+def table_of(items: Iterable[T], cells: Mapping[Column, Callable[[T], str]], title: str = "") -> Table:
+    """Make a table with a row for each item; each column comes with what makes its cells."""
+    return Table(tuple(cells), tuple(tuple(cell(item) for cell in cells.values()) for item in items), title)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,10 @@ has the children of siblings and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.oxia.channels import ServerLost
 from bookwarden.metastore.oxia.reads import OxiaReader
-from bookwarden.metastore.oxia.shards import OxiaCluster
 from bookwarden.metastore.paths import parent_of
 
 Children = Mapping[str, list[str]]
@@ -21,8 +19,7 @@ Children = Mapping[str, list[str]]
 class ChildLists:
     """Lists children on all shards, sorted."""
 
-    def __init__(self, cluster: OxiaCluster, reader: OxiaReader) -> None:
-        self._cluster = cluster
+    def __init__(self, reader: OxiaReader) -> None:
         self._reader = reader
 
     def of(self, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
@@ -45,24 +42,15 @@ class ChildLists:
     def _of_siblings(self, paths: Sequence[str], deadline: Deadline) -> Children | None:
         """List the range of siblings; None at the first key in it that is no child."""
         slashes = paths[0].count("/") + 1
-        start, end = f"{min(paths)}/", f"{max(paths)}//"
-        while True:
+
+        def children_among(keys: Iterator[str]) -> Children | None:
             found: dict[str, list[str]] = {path: [] for path in paths}
-            shards = self._cluster.shards(deadline)
-            calls = [(shard, self._reader.send_list(shard, start, end, deadline)) for shard in shards.shards]
-            try:
-                for shard, call in calls:
-                    for key in self._reader.keys_of(shard, call):
-                        parent, _, name = key.rpartition("/")
-                        if key.count("/") != slashes:
-                            return None
-                        if parent in found:
-                            found[parent].append(name)
-            except ServerLost as lost:
-                self._cluster.wait_for_news(shards, lost, deadline)
-            else:
-                deadline.progress()
-                return found
-            finally:
-                for _, call in calls:
-                    call.cancel()
+            for key in keys:
+                parent, _, name = key.rpartition("/")
+                if key.count("/") != slashes:
+                    return None
+                if parent in found:
+                    found[parent].append(name)
+            return found
+
+        return self._reader.over_range(f"{min(paths)}/", f"{max(paths)}//", children_among, deadline)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -20,6 +20,8 @@ from bookwarden.metastore.oxia.channels import ServerLost
 from bookwarden.metastore.oxia.shards import OxiaCluster, Shard, ShardMap
 from bookwarden.metastore.request_batches import split
 from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+_T = TypeVar("_T")
 
 
 class SentReads(NamedTuple):
@@ -61,16 +63,20 @@ class OxiaReader:
 
     def list_range(self, start: str, end: str, deadline: Deadline) -> list[str]:
         """List the keys from start up to end, of all shards."""
+        return self.over_range(start, end, list, deadline)
+
+    def over_range(self, start: str, end: str, take: Callable[[Iterator[str]], _T], deadline: Deadline) -> _T:
+        """Return what is made of the keys from start up to end, of all shards; begins again when a server is lost."""
         while True:
             shards = self._cluster.shards(deadline)
-            calls = [(shard, self.send_list(shard, start, end, deadline)) for shard in shards.shards]
+            calls = [(shard, self._send_list(shard, start, end, deadline)) for shard in shards.shards]
             try:
-                keys = [key for shard, call in calls for key in self.keys_of(shard, call)]
+                taken = take(key for shard, call in calls for key in self._keys_of(shard, call))
             except ServerLost as lost:
                 self._cluster.wait_for_news(shards, lost, deadline)
             else:
                 deadline.progress()
-                return keys
+                return taken
             finally:
                 for _, call in calls:
                     call.cancel()
@@ -158,13 +164,13 @@ class OxiaReader:
             except ServerLost as lost:
                 self._cluster.wait_for_news(shards, lost, deadline)
 
-    def send_list(self, shard: Shard, start: str, end: str, deadline: Deadline) -> Any:
+    def _send_list(self, shard: Shard, start: str, end: str, deadline: Deadline) -> Any:
         """Ask a shard for its keys from start up to end."""
         self._cluster.keep_rate(1, deadline)
         request = pb.ListRequest(shard=shard.id, start_inclusive=start, end_exclusive=end)
         return self._cluster.server(shard).list_range(request, self._cluster.connection.operation_timeout_s)
 
-    def keys_of(self, shard: Shard, call: Any) -> Iterator[str]:
+    def _keys_of(self, shard: Shard, call: Any) -> Iterator[str]:
         """Read the answer to a list; raise ServerLost if it did not come."""
         try:
             for part in call:

@@ -122,7 +122,7 @@ class OxiaStore(MigrationTarget):
 
     def list_many(self, paths: Sequence[str]) -> list[list[str]]:
         deadline = self._cluster.deadline()
-        found = ChildLists(self._cluster, self._reader).of(validate_paths(paths), deadline) if paths else []
+        found = ChildLists(self._reader).of(validate_paths(paths), deadline) if paths else []
         self._reader.require_hierarchical(deadline)
         return found
 
