@@ -32,12 +32,12 @@ class GuardLimits:
 
 
 class Refusal(NamedTuple):
-    """A reason to refuse a plan: the finding, the limit, the setting of that limit ("" for none), and what to do."""
+    """A reason to refuse a plan: the finding, the limit, what to do, and the setting of that limit ("" for none)."""
 
     found: str
     limit: str
-    setting: str
     advice: str
+    setting: str = ""
 
     def __str__(self) -> str:
         setting = f" (orphans.{self.setting})" if self.setting else ""
@@ -76,10 +76,10 @@ def check_counts(counts: PlanCounts) -> list[Refusal]:
     if counts.references <= 0:
         found = f"no reference was found to any of {counts.ledgers:,} ledgers"
         advice = "check metadata_store.urls and the paths behind their hosts, then scan again"
-        refusals.append(Refusal(found, "a cluster without any is not credible", "", advice))
+        refusals.append(Refusal(found, "a cluster without any is not credible", advice))
     if not 0 <= counts.candidates <= counts.ledgers:
         found = f"the plan has {counts.candidates:,} candidates among {counts.ledgers:,} ledgers"
-        refusals.append(Refusal(found, "there cannot be more than ledgers", "", _SCAN_AGAIN))
+        refusals.append(Refusal(found, "there cannot be more than ledgers", _SCAN_AGAIN))
     return refusals
 
 
@@ -114,9 +114,9 @@ def check_copies(plan: PlanManifest, limits: GuardLimits) -> list[Refusal]:
                     f"the plan has {store.candidates:,} of {store.copies:,} offloaded copies in {store.store}, "
                     f"{share:.1%}",
                     f"{limits.max_share:.1%} are allowed",
-                    "max_share",
                     "make sure that no Pulsar cluster writes there which metadata_store.urls does not name; look at "
                     "`bookwarden orphans plan show`, and raise the setting only for this run",
+                    "max_share",
                 )
             )
     return refusals
@@ -157,21 +157,18 @@ def _check_cluster(plan: PlanManifest, cluster: ClusterIdentity) -> Iterator[Ref
         yield Refusal(
             f"the plan is of the BookKeeper with INSTANCEID {planned.instance_id!r}",
             f"the settings name that with {cluster.instance_id!r}",
-            "",
             "apply it with the settings of the cluster that was scanned",
         )
     if planned.roots != cluster.roots:
         yield Refusal(
             f"the plan was made from the metadata roots {', '.join(planned.roots)}",
             f"the settings name {', '.join(cluster.roots)}",
-            "",
             "what the other roots name was not read, so " + _SCAN_AGAIN,
         )
     if (planned.bookkeeper_url, planned.ledgers_root) != (cluster.bookkeeper_url, cluster.ledgers_root):
         yield Refusal(
             f"the plan lists the ledgers at {planned.ledgers_root} of {planned.bookkeeper_url}",
             f"the settings name {cluster.ledgers_root} of {cluster.bookkeeper_url}",
-            "",
             "apply it with the settings of the cluster that was scanned",
         )
 
@@ -182,16 +179,16 @@ def _check_times(plan: PlanManifest, limits: GuardLimits, now_ms: int) -> Iterat
         yield Refusal(
             f"what the plan was made from is {_span(age)} old",
             f"{_span(limits.max_plan_age_ms)} are allowed",
-            "max_plan_age_hours",
             _SCAN_AGAIN,
+            "max_plan_age_hours",
         )
     ahead = max(plan.begun_ms, plan.created_ms) - now_ms
     if ahead > limits.max_clock_skew_ms:
         yield Refusal(
             f"the plan was made {_span(ahead)} in the future",
             f"{_span(limits.max_clock_skew_ms)} are allowed",
-            "max_clock_skew_seconds",
             "set the clocks right, then " + _SCAN_AGAIN,
+            "max_clock_skew_seconds",
         )
     yield from _check_min_age(plan, limits)
 
@@ -202,15 +199,15 @@ def _check_min_age(plan: PlanManifest, limits: GuardLimits) -> Iterator[Refusal]
         yield Refusal(
             f"the plan has ledgers from an age of {_span(youngest)} on",
             f"the least is {_span(limits.min_age_ms)}",
-            "min_age_days",
             _SCAN_AGAIN,
+            "min_age_days",
         )
     if youngest < limits.longest_compaction_ms:
         yield Refusal(
             f"the plan has ledgers from an age of {_span(youngest)} on",
             f"a compaction under way, whose ledger nothing names, may take {_span(limits.longest_compaction_ms)}",
-            "longest_compaction_hours",
             "raise orphans.min_age_days, then " + _SCAN_AGAIN,
+            "longest_compaction_hours",
         )
 
 
@@ -220,9 +217,9 @@ def _check_share(counts: PlanCounts, limits: GuardLimits) -> Iterator[Refusal]:
         yield Refusal(
             f"the plan has {counts.candidates:,} of {counts.ledgers:,} ledgers, {share:.1%}",
             f"{limits.max_share:.1%} are allowed",
-            "max_share",
             "make sure that metadata_store.urls names every Pulsar cluster over this BookKeeper; look at `bookwarden "
             "orphans plan show`, and raise the setting only for this run",
+            "max_share",
         )
 
 
@@ -237,12 +234,11 @@ def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str]) -> Iter
             yield Refusal(
                 f"{len(left):,} {what} would be left with no ledger at all: {shown}{more}",
                 "none that exists may be",
-                "",
                 "find out why; where that is right, name each with --allow-emptied NAME",
             )
     for one in emptied:
         if one.scope not in ("topic", "namespace"):
-            yield Refusal(f"the plan would empty a {one.scope}, {one.name}", "that is not known", "", _SCAN_AGAIN)
+            yield Refusal(f"the plan would empty a {one.scope}, {one.name}", "that is not known", _SCAN_AGAIN)
 
 
 def _is_allowed(emptied: Emptied, names: Collection[str]) -> bool:
