@@ -16,7 +16,7 @@ import click
 
 from bookwarden.cli.preflight import require_topics
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, ReasonGroup, group_by_reason
@@ -273,42 +273,27 @@ def _grouped(decode: Decode, groups: list[ReasonGroup]) -> Document:
         GroupView(group.reason, group.count, group.oldest, group.newest, example)
         for group, example in zip(groups, examples, strict=True)
     ]
-    columns = (
-        Column("letters", right=True),
-        Column("oldest"),
-        Column("newest"),
-        Column("ledger, such as", right=True),
-        Column("id"),
-        Column("reason", whole=False),
-    )
-    rows = tuple(
-        (
-            f"{view.count:,}",
-            moment(view.oldest),
-            moment(view.newest),
-            _ledger(view.example),
-            view.example.id,
-            view.reason or "(none)",
-        )
-        for view in views
-    )
-    return Document({"groups": views}, (Table(columns, rows, empty="No dead letters."),))
+    cells: Cells[GroupView] = {
+        Column("letters", right=True): lambda view: f"{view.count:,}",
+        Column("oldest"): lambda view: moment(view.oldest),
+        Column("newest"): lambda view: moment(view.newest),
+        Column("ledger, such as", right=True): lambda view: _ledger(view.example),
+        Column("id"): lambda view: view.example.id,
+        Column("reason", whole=False): lambda view: view.reason or "(none)",
+    }
+    return Document({"groups": views}, (table_of(views, cells, empty="No dead letters."),))
 
 
 def _listing(views: list[DeadLetterView], note: str = "") -> Document:
-    columns = (
-        Column("id"),
-        Column("ledger", right=True),
-        Column("outcome"),
-        Column("retries", right=True),
-        Column("holder", whole=False),
-        Column("reason", whole=False),
-    )
-    rows = tuple(
-        (view.id, _ledger(view), view.outcome or "-", str(view.attempts), view.holder or "-", view.reason or "-")
-        for view in views
-    )
-    parts: list[Part] = [Table(columns, rows, empty="No dead letters.")]
+    cells: Cells[DeadLetterView] = {
+        Column("id"): lambda view: view.id,
+        Column("ledger", right=True): _ledger,
+        Column("outcome"): lambda view: view.outcome or "-",
+        Column("retries", right=True): lambda view: str(view.attempts),
+        Column("holder", whole=False): lambda view: view.holder or "-",
+        Column("reason", whole=False): lambda view: view.reason or "-",
+    }
+    parts: list[Part] = [table_of(views, cells, empty="No dead letters.")]
     if note:
         parts.append(Note(note))
     return Document({"dead_letters": views}, tuple(parts))

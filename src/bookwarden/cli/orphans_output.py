@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment, table_of
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate
@@ -18,8 +18,6 @@ _SHOWN_NAMESPACES = 20
 _SHOWN_MISSING = 20
 _NOTHING_CHANGED = "Nothing was changed: add --execute to mark them."
 _CLASS_COLUMNS = (Column("class"), Column("ledgers", right=True), Column(BYTES_LABEL, right=True))
-T = TypeVar("T")
-_Cells = dict[Column, Callable[[T], str]]
 
 
 def describe_plan(
@@ -64,28 +62,17 @@ def describe_plans(
     damaged: Sequence[tuple[str, str]] = (),
 ) -> Document:
     """List plans, the latest first, scans that have none yet, and the damage of plans, by the plan's id."""
-    columns = (
-        Column("plan"),
-        Column("made"),
-        Column("ledgers", right=True),
-        Column("orphans", right=True),
-        Column(BYTES_LABEL, right=True),
-        Column("missing", right=True),
-        Column("marked", right=True),
-    )
-    rows = tuple(
-        (
-            plan.plan_id,
-            moment(plan.created_ms),
-            f"{plan.counts.ledgers:,}",
-            f"{plan.counts.candidates:,}",
-            size_text(plan.counts.candidate_bytes),
-            f"{plan.counts.missing:,}",
-            f"{progress.marked:,}",
-        )
-        for plan, progress in reversed(plans)
-    )
-    parts: list[Part] = [Table(columns, rows, empty="There is no plan: `bookwarden orphans scan` makes one.")]
+    cells: Cells[tuple[PlanManifest, ApplyProgress]] = {
+        Column("plan"): lambda one: one[0].plan_id,
+        Column("made"): lambda one: moment(one[0].created_ms),
+        Column("ledgers", right=True): lambda one: f"{one[0].counts.ledgers:,}",
+        Column("orphans", right=True): lambda one: f"{one[0].counts.candidates:,}",
+        Column(BYTES_LABEL, right=True): lambda one: size_text(one[0].counts.candidate_bytes),
+        Column("missing", right=True): lambda one: f"{one[0].counts.missing:,}",
+        Column("marked", right=True): lambda one: f"{one[1].marked:,}",
+    }
+    no_plan = "There is no plan: `bookwarden orphans scan` makes one."
+    parts: list[Part] = [table_of(reversed(plans), cells, empty=no_plan)]
     if unfinished:
         parts.append(Table((Column("scan without a plan"),), tuple((scan,) for scan in reversed(unfinished))))
         parts.append(Note("`bookwarden orphans scan --resume SCAN` goes on with one of these."))
@@ -188,13 +175,13 @@ def _counts(title: str, heading: str, counts: Sequence[Count]) -> Table:
 
 
 def _objects(summary: Summary) -> Table:
-    cells: _Cells[Count] = {
+    cells: Cells[Count] = {
         Column("store", whole=False): lambda one: one.key,
         Column("class"): lambda one: one.ledger_class,
         Column("objects and uploads", right=True): lambda one: f"{one.ledgers:,}",
         Column("bytes", right=True): lambda one: size_text(one.logical_bytes),
     }
-    return table_of(summary.objects, cells, "offloaded copies")
+    return table_of(summary.objects, cells, title="offloaded copies")
 
 
 def _missing(summary: Summary) -> list[Part]:
@@ -204,7 +191,7 @@ def _missing(summary: Summary) -> list[Part]:
 
 
 def _inside_lists(summary: Summary) -> list[Part]:
-    cells: _Cells[InsideList] = {
+    cells: Cells[InsideList] = {
         Column("ledger", right=True): lambda one: str(one.ledger_id),
         Column(BYTES_LABEL, right=True): lambda one: size_text(one.logical_bytes),
         Column("topic", whole=False): lambda one: one.topic,
@@ -212,7 +199,7 @@ def _inside_lists(summary: Summary) -> list[Part]:
     }
     ledgers, size = summary.total(LedgerClass.INSIDE_LIST)
     title = f"inside the list: {ledgers:,}, {size_text(size)}"
-    return [table_of(summary.inside_lists[:_SHOWN_MISSING], cells, title)]
+    return [table_of(summary.inside_lists[:_SHOWN_MISSING], cells, title=title)]
 
 
 def _doubts(summary: Summary) -> list[Part]:
@@ -237,7 +224,7 @@ def _emptied(plan: PlanManifest) -> list[Part]:
 
 
 def _candidates(candidates: Sequence[Candidate]) -> list[Part]:
-    cells: _Cells[Candidate] = {
+    cells: Cells[Candidate] = {
         Column("ledger", right=True): lambda one: str(one.ledger_id),
         Column("cause"): lambda one: one.cause,
         Column(BYTES_LABEL, right=True): lambda one: size_text(one.length),
@@ -245,11 +232,11 @@ def _candidates(candidates: Sequence[Candidate]) -> list[Part]:
         Column("an orphan since"): lambda one: moment(one.first_seen_ms),
         Column("holder", whole=False): lambda one: one.holder,
     }
-    return [table_of(candidates, cells, "the first candidates")]
+    return [table_of(candidates, cells, title="the first candidates")]
 
 
 def _copies(copies: Sequence[CopyCandidate]) -> list[Part]:
-    cells: _Cells[CopyCandidate] = {
+    cells: Cells[CopyCandidate] = {
         Column("copy"): lambda one: str(one.uuid),
         Column("ledger", right=True): lambda one: str(one.ledger_id),
         Column("cause"): lambda one: one.cause,
@@ -261,7 +248,7 @@ def _copies(copies: Sequence[CopyCandidate]) -> list[Part]:
         Column("store", whole=False): lambda one: " ".join(part for part in one.location if part),
         Column("managed ledger", whole=False): lambda one: one.managed_ledger,
     }
-    return [table_of(copies, cells, "the first offloaded copies")]
+    return [table_of(copies, cells, title="the first offloaded copies")]
 
 
 def _shown(parts: list[Part]) -> list[Part]:

@@ -12,7 +12,7 @@ import click
 
 from bookwarden.cli.preflight import require_spark, require_sweeping
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
+from bookwarden.cli.shell.output import Cells, Column, Document, Note, counted, table_of
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.outcomes import OutcomeRow
@@ -82,28 +82,18 @@ def _chunks(received: Iterable[ReceivedMark]) -> Iterator[list[ReceivedMark]]:
 
 
 def _describe(rows: list[OutcomeRow]) -> Document:
-    columns = (
-        Column("ledger", right=True),
-        Column("outcome"),
-        Column("retries", right=True),
-        Column("holder", whole=False),
-        Column("reason", whole=False),
-    )
-    cells = tuple(
-        (
-            "-" if row.ledger_id is None else str(row.ledger_id),
-            row.outcome.value,
-            str(row.attempts),
-            row.holder or "-",
-            row.reason or "-",
-        )
-        for row in rows
-    )
+    cells: Cells[OutcomeRow] = {
+        Column("ledger", right=True): lambda row: "-" if row.ledger_id is None else str(row.ledger_id),
+        Column("outcome"): lambda row: row.outcome.value,
+        Column("retries", right=True): lambda row: str(row.attempts),
+        Column("holder", whole=False): lambda row: row.holder or "-",
+        Column("reason", whole=False): lambda row: row.reason or "-",
+    }
     counts = Counter(row.outcome.value for row in rows)
     summary = _summary(counts)
     note = f"Dry run over {counted(len(rows), 'mark')}{': ' + summary if summary else ''}. Nothing was changed."
     data = {"counts": dict(counts), "outcomes": rows}
-    return Document(data, (Table(columns, cells, empty="Nothing is in flight."), Note(note)))
+    return Document(data, (table_of(rows, cells, empty="Nothing is in flight."), Note(note)))
 
 
 def _summary(counts: Counter[str]) -> str:

@@ -20,6 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 T = TypeVar("T")
+Cells = dict["Column", Callable[[T], str]]
 
 _GAP = "  "
 _STYLES = {
@@ -49,9 +50,12 @@ class Table:
     empty: str = "nothing"
 
 
-def table_of(items: Iterable[T], cells: Mapping[Column, Callable[[T], str]], title: str = "") -> Table:
+def table_of(
+    items: Iterable[T], cells: Mapping[Column, Callable[[T], str]], *, title: str = "", empty: str = "nothing"
+) -> Table:
     """Make a table with a row for each item; each column comes with what makes its cells."""
-    return Table(tuple(cells), tuple(tuple(cell(item) for cell in cells.values()) for item in items), title)
+    rows = tuple(tuple(cell(item) for cell in cells.values()) for item in items)
+    return Table(tuple(cells), rows, title, empty)
 
 
 @dataclass(frozen=True, slots=True)
