@@ -183,19 +183,19 @@ class OffloadStoreSettings(_Section):
     """One store of offloaded copies, as the brokers recorded it, and its credentials."""
 
     driver: Literal["S3", "aws-s3", "google-cloud-storage", "azureblob", "filesystem"]
-    endpoint: str = ""
-    buckets: tuple[str, ...] = ()
-    region: str = ""
-    access_key: str | None = None
-    secret_key: SecretStr | None = None
-    profile: str | None = None
-    path_style: bool | None = None
-    tls_trust_certs_file: str | None = None
-    service_account_file: str | None = None
-    account_url: str | None = None
-    account_name: str | None = None
-    account_key: SecretStr | None = None
-    mount: str | None = None
+    endpoint: str = ""  #: A URL, or the base path of a file system.
+    buckets: tuple[str, ...] = ()  #: Copies may be deleted in these.
+    region: str = ""  #: "" allows every region.
+    access_key: str | None = None  #: S3; None: AWS's own chain finds credentials.
+    secret_key: SecretStr | None = None  #: S3, with ``access_key``.
+    profile: str | None = None  #: S3: a profile in AWS's configuration files.
+    path_style: bool | None = None  #: S3: buckets in the path; None: with an endpoint only.
+    tls_trust_certs_file: str | None = None  #: S3: trusted authorities, PEM.
+    service_account_file: str | None = None  #: Google's key file; None: Google's own chain finds credentials.
+    account_url: str | None = None  #: Azure, which brokers do not record.
+    account_name: str | None = None  #: Azure; only where ``account_url`` does not tell it.
+    account_key: SecretStr | None = None  #: Azure; None: Azure's own chain finds credentials.
+    mount: str | None = None  #: The file system's base path on this machine, if it is another one.
 
     @model_validator(mode="after")
     def _credentials_fit_the_driver(self) -> OffloadStoreSettings:
