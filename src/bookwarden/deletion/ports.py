@@ -61,7 +61,7 @@ class RestoringCatalog(LedgerCatalog, Protocol):
         """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
 
     def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none; return each as read afterwards.
+        """Create the node of each (id, path, raw metadata) that has none.
 
         Raises StoreError when the store does not answer; some may have been created then.
         """

@@ -84,7 +84,7 @@ class BookKeeperCatalog:
             return ()
 
     def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none; return each as read afterwards.
+        """Create the node of each (id, path, raw metadata) that has none.
 
         Missing parents are created. Raises FormatError for a path that is not the ledger's,
         before anything is created, and StoreError when the store does not answer.
