@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import tempfile
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.pipelines.columns.tables import CHANGES, LEDGERS, REFERENCES, ChangedLedger, Columns
+from bookwarden.pipelines.scan import ids as scan_ids
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.ids import NamedIds, compare_ids, is_absent, is_among
 from bookwarden.pipelines.scan.reading import (
@@ -21,12 +24,12 @@ from bookwarden.pipelines.scan.reading import (
     SAID_GONE,
 )
 
-ids = st.integers(0, 9) | st.sampled_from([2**31, 2**63 - 1])
+numbers = st.integers(0, 9) | st.sampled_from([2**31, 2**63 - 1])
 # Half a reading: -1 is what a place has that names no ledger.
 references = st.lists(
     st.builds(
         lambda ledger_id, place, gone: ListedReference(ledger_id, place.value, "h", None, "/p", "zk:one", gone=gone),
-        ids | st.none() | st.just(-1),
+        numbers | st.none() | st.just(-1),
         st.sampled_from([PlaceKind.MANAGED_LEDGER, PlaceKind.LOG_SEGMENT]),
         st.booleans(),
     ),
@@ -49,11 +52,11 @@ def _notes(rows: list) -> dict[str, int]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(ids, max_size=8),
-    st.lists(ids, max_size=4),
+    st.lists(numbers, max_size=8),
+    st.lists(numbers, max_size=4),
     references,
     references,
-    st.lists(st.builds(ChangedLedger, ids, st.booleans()), max_size=3),
+    st.lists(st.builds(ChangedLedger, numbers, st.booleans()), max_size=3),
 )
 def test_ids_are_compared_as_sets_are(
     some: list[int],
@@ -94,3 +97,20 @@ def test_ids_are_compared_as_sets_are(
         assert flags[1] == [one in by_logs - by_others for one in asked_ids]
         assert flags[2] == [one in named - kept - by_logs for one in asked_ids]
         assert is_absent(folder, asked_ids).tolist() == is_among(asked_ids, found.absent).tolist()
+
+
+def test_ids_are_looked_up_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_ids, "_COMPARED_AT_ONCE", 3)
+    known, asked = np.arange(0, 20, 2), np.arange(-1, 22)
+    assert is_among(asked, known).tolist() == [one in known for one in asked]
+    assert not is_among(asked, known[:0]).any()
+
+
+def test_a_piece_with_more_rows_than_its_seal_says_is_an_error() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        folder = ScanFolder(path)
+        row = ListedReference(1, PlaceKind.MANAGED_LEDGER.value, "h", None, "/p", "zk:one")
+        seals = {REFERENCES_STAGE: pieces(folder, REFERENCES_STAGE, REFERENCES, [row], [row])}
+        rows = {0: np.array([1, 2]), 1: np.array([3])}
+        with pytest.raises(ValueError, match="broadcast"):
+            scan_ids._gathered(folder, seals, (REFERENCES_STAGE,), lambda *piece: rows[piece[2].number])

@@ -1,8 +1,7 @@
 """The ids of a scan: the listed ones compared with the ones that places name.
 
-They are sorted arrays in the driver, eight bytes an id, and some three times as much while they are compared:
-arrays are sorted in place, and the named ids are known before the listed ones are read. The parts that Spark's tasks
-need are in the scan's folder:
+They are sorted arrays in the driver, eight bytes an id, and twice as much of the named ones for a moment: pieces are
+read into their places, sorted there, and compared a part at a time. What Spark's tasks need is in the scan's folder:
 
     named.parquet     ledger_id, only_logs, only_gone: every id that a place names, sorted, in groups of 65,536 rows
     absent.parquet    ledger_id: the named ids that were not listed
@@ -10,12 +9,11 @@ need are in the scan's folder:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +34,14 @@ from bookwarden.pipelines.scan.reading import (
 Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
-T = TypeVar("T")
-
 ABSENT_TABLE = "absent"
 _NAMED_FILE = "named.parquet"
 _ABSENT_FILE = f"{ABSENT_TABLE}/piece-00000.parquet"
 _GROUP_ROWS = 65_536
 _READERS = 4
+_COMPARED_AT_ONCE = 1_000_000
+# No ledger has it.
+_NOBODYS = -1
 _NONE: Ids = np.empty(0, np.int64)
 _NO_FLAGS: Flags = np.empty(0, np.bool_)
 
@@ -59,20 +58,22 @@ class ScanIds:
 def compare_ids(folder: ScanFolder, seals: dict[str, list[Seal]]) -> ScanIds:
     """Read the ids of all finished stages, and write the named and the absent ones to files."""
     named, only_logs, only_gone = _named(folder, seals)
-    listed = _sorted(_gathered(folder, seals, LEDGERS_STAGE, _listed_ids))
+    listed = _gathered(folder, seals, (LEDGERS_STAGE,), _listed_ids)
+    listed.sort()
     absent = named[~is_among(named, listed)]
     named_table = pa.table({"ledger_id": named, "only_logs": only_logs, "only_gone": only_gone})
     folder.folder.write(_NAMED_FILE, partial(_write_sorted, named_table))
     folder.folder.write(_ABSENT_FILE, partial(_write_sorted, pa.table({"ledger_id": absent})))
-    vanished = _distinct(_gathered(folder, seals, CHANGES_STAGE, _vanished_ids))
-    return ScanIds(vanished, _distinct([listed[1:][listed[1:] == listed[:-1]]]), absent)
+    vanished = _distinct(_gathered(folder, seals, (CHANGES_STAGE,), _vanished_ids))
+    return ScanIds(vanished, _distinct(listed[1:][listed[1:] == listed[:-1]]), absent)
 
 
 def is_among(ids: Ids, known: Ids) -> Flags:
     """Return for each id whether it is among the known ones, which are sorted."""
-    if not len(known):
-        return np.zeros(len(ids), np.bool_)
-    found: Flags = known.take(np.searchsorted(known, ids), mode="clip") == ids
+    found = np.zeros(len(ids), np.bool_)
+    for begin in range(0, len(ids) if len(known) else 0, _COMPARED_AT_ONCE):
+        part = slice(begin, begin + _COMPARED_AT_ONCE)
+        found[part] = known.take(np.searchsorted(known, ids[part]), mode="clip") == ids[part]
     return found
 
 
@@ -125,22 +126,42 @@ def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> 
 
 def _named(folder: ScanFolder, seals: dict[str, list[Seal]]) -> tuple[Ids, Flags, Flags]:
     """Return the ids that places name, with flags: only logs name it, and all places call it deleted."""
-    rows = [_gathered(folder, seals, stage, _ids_by_place) for stage in (REFERENCES_STAGE, LATE_STAGE)]
-    parts = [(_NONE, _NONE, _NONE), *chain(*rows)]
-    others, of_logs, gone = map(_distinct, zip(*parts, strict=True))
+    rare = [(_NONE, _NONE)]
+
+    def usual_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
+        others, of_logs, gone = _ids_by_place(folder, stage, seal)
+        rare.append((of_logs, gone))
+        return others
+
+    others = _distinct(_gathered(folder, seals, (REFERENCES_STAGE, LATE_STAGE), usual_ids))
+    of_logs, gone = (_distinct(np.concatenate(ids)) for ids in zip(*rare, strict=True))
     gone = gone[~is_among(gone, others) & ~is_among(gone, of_logs)]
     of_logs = of_logs[~is_among(of_logs, others)]
-    named = _sorted([others, of_logs, gone])
+    named = np.concatenate([others, of_logs, gone])
+    named.sort()
     return named, is_among(named, of_logs), is_among(named, gone)
 
 
 def _gathered(
-    folder: ScanFolder, seals: dict[str, list[Seal]], stage: str, read: Callable[[ScanFolder, str, Seal], T]
-) -> list[T]:
-    """Read all pieces of a stage that have rows."""
-    with_rows = [seal for seal in seals[stage] if seal.rows]
+    folder: ScanFolder,
+    seals: dict[str, list[Seal]],
+    stages: tuple[str, ...],
+    read: Callable[[ScanFolder, str, Seal], Ids],
+) -> Ids:
+    """Return the ids of all pieces of stages, and `_NOBODYS` for each row that has none."""
+    pieces = [(stage, seal) for stage in stages for seal in seals[stage] if seal.rows]
+    ends = np.cumsum([0, *(seal.rows for _, seal in pieces)])
+    ids = np.full(ends[-1], _NOBODYS, np.int64)
+
+    def fill(piece: tuple[str, Seal], begin: int, end: int) -> None:
+        found = read(folder, *piece)
+        # More than the piece has rows would be an error, never another piece's place.
+        ids[begin:end][: len(found)] = found
+
     with ThreadPoolExecutor(_READERS, thread_name_prefix="ids") as pool:
-        return list(pool.map(partial(read, folder, stage), with_rows))
+        # Asked for its results, so that an error of a piece is raised.
+        list(pool.map(fill, pieces, ends, ends[1:]))
+    return ids
 
 
 def _listed_ids(folder: ScanFolder, stage: str, seal: Seal) -> Ids:
@@ -163,19 +184,13 @@ def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids,
     return _as_ids(rows.filter(others)), _as_ids(rows.filter(of_logs)), _as_ids(rows.filter(gone))
 
 
-def _sorted(parts: Iterable[Ids]) -> Ids:
-    ids = np.concatenate([_NONE, *parts])
-    ids.sort()
-    return ids
-
-
-def _distinct(parts: Iterable[Ids]) -> Ids:
-    """Sort ids and leave out the repeated ones, and -1, which is no ledger's.
+def _distinct(ids: Ids) -> Ids:
+    """Sort ids where they are; return them without the repeated ones and `_NOBODYS`.
 
     Numpy's own way goes through a hash table, and takes much longer.
     """
-    ids = _sorted(parts)
-    first = ids != -1
+    ids.sort()
+    first = ids != _NOBODYS
     first[1:] &= ids[1:] != ids[:-1]
     distinct: Ids = ids[first]
     return distinct
