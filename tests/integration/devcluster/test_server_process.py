@@ -144,8 +144,10 @@ def test_it_outlives_the_thread_that_started_it(make: Make) -> None:
     server.stop()
 
 
+# What a shell starts in the background ignores SIGINT, and so does all that it starts.
 PARENT = """
-import pathlib, sys, threading
+import pathlib, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
 home = pathlib.Path(sys.argv[1])
 command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
@@ -164,11 +166,15 @@ def orphan(tmp_path: Path, ending: signal.Signals, *arguments: str) -> int:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path), *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    with parent:
-        assert parent.stdout
+    assert parent.stdout
+    try:
         pid = int(parent.stdout.readline())
         assert identify(pid)
         parent.send_signal(ending)
+        parent.wait(30)
+    finally:
+        parent.kill()
+        parent.communicate()
     return pid
 
 
