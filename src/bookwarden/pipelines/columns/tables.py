@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, get_args, get_type_hints
 from uuid import UUID
@@ -153,6 +153,12 @@ CLASSIFIED = Columns(ListedLedger, Description)
 CELLS = Columns(Cell)
 
 _HOLDERS: dict[str, type[Holder]] = {kind.__name__: kind for kind in KINDS}
+
+
+def rows_in(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yield a table's rows, of which some thousands are in memory at a time."""
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def stored_doubt(doubt: Doubt) -> StoredDoubt:

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from bookwarden.orphans.guards import check_counts
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, FileDigest, PlanManifest, check_id
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Summary
-from bookwarden.pipelines.columns.tables import Columns
+from bookwarden.pipelines.columns.tables import Columns, rows_in
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plans.candidate_tables import CANDIDATES, in_order
 
@@ -140,7 +140,7 @@ class PlanFiles:
     def all_candidates(self, manifest: PlanManifest) -> Iterator[Candidate]:
         """Yield the candidates by growing ledger id."""
         for table in self.candidate_tables(manifest):
-            yield from itertools.starmap(Candidate, _rows(table))
+            yield from itertools.starmap(Candidate, rows_in(table))
 
     def candidate_tables(self, manifest: PlanManifest) -> Iterator[pa.Table]:
         """Yield the candidates by growing ledger id, a table for each file, with the columns of CANDIDATES."""
@@ -156,7 +156,7 @@ class PlanFiles:
         """Yield the offloaded copies in the plan's order, from a file checked again."""
         for file in manifest.files:
             if file.name == COPIES:
-                for number, row in enumerate(_rows(self._table(manifest, file, COPY_CANDIDATES))):
+                for number, row in enumerate(rows_in(self._table(manifest, file, COPY_CANDIDATES))):
                     candidate = CopyCandidate(*row)
                     if candidate.number != number:
                         raise FormatError(f"plan {manifest.plan_id}: {COPIES} is out of order: {_SCAN_AGAIN}")
@@ -249,11 +249,6 @@ def _cut(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
         wanted -= table.num_rows
     if wanted < rows:
         yield pa.concat_tables(parts)
-
-
-def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    for batch in table.to_batches(max_chunksize=10_000):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _parquet(table: pa.Table) -> bytes:

@@ -7,7 +7,7 @@ whole columns: at a million ledgers each microsecond a ledger is a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, sign_of_life
 from bookwarden.orphans.owners import Owner, owner_of, without_partition
 from bookwarden.orphans.summary import AGE_BOUNDS_MS, AGE_BUCKETS, NO_NAMESPACE
-from bookwarden.pipelines.columns.tables import CELLS, HOLDERS, OTHERS, OWNERS
+from bookwarden.pipelines.columns.tables import CELLS, HOLDERS, OTHERS, OWNERS, rows_in
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.ids import NamedIds, ScanIds, is_among
 from bookwarden.pipelines.scan.reading import HOLDER_TABLES, LEDGERS_STAGE
@@ -34,6 +34,7 @@ REFERENCED_CELLS = "referenced_cells"
 _OWNERS_TABLE = "unnamed_owners"
 _TWIN = "it has two metadata nodes"
 _OF_OWNERS = [("lately", "any"), ("last_written", "max")]
+_GROUPED_AT_ONCE = 100_000
 _COUNTED = ["created_ms", "ctime_ms", "length", "kind", "holder"]
 
 # What is left of a holder's text when the names below its namespace are taken off, by kind.
@@ -139,18 +140,31 @@ class LedgerJoin:
         """Read the owners of the ledgers that no place names, each with whether one was made after the cutoff."""
         owners: dict[Owner, bool] = {}
         self._last_written: dict[Owner, int] = {}
-        rows = list(self._folder.read_all(_OWNERS_TABLE, OWNERS.arrow.names))
-        if not rows:
-            return owners
-        # An owner's ledgers are in many pieces.
-        together = pa.concat_tables(rows).group_by(["kind", "holder"]).aggregate(_OF_OWNERS)
-        for kind, holder, lately, last in zip(*(column.to_pylist() for column in together.columns), strict=True):
+        together = owners_together(self._folder.read_all(_OWNERS_TABLE, OWNERS.arrow.names))
+        for kind, holder, lately, last in rows_in(together):
             owner = owner_of(kind, holder)
             if owner is not None:
                 owners[owner] = owners.get(owner, False) or lately
             if owner is not None and last is not None:
                 self._last_written[owner] = max(last, self._last_written.get(owner, last))
         return owners
+
+
+def owners_together(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return one row for each owner of the tables, whose rows together may be several times the owners."""
+    together, parts = OWNERS.arrow.empty_table(), list[pa.Table]()
+    for rows in tables:
+        parts.append(rows)
+        if sum(part.num_rows for part in parts) >= max(_GROUPED_AT_ONCE, together.num_rows):
+            together, parts = _grouped([together, *parts]), []
+    return _grouped([together, *parts])
+
+
+def _grouped(owners: list[pa.Table]) -> pa.Table:
+    """Return one row for each owner."""
+    rows = pa.concat_tables(owners)
+    grouped = rows.group_by(["kind", "holder"]).aggregate(_OF_OWNERS)
+    return grouped.rename_columns(OWNERS.arrow.names).cast(OWNERS.arrow)
 
 
 def _names_of(owner: Owner) -> Iterator[str]:
@@ -174,7 +188,7 @@ def _owners(others: pa.Table, cutoff_ms: int) -> pa.Table:
     last_written = pc.if_else(written, unnamed.column("ledger_id"), pa.scalar(None, pa.int64()))
     owners = unnamed.select(["kind", "holder"]).append_column("lately", pc.greater(_born_ms(unnamed), cutoff_ms))
     owners = owners.append_column("last_written", last_written)
-    return owners.group_by(["kind", "holder"]).aggregate(_OF_OWNERS).rename_columns(OWNERS.arrow.names)
+    return _grouped([owners])
 
 
 def _count(referenced: pa.Table, now_ms: int) -> pa.Table:
