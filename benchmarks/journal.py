@@ -43,7 +43,7 @@ class NoOutbox:
         """Fail."""
         raise RuntimeError("a ledger was not deleted")
 
-    delay = give_up = retry
+    delay = wait = give_up = retry
 
     def flush(self) -> None:
         """Do nothing."""
@@ -61,7 +61,7 @@ def run(options: Options) -> None:
             journal = FileJournal(folder)
             for warming in (journal, NoJournal()):
                 _swept(site, metadata, warming, population.create_ledgers(count // 4))
-            ours, peer = [], []
+            ours, peer = list[float](), list[float]()
             for number in range(rounds):
                 # Taking turns at being first: whatever grows in the server is shared.
                 turns = (journal, None) if number % 2 else (None, journal)

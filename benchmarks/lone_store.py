@@ -19,11 +19,11 @@ from bookwarden.devcluster.processes.process import ServerProcess
 from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.devcluster.servers.settings import ClusterOptions, ClusterPorts, store_url
 from bookwarden.devcluster.servers.specs import ServerFactory, load_runtime
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.shards import OxiaCluster
 from bookwarden.metastore.oxia.writes import PendingWrite, ShardWriters
 from bookwarden.metastore.paths import ancestors
-from bookwarden.metastore.zookeeper.session import Deadline
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
@@ -52,7 +52,10 @@ class LoneStore:
 def lone_zookeeper() -> Iterator[LoneStore]:
     """Start a ZooKeeper with the heap and the full compiler of the other benchmarks, and its sync (forceSync) on."""
     with temporary_home() as home, sigterm_unwinds():
-        ports, options = ClusterPorts(*free_ports(1), 0, 0, 0), ClusterOptions(throughput=True, log_level="warn")
+        ports, options = (
+            ClusterPorts(zookeeper=free_ports(1)[0], bookie=0, broker=0, web=0),
+            ClusterOptions(throughput=True, log_level="warn"),
+        )
         server = ServerProcess(ServerFactory(home, ports, options, load_runtime).zookeeper())
         url = store_url(ports, options)
 

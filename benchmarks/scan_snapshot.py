@@ -100,8 +100,12 @@ def run(options: Options) -> None:
             Result("scan-snapshot listing", "ledgers/s", max(speeds), None, count, "", "the best round"),
             Result("scan-snapshot check", "s", min(opened), None, count, "", "one process, before anything is read"),
             Result(
-                *("scan-snapshot processor", "us/ledger", min(read.cpu_seconds for read in reads) / count * 1e6),
-                *(None, count, "", "all processes, from opening on"),
+                "scan-snapshot processor",
+                "us/ledger",
+                min(read.cpu_seconds for read in reads) / count * 1e6,
+                None,
+                count,
+                note="all processes, from opening on",
             ),
             Result(
                 *("scan-snapshot listing memory", "MiB", max(read.memory_bytes for read in reads) / _MIB, None, count),
