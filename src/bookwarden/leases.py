@@ -58,11 +58,6 @@ class Renewal:
         """Start the thread."""
         self._thread.start()
 
-    @property
-    def is_running(self) -> bool:
-        """Whether ``renew`` may still be called."""
-        return self._thread.is_alive()
-
     def stop(self) -> None:
         """Call ``renew`` no more."""
         self._ended.set()

@@ -221,7 +221,8 @@ def test_another_node_of_the_markers_name_is_no_marker() -> None:
         (node,) = empty.get_many([MARKER])
     assert node is not None
     others = {**json.loads(node.value), "what": "the scratch space of another tool"}
-    for value in (b"", b"{}", json.dumps(others).encode(), b"[]"):
+    nobodys = {name: value for name, value in json.loads(node.value).items() if name != "host"}
+    for value in (b"", b"{}", json.dumps(others).encode(), json.dumps(nobodys).encode(), b"[]"):
         scratch = MemoryStore()
         scratch.create(MARKER, value)
         scratch.create("/precious", b"")

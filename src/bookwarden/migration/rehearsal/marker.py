@@ -51,7 +51,7 @@ def find_marker(store: ScratchStore) -> FoundMarker | None:
         return None
     try:
         found: Any = json.loads(node.value)
-        if found["what"] != _WHAT or node.ephemeral:
+        if found["what"] != _WHAT or node.ephemeral or not {"host", "pid"} <= found.keys():
             raise ValueError("another node")
         until_ms = found["until_ms"]
         return FoundMarker(
