@@ -1,0 +1,276 @@
+"""The registry of bookie clusters: one node, so that each change of it is one compare-and-set.
+
+Format: JSON of our own, read by the jar in the brokers (broker/, RegistryFormat) as well; both are tested with the
+files of tests/data/bookie_cluster_registry. What PIP-477 keeps in a node for each cluster and one for the order to
+switch, which cannot change together, is derived from this one: exactly one cluster is ACTIVE by its very form.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bookwarden.errors import FormatError, RefusedError
+
+REGISTRY_PATH: Final = "/bookwarden/bookie-clusters"
+#: Below it each broker has an ephemeral node that says what it follows.
+FOLLOWERS_PATH: Final = "/bookwarden/bookie-clusters-seen"
+FORMAT: Final = 1
+#: Key in a ledger's custom metadata; its value is the `Registry.owner` of the Pulsar cluster that made the ledger.
+OWNER_KEY: Final = "bookwarden.owner"
+#: Key in the custom metadata of a copy; its value is `LAST_ENTRY_ID:LENGTH` of the ledger that it is to become.
+COPY_KEY: Final = "bookwarden.copy"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_OWNER: Final = re.compile(r"[0-9a-f]{8}")
+
+
+class Status(enum.Enum):
+    """The status of a bookie cluster, in the words of PIP-477."""
+
+    ACTIVE = "ACTIVE"  #: New ledgers go there.
+    STANDBY = "STANDBY"  #: Its ledgers are read; it may become active.
+    DEPRECATED = "DEPRECATED"  #: Its ledgers are read; it must not become active again.
+
+
+@dataclass(frozen=True, slots=True)
+class BookieCluster:
+    """A registered bookie cluster."""
+
+    name: str  #: Letters, digits and ``._-``, at most 63.
+    metadata_service_uri: str  #: As the operator wrote it, such as zk+hierarchical://host:2181/ledgers-b.
+    store_url: str | None  #: Where its metadata is, such as zk:host:2181; None: in Pulsar's own metadata store.
+    ledgers_root: str  #: The path of its metadata there, such as /ledgers.
+    instance: str  #: What its INSTANCEID node says; a store that says something else is not this cluster.
+    since: int  #: The epoch of its registration; a later cluster of the same name has another.
+    bootstrap: bool = False  #: It was there before the registry was.
+    deprecated: bool = False  #: It must not become active again.
+    #: Pulsar clusters with ledger ids of their own write there too: only ledgers with our owner mark are ours.
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """The newest order to switch."""
+
+    source: str  #: Name of the cluster that was active before.
+    target: str  #: Name of the cluster that is active now.
+    origin: str  #: The process that gave the order, and so carries it through.
+    epoch: int  #: Of the registry that the order made.
+    time_ms: int  #: By the clock of its origin.
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """All bookie clusters of a Pulsar cluster, and which of them takes new ledgers."""
+
+    epoch: int  #: Grows by one with each change.
+    owner: str  #: Eight hexadecimal digits of this Pulsar cluster, in the custom metadata of the ledgers that it makes.
+    id_root: str  #: Root in Pulsar's own store below which ledger ids are allocated, one sequence for all clusters.
+    active: str  #: Name of the cluster that new ledgers go to.
+    clusters: Mapping[str, BookieCluster]  #: By name.
+    directive: Directive | None = None  #: None until the first switch.
+
+    def status_of(self, name: str) -> Status:
+        """Return the status of the cluster of this name."""
+        if name == self.active:
+            return Status.ACTIVE
+        return Status.DEPRECATED if self.cluster(name).deprecated else Status.STANDBY
+
+    def cluster(self, name: str) -> BookieCluster:
+        """Return the cluster of this name; RefusedError if none is registered by it."""
+        found = self.clusters.get(name)
+        if found is None:
+            raise RefusedError(
+                f"no bookie cluster {name!r} is registered; there are {', '.join(sorted(self.clusters))}"
+            )
+        return found
+
+    def in_reading_order(self) -> list[BookieCluster]:
+        """List the clusters as brokers ask them for a ledger: the active one, then the newest first."""
+        return sorted(self.clusters.values(), key=lambda each: (each.name != self.active, -each.since, each.name))
+
+    def with_cluster(self, added: BookieCluster) -> Registry:
+        """Return the next registry, with one cluster more, whose ``since`` is the next epoch."""
+        if added.name in self.clusters:
+            raise RefusedError(f"a bookie cluster {added.name!r} is registered already")
+        clusters = {**self.clusters, added.name: replace(added, since=self.epoch + 1)}
+        return replace(self, epoch=self.epoch + 1, clusters=clusters)
+
+    def without_cluster(self, name: str) -> Registry:
+        """Return the next registry without this cluster; the active one cannot go."""
+        self.cluster(name)
+        if name == self.active:
+            raise RefusedError(f"bookie cluster {name!r} is active: switch to another first")
+        clusters = {each: cluster for each, cluster in self.clusters.items() if each != name}
+        return replace(self, epoch=self.epoch + 1, clusters=clusters)
+
+    def with_deprecated(self, name: str, deprecated: bool) -> Registry:
+        """Return the next registry in which this cluster must not, or may again, become active."""
+        if name == self.active and deprecated:
+            raise RefusedError(f"bookie cluster {name!r} is active: switch to another first")
+        clusters = {**self.clusters, name: replace(self.cluster(name), deprecated=deprecated)}
+        return replace(self, epoch=self.epoch + 1, clusters=clusters)
+
+    def switched(self, target: str, origin: str, time_ms: int) -> Registry:
+        """Return the next registry, in which ``target`` is active."""
+        if self.cluster(target).deprecated:
+            raise RefusedError(f"bookie cluster {target!r} is DEPRECATED: it takes no new ledgers")
+        if target == self.active:
+            raise RefusedError(f"bookie cluster {target!r} is active already")
+        directive = Directive(self.active, target, origin, self.epoch + 1, time_ms)
+        return replace(self, epoch=self.epoch + 1, active=target, directive=directive)
+
+
+def is_cluster_name(text: str) -> bool:
+    """Return whether a bookie cluster may have this name: a letter or digit, then up to 62 of those and ``._-``."""
+    return _NAME.fullmatch(text) is not None
+
+
+def serialize_registry(registry: Registry) -> bytes:
+    """Return the value of the registry's node."""
+    directive = registry.directive
+    fields = {
+        "format": FORMAT,
+        "epoch": registry.epoch,
+        "owner": registry.owner,
+        "idRoot": registry.id_root,
+        "active": registry.active,
+        "clusters": {
+            name: {
+                "metadataServiceUri": each.metadata_service_uri,
+                "storeUrl": each.store_url,
+                "ledgersRoot": each.ledgers_root,
+                "instance": each.instance,
+                "since": each.since,
+                "bootstrap": each.bootstrap,
+                "deprecated": each.deprecated,
+                "shared": each.shared,
+            }
+            for name, each in sorted(registry.clusters.items())
+        },
+        "directive": None
+        if directive is None
+        else {
+            "source": directive.source,
+            "target": directive.target,
+            "origin": directive.origin,
+            "epoch": directive.epoch,
+            "time": directive.time_ms,
+        },
+    }
+    return json.dumps(fields, indent=1).encode()
+
+
+def parse_registry(value: bytes) -> Registry:
+    """Parse the value of the registry's node; FormatError if anything in it is not as it must be.
+
+    Fields that this release does not know are left alone only in a node of its own format.
+    """
+    try:
+        fields = _object(json.loads(value, object_pairs_hook=_each_once), "the registry")
+        if _whole(fields, "format") != FORMAT:
+            raise FormatError(f"format {fields['format']} is not {FORMAT}: use the bookwarden that wrote it")
+        clusters = {name: _cluster(name, each) for name, each in _object(fields.get("clusters"), "clusters").items()}
+        directive = fields.get("directive")
+        registry = Registry(
+            _whole(fields, "epoch"),
+            _text(fields, "owner"),
+            _root(fields, "idRoot"),
+            _text(fields, "active"),
+            clusters,
+            None if directive is None else _directive(_object(directive, "directive")),
+        )
+        _check(registry)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, FormatError) as error:
+        raise FormatError(f"{REGISTRY_PATH} is no registry of bookie clusters: {error}") from error
+    return registry
+
+
+def _check(registry: Registry) -> None:
+    if not _OWNER.fullmatch(registry.owner):
+        raise FormatError(f"owner {registry.owner!r} is not eight hexadecimal digits")
+    if registry.active not in registry.clusters:
+        raise FormatError(f"the active cluster {registry.active!r} is not among the clusters")
+    if registry.clusters[registry.active].deprecated:
+        raise FormatError(f"the active cluster {registry.active!r} is deprecated")
+    places: dict[tuple[str | None, str], str] = {}
+    for name, each in registry.clusters.items():
+        if each.since > registry.epoch:
+            raise FormatError(f"cluster {name!r} was registered in epoch {each.since}, after {registry.epoch}")
+        other = places.setdefault((each.store_url, each.ledgers_root), name)
+        if other != name:
+            raise FormatError(f"clusters {other!r} and {name!r} have the same ledgers root {each.ledgers_root}")
+
+
+def _cluster(name: str, value: object) -> BookieCluster:
+    if not is_cluster_name(name):
+        raise FormatError(f"{name!r} is no name of a bookie cluster")
+    fields = _object(value, f"cluster {name!r}")
+    store_url = fields.get("storeUrl")
+    return BookieCluster(
+        name,
+        _text(fields, "metadataServiceUri"),
+        None if store_url is None else _text(fields, "storeUrl"),
+        _root(fields, "ledgersRoot"),
+        _text(fields, "instance"),
+        _whole(fields, "since"),
+        bootstrap=_flag(fields, "bootstrap"),
+        deprecated=_flag(fields, "deprecated"),
+        shared=_flag(fields, "shared"),
+    )
+
+
+def _directive(fields: Mapping[str, Any]) -> Directive:
+    return Directive(
+        _text(fields, "source"),
+        _text(fields, "target"),
+        _text(fields, "origin"),
+        _whole(fields, "epoch"),
+        _whole(fields, "time"),
+    )
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise FormatError("a field is there twice")
+    return fields
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise FormatError(f"{what} is no JSON object")
+    return value
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise FormatError(f"{name} is no text")
+    return value
+
+
+def _root(fields: Mapping[str, Any], name: str) -> str:
+    value = _text(fields, name)
+    if not value.startswith("/") or value.endswith("/") or "//" in value:
+        raise FormatError(f"{name} {value!r} is no path of a node")
+    return value
+
+
+def _whole(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise FormatError(f"{name} is no whole number from 0")
+    return value
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if not isinstance(value, bool):
+        raise FormatError(f"{name} is neither true nor false")
+    return value
