@@ -1,7 +1,8 @@
 """Offloaded copies: how fast the sweep deletes them from S3, and how many requests that takes.
 
 The metadata is in memory, the store is a real S3 server (moto) on this machine, whose log counts the requests. First
-ledgers that BookKeeper still has, then ledgers whose only copy is the offloaded one: the store is asked for the owner.
+ledgers that BookKeeper still has, then ledgers whose only copy is the offloaded one; of each the store is asked, with
+one HEAD, whose it is (offload.verify_owner).
 Peer: what a stock broker does, one DeleteObjects request for each ledger, through the same client.
 """
 
@@ -66,24 +67,21 @@ def run(options: Options) -> None:
         both, requests = _sweep_all(Path(folder, "both"), count, in_bookkeeper=True)
         only, only_requests = _sweep_all(Path(folder, "only"), count, in_bookkeeper=False)
         peer = _delete_one_by_one(Path(folder, "peer"), count // 10)
-    note = "DeleteObjects and listings of uploads; the peer takes one a ledger"
+    note = "DeleteObjects and listings of uploads; beside them {:,} HEADs prove the owners; the peer takes one a ledger"
     publish(
         f"Offloaded copies, {count:,} ledgers on S3",
         [
             Result("offload", "ledgers/s", both, peer, count, note=f"requests: {dict(requests)}"),
-            Result("offload, deletion", "ledgers/request", count / requests.total(), 1.0, count, ">= 400", note),
+            _for_each_request("offload, deletion", requests, count, note),
             Result("offload, only copies", "ledgers/s", only, peer, count, note=f"requests: {dict(only_requests)}"),
-            Result(
-                "offload, only copies, deletion",
-                "ledgers/request",
-                count / (only_requests.total() - only_requests["HEAD"]),
-                1.0,
-                count,
-                ">= 400",
-                f"{note}; beside them {only_requests['HEAD']:,} HEADs prove the owner (offload.verify_owner)",
-            ),
+            _for_each_request("offload, only copies, deletion", only_requests, count, note),
         ],
     )
+
+
+def _for_each_request(name: str, requests: Counter[str], count: int, note: str) -> Result:
+    deleting = requests.total() - requests["HEAD"]
+    return Result(name, "ledgers/request", count / deleting, 1.0, count, ">= 400", note.format(requests["HEAD"]))
 
 
 def _sweep_all(folder: Path, count: int, *, in_bookkeeper: bool) -> tuple[float, Counter[str]]:

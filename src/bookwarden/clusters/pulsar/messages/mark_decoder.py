@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.errors import MalformedMarkError, NotFoundError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion
@@ -28,7 +28,8 @@ class MarkDecoder:
         self._topics = (topic, retry_topic)
         self._retry_topic = TopicName.parse(retry_topic).base
         self._codec = PendingDeletionCodec()
-        self._parsed: dict[WriterSchema, ParsedSchema] = {}
+        # By topic and schema version: a batch has few of these, and thousands of messages.
+        self._written_with: dict[tuple[str, bytes], ParsedSchema | None] = {}
         self._registered: list[ParsedSchema] = []
         self._asked_at = float("-inf")
 
@@ -71,7 +72,7 @@ class MarkDecoder:
         schemas = [schema for topic in self._topics for schema in self._registry.versions(topic)]
         for schema in dict.fromkeys(schema for schema in schemas if schema.kind == _AVRO):
             try:
-                yield self._parse(schema)
+                yield parse_writer_schema(schema.definition)
             except MalformedMarkError:
                 # Nothing of it can be read, by any schema.
                 continue
@@ -79,13 +80,14 @@ class MarkDecoder:
     def _writer_schema(self, topic: str, version: bytes | None) -> ParsedSchema | None:
         if not version:
             return None
+        key = (topic, version)
+        if key not in self._written_with:
+            self._written_with[key] = self._read_writer_schema(topic, version)
+        return self._written_with[key]
+
+    def _read_writer_schema(self, topic: str, version: bytes) -> ParsedSchema | None:
         try:
             schema = self._registry.written_with(topic, version)
         except NotFoundError as error:
             raise MalformedMarkError(f"schema version {version.hex()} is not in the registry of {topic}") from error
-        return self._parse(schema) if schema.kind == _AVRO else None
-
-    def _parse(self, schema: WriterSchema) -> ParsedSchema:
-        if schema not in self._parsed:
-            self._parsed[schema] = parse_writer_schema(schema.definition)
-        return self._parsed[schema]
+        return parse_writer_schema(schema.definition) if schema.kind == _AVRO else None
