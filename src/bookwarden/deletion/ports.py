@@ -37,6 +37,20 @@ class LedgerCatalog(Protocol):
         """
 
 
+class BookieClusters(Protocol):
+    """The registered bookie clusters."""
+
+    def look_again(self) -> None:
+        """Have the registry read anew by whoever asks next; what was read before counts until then."""
+
+
+class NoBookieClusters:
+    """None is registered, and none ever will be."""
+
+    def look_again(self) -> None:
+        """Do nothing."""
+
+
 class OffloadedCopies(Protocol):
     """The stores of offloaded copies; no call raises for a store that does not answer or is not set up."""
 

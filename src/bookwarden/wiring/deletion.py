@@ -133,6 +133,7 @@ class SweepContext(Resources):
                 sent=sent,
                 undone=metadata.undone,
                 ids=metadata.ids,
+                clusters=metadata.bookie_clusters,
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,

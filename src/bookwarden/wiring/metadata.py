@@ -22,6 +22,8 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
+from bookwarden.switching.bookie_clusters import BookieClusters
+from bookwarden.switching.placed_catalog import PlacedCatalog
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
@@ -72,7 +74,9 @@ class MetadataContext(Resources):
             shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
             ledgers_url = shared or place.url
             bookkeeper = self.stores[shared] if shared else opened(place.url)
-            self.catalog = BookKeeperCatalog(bookkeeper, place.ledgers_root)
+            #: The registered bookie clusters; without a registry there is the one that the settings name.
+            self.bookie_clusters = BookieClusters(self.store)
+            self.catalog = PlacedCatalog(BookKeeperCatalog(bookkeeper, place.ledgers_root), self.bookie_clusters)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
             #: Returns the URL of the store that BookKeeper's metadata was moved to, as far as this process knows.

@@ -19,6 +19,7 @@ def roots_proof_of(settings: MetadataStoreSettings, metadata: MetadataContext) -
         lambda url: open_single_store(settings, url),
         separate=settings.separate_roots,
         allow_unseen=settings.allow_unseen_roots,
+        require_first=metadata.bookie_clusters.require_one,
     )
 
 

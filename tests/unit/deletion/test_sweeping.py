@@ -348,3 +348,23 @@ def test_a_dry_run_sends_no_delayed_mark_on() -> None:
     world.population.ledger(1, DATA)
     assert world.outcomes(mark(1)) == [Outcome.DELAYED]
     assert world.recorder.delayed == []
+
+
+def test_each_batch_looks_where_ledgers_may_be_once_before_it_reads() -> None:
+    world = World(step=1)
+    for ledger_id in (1, 2, 3):
+        world.population.ledger(ledger_id, DATA)
+    told: list[str] = []
+    world.store.before_get = lambda: told.append("read")
+
+    class Clusters:
+        def look_again(self) -> None:
+            told.append("look")
+
+    world.sweep_object = Sweep(
+        world.catalog, world.references, world.recorder, world.recorder, POLICY, SweepLimits(1), clusters=Clusters()
+    )
+    for _ in range(2):
+        world.sweep(mark(1), mark(2), mark(3))
+    assert [index for index, what in enumerate(told) if what == "look"] == [0, told.index("look", 1)]
+    assert told.count("look") == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path, parse_layout
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, StoreError
@@ -24,6 +24,13 @@ _LOG = logging.getLogger(__name__)
 
 DEFAULT_LEDGERS_ROOT: Final = "/ledgers"
 _CREATES_IN_FLIGHT: Final = 16
+
+
+class ReadsLedgers(Protocol):
+    """The metadata of ledgers, wherever it is."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; never older than this call."""
 
 
 class BookKeeperCatalog:

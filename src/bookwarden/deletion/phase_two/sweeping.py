@@ -23,9 +23,11 @@ from bookwarden.deletion.phase_two.sent_on import NoSentRecords, Sendings, SentR
 from bookwarden.deletion.phase_two.topic_lists import TopicLists
 from bookwarden.deletion.phase_two.undone import NothingUndone, ReadsUndone, keep_undone
 from bookwarden.deletion.ports import (
+    BookieClusters,
     LastEntryReader,
     LedgerCatalog,
     MetadataMigrations,
+    NoBookieClusters,
     NoMigrations,
     OffloadedCopies,
     ReferenceReader,
@@ -106,6 +108,7 @@ class Sweep:
         sent: SentRecords | None = None,
         undone: ReadsUndone | None = None,
         ids: DoubtsIds | None = None,
+        clusters: BookieClusters | None = None,
         verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
@@ -123,6 +126,7 @@ class Sweep:
         self._isolation = Isolation()
         self._undone = undone or NothingUndone()
         self._ids = ids or NoIdReturns()
+        self._clusters = clusters or NoBookieClusters()
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
@@ -146,6 +150,7 @@ class Sweep:
         done, and is replayed. A mark that fails for another reason is cut out (see isolation.py).
         """
         self._sendings.begin(run)
+        self._clusters.look_again()
         groups: dict[Holder | None, list[ReceivedMark]] = {}
         for message in received:
             groups.setdefault(_holder(message), []).append(message)

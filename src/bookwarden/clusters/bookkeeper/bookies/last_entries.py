@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
-from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.errors import EntryAbsentError, FormatError, NotFoundError
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, StoredLedger, UnreadableLedger
 
@@ -15,7 +15,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, StoredLedger,
 class LastEntries:
     """Reads last entries over connections that the caller closes, and that nothing else uses. Thread-safe."""
 
-    def __init__(self, catalog: BookKeeperCatalog, bookies: Callable[[], Bookies]) -> None:
+    def __init__(self, catalog: ReadsLedgers, bookies: Callable[[], Bookies]) -> None:
         self._catalog = catalog
         self._bookies = bookies
         self._lock = threading.Lock()

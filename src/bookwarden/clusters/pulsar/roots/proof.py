@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace
 from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
@@ -43,11 +43,13 @@ class RootsProof:
     """The proof for the roots of the settings."""
 
     stores: Mapping[str, MetadataStore]  #: The open roots, by URL.
-    catalog: BookKeeperCatalog  #: Of the BookKeeper that the settings name.
+    catalog: ReadsLedgers  #: Of the BookKeeper that the settings name.
     place: BookKeeperPlace  #: Of that BookKeeper.
     open_store: Callable[[str], MetadataStore]  #: Opens the store of any URL that is not in ``stores``.
     separate: Sequence[str] = ()  #: URLs of roots that have another BookKeeper.
     allow_unseen: bool = False  #: Hidden nodes are no reason to refuse.
+    #: Called before the roots are searched; raises RefusedError where that would not tell enough.
+    require_first: Callable[[], object] = lambda: None
 
     def require_all_roots(self) -> list[str]:
         """Raise RefusedError where a root that the settings do not name shares their BookKeeper, or may.
@@ -55,6 +57,7 @@ class RootsProof:
         Only ensembles of the settings are searched. Returns notes for the operator: roots that do not share it, and
         points to check. StoreError where one does not answer.
         """
+        self.require_first()
         notes: list[str] = []
         for ensemble in self._ensembles():
             with closing(self.open_store(ensemble.url)) as store:
@@ -134,7 +137,7 @@ def _roots_seen(ensemble: _Ensemble, store: MetadataStore, notes: list[str], *, 
 
 
 def judged(
-    url: str, sample: RootSample, catalog: BookKeeperCatalog, ours: Mapping[str, MetadataStore], *, allowed: bool
+    url: str, sample: RootSample, catalog: ReadsLedgers, ours: Mapping[str, MetadataStore], *, allowed: bool
 ) -> str:
     """Describe the root of which this is a sample; RefusedError where it shares the BookKeeper, or may."""
     looked_up, evidence = shared_ledger(sample.ledgers, catalog, ours)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger, UnreadableLedger
@@ -31,7 +31,7 @@ class LookedUp(NamedTuple):
     unreadable: tuple[NamedLedger, ...] = ()
 
 
-def look_up(sample: Sequence[NamedLedger], catalog: BookKeeperCatalog) -> LookedUp:
+def look_up(sample: Sequence[NamedLedger], catalog: ReadsLedgers) -> LookedUp:
     """Look up exactly these ledgers; StoreError where the BookKeeper's store does not answer."""
     readings = catalog.read_many([named.ledger_id for named in sample])
     pairs = list(zip(sample, readings, strict=True))
@@ -65,7 +65,7 @@ def not_named_by(roots: Iterable[MetadataStore], ledgers: Sequence[NamedLedger])
 
 
 def shared_ledger(
-    sample: Sequence[NamedLedger], catalog: BookKeeperCatalog, ours: Mapping[str, MetadataStore]
+    sample: Sequence[NamedLedger], catalog: ReadsLedgers, ours: Mapping[str, MetadataStore]
 ) -> tuple[LookedUp, NamedLedger | None]:
     """Look up what another root names; return a ledger that proves that it is over this BookKeeper, None without one.
 
