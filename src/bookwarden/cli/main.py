@@ -26,6 +26,11 @@ COMMANDS: tuple[LateCommand, ...] = (
         "bookwarden.cli.migration.commands:metadata_migration",
         "Prepare, follow and verify a move of metadata (PIP-454).",
     ),
+    LateCommand(
+        "bookie-clusters",
+        "bookwarden.cli.bookie_clusters.commands:bookie_clusters",
+        "Register bookie clusters, and switch between them.",
+    ),
     LateCommand("demo", "bookwarden.cli.demo:demo", "Show the main job on a real Pulsar on this machine."),
 )
 

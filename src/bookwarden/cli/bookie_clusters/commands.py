@@ -1,0 +1,23 @@
+"""The commands about the bookie clusters of a Pulsar cluster, between which it is switched while brokers run."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
+
+_EPILOG = """\b
+Set-up, runbook and what each refusal means: docs/bookie-clusters.md."""
+
+
+@click.group("bookie-clusters", epilog=_EPILOG)
+def bookie_clusters() -> None:
+    """Register bookie clusters, and switch between them.
+
+    A Pulsar cluster whose brokers have bookwarden's jar can have several bookie clusters: new ledgers go to the active
+    one, and all are read. A switch makes another one active while brokers run (PIP-470, PIP-477).
+    """
+
+
+for _command in (list_clusters, get_cluster):
+    bookie_clusters.add_command(_command)

@@ -1,0 +1,119 @@
+"""The registry for people and programs, in the words of PIP-477."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
+from bookwarden.switching.registry import Registry
+from bookwarden.wiring.switching import SwitchingContext
+
+_COLUMNS = (
+    Column("name"),
+    Column("status"),
+    Column("metadataServiceUri", whole=False),
+    Column("bootstrap"),
+    Column("shared"),
+    Column("since epoch", right=True),
+)
+
+
+def describe_registry(context: SwitchingContext, registry: Registry | None, *notes: str) -> Document:
+    """Describe all bookie clusters, and the newest order to switch."""
+    data = {"registry": context.pulsar_url, **registry_data(registry)}
+    if registry is None:
+        place = "No bookie cluster is registered: brokers use the one of their bookkeeperMetadataServiceUri alone."
+        return Document(data, (Note(place), *_notes(context, notes)))
+    clusters = [cluster_data(registry, name) for name in _ordered(registry)]
+    rows = tuple(
+        (
+            one["name"],
+            one["status"],
+            one["metadataServiceUri"],
+            *("yes" if one[name] else "no" for name in ("bootstrap", "shared")),
+            str(one["since"]),
+        )
+        for one in clusters
+    )
+    pairs = [
+        ("registry", f"{context.pulsar_url}, epoch {registry.epoch}"),
+        ("ledger ids from", registry.id_root),
+        ("owner", registry.owner),
+    ]
+    directive = registry.directive
+    if directive is not None:
+        pairs.append(
+            (
+                "switch target",
+                f"{directive.target} (from {directive.source}, epoch {directive.epoch}, by {directive.origin} at "
+                f"{moment(directive.time_ms)})",
+            )
+        )
+    parts: list[Part] = [Facts(tuple(pairs)), Table(_COLUMNS, rows), *_notes(context, notes)]
+    return Document(data, tuple(parts))
+
+
+def describe_cluster(registry: Registry, name: str) -> Document:
+    """Describe one bookie cluster."""
+    data = cluster_data(registry, name)
+    pairs = tuple(
+        (
+            field,
+            ("yes" if value else "no") if isinstance(value, bool) else "Pulsar's own" if value is None else str(value),
+        )
+        for field, value in data.items()
+    )
+    return Document(data, (Facts(pairs),))
+
+
+def registry_data(registry: Registry | None) -> dict[str, Any]:
+    """Return the registry for programs; without one, epoch 0 and no clusters."""
+    if registry is None:
+        return {"epoch": 0, "owner": None, "idRoot": None, "active": None, "clusters": [], "switchTarget": None}
+    directive = registry.directive
+    return {
+        "epoch": registry.epoch,
+        "owner": registry.owner,
+        "idRoot": registry.id_root,
+        "active": registry.active,
+        "clusters": [cluster_data(registry, name) for name in _ordered(registry)],
+        "switchTarget": None
+        if directive is None
+        else {
+            "source": directive.source,
+            "target": directive.target,
+            "origin": directive.origin,
+            "epoch": directive.epoch,
+            "time": directive.time_ms,
+        },
+    }
+
+
+def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
+    """Return one cluster for programs."""
+    cluster = registry.cluster(name)
+    return {
+        "name": name,
+        "metadataServiceUri": cluster.metadata_service_uri,
+        "status": registry.status_of(name).value,
+        "bootstrap": cluster.bootstrap,
+        "shared": cluster.shared,
+        "storeUrl": cluster.store_url,
+        "ledgersRoot": cluster.ledgers_root,
+        "instance": cluster.instance,
+        "since": cluster.since,
+    }
+
+
+def _ordered(registry: Registry) -> list[str]:
+    """List the names, the active cluster first, then the newest."""
+    return [cluster.name for cluster in registry.in_reading_order()]
+
+
+def _notes(context: SwitchingContext, notes: tuple[str, ...]) -> list[Note]:
+    others = context.settings.metadata_store.urls[1:]
+    more = (
+        f"The registry is that of {context.pulsar_url}; {', '.join(others)} in metadata_store.urls belong to other "
+        "Pulsar clusters, each with a registry of its own."
+    )
+    return [Note(text) for text in (*notes, *((more,) if others else ()))]

@@ -1,0 +1,91 @@
+"""The node of the registry, read and changed: each change is one compare-and-set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, RefusedError
+from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.switching.registry import REGISTRY_PATH, Registry, parse_registry, serialize_registry
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRegistry:
+    """A registry as it was read."""
+
+    registry: Registry
+    version: int  #: Of its node; a change demands it.
+
+
+class RegistryNode:
+    """The registry's node in Pulsar's own metadata store; ``url`` names that store in errors."""
+
+    def __init__(self, store: MetadataStore, url: str) -> None:
+        self._store = store
+        self.url = url
+
+    def read(self) -> StoredRegistry | None:
+        """Read the registry, never older than this call; None if nothing is registered.
+
+        Raises FormatError for a value that is no registry.
+        """
+        node = self._fresh()
+        return None if node is None else StoredRegistry(parse_registry(node.value), node.version)
+
+    def require(self) -> StoredRegistry:
+        """Read the registry as `read` does; RefusedError if nothing is registered."""
+        found = self.read()
+        if found is None:
+            raise RefusedError(
+                f"no bookie cluster is registered in {self.url}: begin with `bookwarden bookie-clusters register "
+                "--bootstrap` (docs/bookie-clusters.md)"
+            )
+        return found
+
+    def create(self, registry: Registry) -> None:
+        """Create the node; LostRaceError if somebody else has meanwhile."""
+        if registry.epoch != 1:
+            raise FormatError(f"a new registry has epoch 1, not {registry.epoch}")
+        value = _checked(registry)
+        try:
+            self._store.create(REGISTRY_PATH, value, make_parents=True)
+        except (LostRaceError, OutcomeUnknownError) as error:
+            self._require_written(value, error)
+
+    def replace(self, seen: StoredRegistry, changed: Registry) -> None:
+        """Put ``changed`` into the place of what was read; LostRaceError if somebody else changed it meanwhile.
+
+        It is one compare-and-set. Where its answer is lost, the node is read again, and tells whether it was done.
+        """
+        if changed.epoch != seen.registry.epoch + 1:
+            raise FormatError(f"the registry after epoch {seen.registry.epoch} has not epoch {changed.epoch}")
+        value = _checked(changed)
+        try:
+            self._store.put(REGISTRY_PATH, value, seen.version)
+        except (LostRaceError, OutcomeUnknownError) as error:
+            self._require_written(value, error)
+
+    def _require_written(self, value: bytes, error: LostRaceError | OutcomeUnknownError) -> None:
+        """Raise LostRaceError unless the node has this value."""
+        node = self._fresh()
+        if node is not None and node.value == value:
+            return
+        now = "is not there"
+        if node is not None:
+            registry = parse_registry(node.value)
+            now = f"has epoch {registry.epoch}, and bookie cluster {registry.active!r} is active"
+        raise LostRaceError(
+            f"this change was not made, since somebody else made one, or the store did not answer: {REGISTRY_PATH} of "
+            f"{self.url} {now}. Look with `bookwarden bookie-clusters list`, and decide anew"
+        ) from error
+
+    def _fresh(self) -> Versioned | None:
+        self._store.sync()
+        return self._store.get(REGISTRY_PATH)
+
+
+def _checked(registry: Registry) -> bytes:
+    """Return the node's value, which brokers can read: what they refuse must not get there."""
+    value = serialize_registry(registry)
+    parse_registry(value)
+    return value
