@@ -16,7 +16,7 @@ import urllib3
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import ClusterOptions, ServerProcess, ServerSpec
+from bookwarden.devcluster import ClusterOptions, ServerProcess
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.servers.settings import ClusterPorts
 from bookwarden.devcluster.servers.specs import ServerFactory
@@ -40,19 +40,6 @@ class Ensemble:
     def bookkeeper_uri(self) -> str:
         """As broker.conf and bookkeeper.conf have it."""
         return f"zk+hierarchical://{self.address}/ledgers"
-
-    def new_bookkeeper(self) -> ServerSpec:
-        """Give the program that writes the first nodes of a BookKeeper at /ledgers."""
-        spec = self.factory.bookie()
-
-        def command() -> list[str]:
-            words = list(spec.command())
-            at = words.index("org.apache.bookkeeper.server.Main")
-            return [*words[:at], "org.apache.bookkeeper.bookie.BookieShell", "-conf", words[-1], "initnewcluster"]
-
-        return dataclasses.replace(
-            spec, name="initnewcluster", command=command, is_ready=lambda _: False, detached=False
-        )
 
 
 class ClusterInChroot:
@@ -122,7 +109,7 @@ def two_clusters(home: Path, options: ClusterOptions) -> Iterator[TwoClusters]:
         (home / folder).mkdir()
     try:
         zookeeper.start()
-        ServerProcess(ensemble.new_bookkeeper()).run(_SETUP_SECONDS)
+        ServerProcess(ensemble.factory.new_bookkeeper()).run(_SETUP_SECONDS)
         bookie.start(wait=False)
         for cluster in (a, b):
             cluster.set_up()

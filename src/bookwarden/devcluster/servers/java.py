@@ -58,8 +58,11 @@ class Java:
         direct_mb: int = 64,
         properties: Sequence[tuple[str, str]] = (),
         full_compiler: bool = False,
+        jars: Sequence[str] = (),
     ) -> list[str]:
         """Return the command that runs a main class of a Pulsar release, whose jars are in its folder ``lib``.
+
+        ``jars`` are files beside them.
 
         Its temporary files are where this process has its own, unless the property ``java.io.tmpdir`` says otherwise.
         Without the full compiler (C2) a server starts with a third of the processor time, and serves more slowly
@@ -78,7 +81,8 @@ class Java:
         own = {"log4j2.configurationFile": _LOG_CONFIGURATION.as_uri(), "java.io.tmpdir": tempfile.gettempdir()}
         given = {**_PROPERTIES, **own, **dict(properties)}
         options += [f"-D{name}={value}" for name, value in given.items()]
-        return [self.executable, *options, "-cp", f"{release / 'lib'}/*", main_class, *arguments]
+        class_path = os.pathsep.join((f"{release / 'lib'}/*", *jars))
+        return [self.executable, *options, "-cp", class_path, main_class, *arguments]
 
 
 def find_java() -> Java:

@@ -12,6 +12,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from bookwarden.devcluster.ports import LOOPBACK
 from bookwarden.devcluster.servers.oxia_client import OxiaClient
 from bookwarden.devcluster.servers.readiness import listens, zookeeper_client, zookeeper_serves
+from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.errors import ServerError
 
 
@@ -39,6 +40,7 @@ class ZooKeeperRegistration:
     zookeeper_port: int
     bookie_port: int
     digest: str | None = None
+    ledgers_root: str = PULSARS_LEDGERS_ROOT
 
     def is_there(self, started_at: float) -> bool:
         """Return whether the bookie that was started then is registered."""
@@ -46,7 +48,7 @@ class ZooKeeperRegistration:
             return False
         try:
             with zookeeper_client(self.zookeeper_port) as client:
-                stat = client.exists(_path(self.bookie_port))
+                stat = client.exists(_path(self.bookie_port, self.ledgers_root))
         except (kazoo.exceptions.KazooException, KazooTimeoutError):
             return False
         return stat is not None and stat.ctime / 1000 >= started_at
@@ -58,7 +60,7 @@ class ZooKeeperRegistration:
                 zookeeper_client(self.zookeeper_port, self.digest) as client,
                 contextlib.suppress(kazoo.exceptions.NoNodeError),
             ):
-                client.delete(_path(self.bookie_port))
+                client.delete(_path(self.bookie_port, self.ledgers_root))
         except (kazoo.exceptions.KazooException, KazooTimeoutError) as error:
             raise ServerError(
                 f"the bookie cannot start without ZooKeeper: start zookeeper first ({error!r})"
@@ -87,5 +89,5 @@ class OxiaRegistration:
         self.client.delete(_path(self.bookie_port))
 
 
-def _path(bookie_port: int) -> str:
-    return f"/ledgers/available/{LOOPBACK}:{bookie_port}"
+def _path(bookie_port: int, ledgers_root: str = PULSARS_LEDGERS_ROOT) -> str:
+    return f"{ledgers_root}/available/{LOOPBACK}:{bookie_port}"

@@ -16,6 +16,8 @@ CLUSTER_NAME = "dev"
 PULSAR_VERSIONS = ("4.0.8", "4.2.4")
 # Where a cluster can keep its metadata, the default first.
 METADATA_STORES = ("zookeeper", "oxia")
+# The root that a Pulsar sets up for its ledgers.
+PULSARS_LEDGERS_ROOT = "/ledgers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,11 @@ class ClusterOptions:
     offload: bool = False
     broker_settings: Mapping[str, str] = field(default_factory=dict)  #: Override any setting of the broker.
     broker_environment: Mapping[str, str] = field(default_factory=dict)  #: Added to the broker's environment.
+    broker_jar: str | None = None  #: A file on the broker's class path beside those of the release.
+    broker_properties: Mapping[str, str] = field(default_factory=dict)  #: Override Java properties of the broker.
     bookie_settings: Mapping[str, str] = field(default_factory=dict)  #: Override any setting of the bookie.
+    #: Root of the bookie's metadata; below another than Pulsar's own it speaks with ZooKeeper by BookKeeper's driver.
+    ledgers_root: str = PULSARS_LEDGERS_ROOT
     log_level: str = "info"  #: log4j's, as info.
 
     def __post_init__(self) -> None:
@@ -52,6 +58,8 @@ class ClusterOptions:
             raise ConfigError(
                 f"a development cluster keeps no metadata in {self.metadata!r}; expected {' or '.join(METADATA_STORES)}"
             )
+        if self.ledgers_root != PULSARS_LEDGERS_ROOT and self.metadata != "zookeeper":
+            raise ConfigError(f"on {self.metadata}, a development cluster has its ledgers below {PULSARS_LEDGERS_ROOT}")
         if self.zookeeper_digest and self.metadata != "zookeeper":
             raise ConfigError(f"a development cluster on {self.metadata} has no ZooKeeper that could know its users")
 
@@ -83,6 +91,14 @@ def store_url(ports: ClusterPorts, options: ClusterOptions) -> str:
     return oxia_url(ports.oxia) if options.metadata == "oxia" else f"zk:{LOOPBACK}:{ports.zookeeper}"
 
 
+def bookkeeper_uri(ports: ClusterPorts, options: ClusterOptions) -> str:
+    """Return where the bookie keeps its metadata, as bookkeeper.conf has it."""
+    if options.ledgers_root == PULSARS_LEDGERS_ROOT:
+        return f"metadata-store:{store_url(ports, options)}"
+    # With a path in it, the other kind of URI would mean a chroot.
+    return f"zk+hierarchical://{LOOPBACK}:{ports.zookeeper}{options.ledgers_root}"
+
+
 def zookeeper_settings(port: int, data: Path) -> dict[str, str]:
     """Return the settings of the one ZooKeeper."""
     return {
@@ -107,7 +123,7 @@ def bookie_settings(
         "bookiePort": str(ports.bookie),
         "advertisedAddress": LOOPBACK,
         "allowLoopback": "true",
-        "metadataServiceUri": f"metadata-store:{store_url(ports, options)}",
+        "metadataServiceUri": bookkeeper_uri(ports, options),
         "zkTimeout": str(options.session_seconds * 1000),
         "journalDirectory": str(data / "journal"),
         "ledgerDirectories": str(data / "ledgers"),

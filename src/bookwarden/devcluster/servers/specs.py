@@ -88,9 +88,7 @@ class ServerFactory:
 
         def command() -> Sequence[str]:
             self._registration().remove()
-            data = self._folder("bookie")
-            released = self.runtime().released_settings("bookkeeper.conf")
-            path = self._write("bookie", settings.bookie_settings(released, self.ports, data, self.options))
+            path = self._write_bookie_settings("bookie")
             main = "org.apache.bookkeeper.server.Main"
             return self._java("bookie", main, ["--conf", str(path)], self._memory(_BOOKIE_MEMORY), self._login())
 
@@ -107,10 +105,23 @@ class ServerFactory:
             path = self._write("broker", {**general, **access, **offload, **self.options.broker_settings})
             main = "org.apache.pulsar.PulsarBrokerStarter"
             arguments = ["--broker-conf", str(path)]
-            return self._java("broker", main, arguments, self._memory(_BROKER_MEMORY), self._login())
+            properties = [*self._login(), *self.options.broker_properties.items()]
+            jars = [self.options.broker_jar] if self.options.broker_jar else []
+            return self._java("broker", main, arguments, self._memory(_BROKER_MEMORY), properties, jars)
 
         spec = self._spec("broker", command, lambda _start: is_ready())
         return dataclasses.replace(spec, environment=self.options.broker_environment)
+
+    def new_bookkeeper(self) -> ServerSpec:
+        """Return the spec of the program that writes the first nodes of the bookie's cluster, then ends."""
+
+        def command() -> Sequence[str]:
+            path = self._write_bookie_settings("initnewcluster")
+            arguments = ["-conf", str(path), "initnewcluster"]
+            main = "org.apache.bookkeeper.bookie.BookieShell"
+            return self._java("initnewcluster", main, arguments, _ZOOKEEPER_MEMORY, self._login())
+
+        return dataclasses.replace(self._spec("initnewcluster", command, lambda _start: False), detached=False)
 
     def metadata_setup(self, broker_url: str, web_url: str) -> ServerSpec:
         """Return the spec of the program that writes the cluster's first metadata, then ends."""
@@ -131,6 +142,10 @@ class ServerFactory:
         """The folder of the cluster's credentials."""
         return self.home / "credentials"
 
+    def _write_bookie_settings(self, name: str) -> Path:
+        released = self.runtime().released_settings("bookkeeper.conf")
+        return self._write(name, settings.bookie_settings(released, self.ports, self._folder("bookie"), self.options))
+
     def _access(self) -> dict[str, str]:
         return settings.access_settings(self.ports, broker_credentials(self.credentials_folder), self.options.auth)
 
@@ -145,7 +160,7 @@ class ServerFactory:
         if self.options.metadata == "oxia":
             client = OxiaClient(self.oxia_program(), oxia_address(self.ports.oxia))
             return OxiaRegistration(client, self.ports.bookie)
-        return ZooKeeperRegistration(self.ports.zookeeper, self.ports.bookie, self._digest())
+        return ZooKeeperRegistration(self.ports.zookeeper, self.ports.bookie, self._digest(), self.options.ledgers_root)
 
     def _digest(self) -> str | None:
         return zookeeper_credentials(self.credentials_folder).digest if self.options.zookeeper_digest else None
@@ -165,6 +180,7 @@ class ServerFactory:
         arguments: Sequence[str],
         memory: tuple[int, int],
         properties: Sequence[tuple[str, str]] = (),
+        jars: Sequence[str] = (),
     ) -> list[str]:
         runtime = self.runtime()
         # Java knows no TMPDIR; the native libraries of RocksDB, netty and the compressors are unpacked here.
@@ -177,6 +193,7 @@ class ServerFactory:
             direct_mb=memory[1],
             properties=[*properties, temporary, ("bookwarden.log.level", self.options.log_level)],
             full_compiler=self.options.throughput,
+            jars=jars,
         )
 
     def _spec(self, name: str, command: Callable[[], Sequence[str]], is_ready: Callable[[float], bool]) -> ServerSpec:

@@ -1,0 +1,87 @@
+"""Two bookie clusters on one ZooKeeper: settings, class path, what is counted of a load and of ledgers' places."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from benchmarks.ledger_metadata import encode_ledger_metadata
+
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.demo.ledger_places import find_places
+from bookwarden.demo.load import TopicTally
+from bookwarden.devcluster import ClusterOptions
+from bookwarden.devcluster.servers.java import Java
+from bookwarden.devcluster.servers.settings import ClusterPorts, bookie_settings
+from bookwarden.errors import ConfigError
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.metastore.memory import MemoryStore
+from servers.population import Population
+
+PORTS = ClusterPorts(1, 2, 3, 4)
+ROOTS = {"a": "/ledgers", "b": "/bookies-b"}
+BOOKIES = {"a": {"a1", "a2"}, "b": {"b1", "b2"}}
+
+
+def uri_of(options: ClusterOptions) -> str:
+    return bookie_settings({}, PORTS, Path("data"), options)["metadataServiceUri"]
+
+
+def test_a_bookie_below_another_root_speaks_with_zookeeper_itself() -> None:
+    assert uri_of(ClusterOptions()) == "metadata-store:zk:127.0.0.1:1"
+    assert uri_of(ClusterOptions(ledgers_root="/bookies-b")) == "zk+hierarchical://127.0.0.1:1/bookies-b"
+
+
+def test_another_root_needs_zookeeper() -> None:
+    with pytest.raises(ConfigError, match="on oxia"):
+        ClusterOptions(metadata="oxia", ledgers_root="/bookies-b")
+
+
+def test_a_jar_lies_behind_those_of_the_release() -> None:
+    """Java takes an archive of classes only where the class path begins as it did when the archive was recorded."""
+    command = Java("java", 17).command(Path("/release"), "Main", ["-x"], heap_mb=64, jars=["/own.jar"])
+    assert command[-4:] == ["-cp", f"/release/lib/*{os.pathsep}/own.jar", "Main", "-x"]
+
+
+def with_ledgers(*placed: tuple[str, int, tuple[str, ...]]) -> MemoryStore:
+    """Make a store with ledgers, each below a root and on bookies, one segment for each bookie that is named."""
+    store = MemoryStore()
+    for root in ROOTS.values():
+        store.create(root, b"")
+    for root, ledger_id, bookies in placed:
+        segments = tuple(Segment(number, (bookie,)) for number, bookie in enumerate(bookies))
+        metadata = LedgerMetadata(3, LedgerState.OPEN, 1, 1, 1, segments)
+        store.create(ledger_path(root, ledger_id), encode_ledger_metadata(metadata), make_parents=True)
+    return store
+
+
+def test_ledgers_are_counted_by_cluster_and_topic() -> None:
+    earlier = find_places(with_ledgers(("/ledgers", 1, ("a1",))), ROOTS, BOOKIES)
+    store = with_ledgers(
+        ("/ledgers", 1, ("a1",)), ("/ledgers", 2, ("a1", "a2")), ("/bookies-b", 5_000_000_000, ("b1",))
+    )
+    Population(store).names(ManagedLedgerHolder("t/n/persistent/x"), [2, 5_000_000_000])
+    places = find_places(store, ROOTS, BOOKIES)
+    assert places.by_cluster == {"a": {1, 2}, "b": {5_000_000_000}}
+    assert places.since(earlier) == {"a": {2}, "b": {5_000_000_000}}
+    assert places.of_topic(store, "persistent://t/n/x") == {"a": 1, "b": 1}
+    assert places.of_topic(store, "persistent://t/n/none") == {"a": 0, "b": 0}
+    assert places.astray == ()
+
+
+def test_a_ledger_that_names_a_bookie_of_another_cluster_is_astray() -> None:
+    store = with_ledgers(("/ledgers", 1, ("a1", "b2")), ("/bookies-b", 2, ("b1", "gone")))
+    astray = find_places(store, ROOTS, BOOKIES).astray
+    assert astray == ("/ledgers/00/0000/L0001 names b2", "/bookies-b/00/0000/L0002 names gone")
+
+
+def test_what_became_of_messages_is_counted() -> None:
+    tally = TopicTally.of("t", [0, 1, 2, 4], [1.0, 1.5, 3.5, 4.0], 1, [0, 2, 1, 2, 0, 7])
+    # 7 was received though its send failed, or has not been answered.
+    assert tally == TopicTally("t", 4, 1, received=4, lost=1, doubled=2, disordered=1, longest_gap_s=2.0)
+
+
+def test_nothing_sent_is_nothing_lost() -> None:
+    assert TopicTally.of("t", [], [], 0, []) == TopicTally("t", 0, 0, 0, 0, 0, 0, 0.0)
