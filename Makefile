@@ -1,6 +1,7 @@
 # make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
 # make test    lint, types, import contracts, all tests on the real servers; two files at a time, make test WORKERS=1 one
 # make bench   every benchmark; make bench BENCH=sweep runs one
+# make broker-jar   the jar for brokers (broker/), tested by its own tests; the wheel brings it
 # make wheel   sdist and wheel in dist/, the wheel built from the sdist
 # make matrix  the unit tests on each Python from 3.10 to 3.13 that this machine has
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
@@ -17,7 +18,10 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 # Most of what tests do is waiting for servers.
 WORKERS ?= 2
 
-.PHONY: demo test lint unit matrix bench soak wheel archive schema proto clean
+BROKER_JAR := src/bookwarden/switching/jar/bookwarden-broker.jar
+BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_cluster_registry -type f 2>/dev/null)
+
+.PHONY: demo test broker-jar lint unit matrix bench soak wheel archive schema proto clean
 .NOTPARALLEL:
 
 $(STAMP): setup.cfg pyproject.toml
@@ -30,7 +34,7 @@ $(STAMP): setup.cfg pyproject.toml
 demo: $(STAMP)
 	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA))
 
-test: lint
+test: lint $(BROKER_JAR)
 	@echo "== tests on the real servers"
 	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -58,7 +62,16 @@ matrix:
 bench: $(STAMP)
 	@exec $(BIN)/python -m benchmarks $(BENCH)
 
-wheel: $(STAMP)
+broker-jar: $(BROKER_JAR)
+
+$(BROKER_JAR): $(BROKER_SOURCES)
+	@echo "== the jar for brokers, and its tests"
+	@command -v mvn >/dev/null || { echo "Maven is needed (package maven), with a JDK of Java 17 or newer"; exit 1; }
+	@mvn -q -B -Dstyle.color=never --strict-checksums -f broker/pom.xml package
+	@mkdir -p $(@D)
+	@cp broker/target/bookwarden-broker.jar $@
+
+wheel: $(STAMP) $(BROKER_JAR)
 	@rm -rf dist/bookwarden-[0-9]* src/*.egg-info
 	@$(BIN)/python -m build --outdir dist .
 
@@ -78,4 +91,4 @@ proto: $(STAMP)
 		$(patsubst proto/%,bookwarden/wire/pb/%,$(wildcard proto/*.proto))
 
 clean:
-	rm -rf $(VENV) $(PYTHONS:%=$(VENV)-%) build dist src/*.egg-info benchmarks/out
+	rm -rf $(VENV) $(PYTHONS:%=$(VENV)-%) build dist src/*.egg-info benchmarks/out broker/target $(dir $(BROKER_JAR))

@@ -1,0 +1,351 @@
+package bookwarden.broker;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executors;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import org.apache.pulsar.metadata.api.GetResult;
+import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+import org.apache.pulsar.metadata.api.extended.SessionEvent;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Follows the registry of bookie clusters, once for all BookKeeper clients of a process, so that all switch at once.
+ * A registry that is of no use (unparsable, older, gone, or with a cluster that cannot be reached or is another) is
+ * refused: the last good one is kept, and the next poll tries again.
+ */
+final class ClusterFollower {
+    private static final Logger LOG = LoggerFactory.getLogger(ClusterFollower.class);
+    private static final Map<List<Object>, ClusterFollower> RUNNING = new HashMap<>();
+
+    /** Why a registry is not followed. */
+    static final class RefusedException extends Exception {
+        RefusedException(String message) {
+            super(message);
+        }
+    }
+
+    private final Settings settings;
+    private final List<Object> key;
+    private final MetadataStoreExtended store;
+    private final boolean ownsStore;
+    private final Stores stores;
+    private final SeenNode seen;
+    private final List<Runnable> listeners = new CopyOnWriteArrayList<>();
+    /** Clusters that were made: of the view, of a registry that is not accepted yet, and those about to be closed. */
+    private final Map<Registry.Entry, BookieCluster> clusters = new HashMap<>();
+    private final ScheduledExecutorService worker = thread("bookwarden-registry");
+    private final ScheduledExecutorService notifier = thread("bookwarden-bookies");
+    private volatile ClusterView view;
+    private volatile boolean closed;
+    private String lastError = "";
+    private int users;
+
+    /**
+     * Return the follower of this store and registry, started if there is none; each use of it ends with release.
+     * Fails if the registry, or the metadata of its active cluster, cannot be read, or if the metadata of any cluster
+     * is another's.
+     */
+    static ClusterFollower acquire(Settings settings) throws IOException, InterruptedException {
+        synchronized (RUNNING) {
+            ClusterFollower found = RUNNING.get(settings.key());
+            if (found == null) {
+                found = new ClusterFollower(settings);
+                found.start();
+                RUNNING.put(found.key, found);
+            }
+            found.users++;
+            return found;
+        }
+    }
+
+    void release() {
+        synchronized (RUNNING) {
+            users--;
+            if (users == 0) {
+                RUNNING.remove(key);
+                close();
+            }
+        }
+    }
+
+    private ClusterFollower(Settings settings) {
+        this.settings = settings;
+        key = settings.key();
+        ownsStore = settings.store() == null;
+        store = ownsStore ? Stores.create(settings.storeUrl(), settings.sessionTimeoutMillis()) : settings.store();
+        stores = new Stores(store, settings.sessionTimeoutMillis());
+        seen = new SeenNode(store, settings.registryPath() + "-seen", settings.readMillis());
+    }
+
+    private void start() throws IOException, InterruptedException {
+        try {
+            apply(read(settings.startMillis()), true);
+        } catch (RefusedException | ExecutionException | TimeoutException | IOException | RuntimeException e) {
+            close();
+            throw new IOException("the registry of bookie clusters " + settings.registryPath() + " cannot be followed: "
+                    + Answers.cause(e), e);
+        }
+        store.registerListener(notification -> {
+            if (notification.getPath().equals(settings.registryPath())) {
+                run(worker, this::refresh);
+            }
+        });
+        store.registerSessionListener(event -> {
+            if (event == SessionEvent.SessionReestablished) {
+                run(worker, this::refresh);
+            }
+        });
+        run(worker, this::report);
+        worker.scheduleWithFixedDelay(this::poll, settings.pollMillis(), settings.pollMillis(), TimeUnit.MILLISECONDS);
+    }
+
+    ClusterView view() {
+        return view;
+    }
+
+    /** Return Pulsar's own metadata store. */
+    MetadataStoreExtended store() {
+        return store;
+    }
+
+    /** Run this after each change of the registry, or of any cluster's bookies, in the thread of notify. */
+    void addListener(Runnable listener) {
+        listeners.add(listener);
+    }
+
+    void removeListener(Runnable listener) {
+        listeners.remove(listener);
+    }
+
+    /** Run something after all that was notified before; one thread does it all, so that nobody sees the older last. */
+    CompletableFuture<Void> notify(Runnable task) {
+        CompletableFuture<Void> done = new CompletableFuture<>();
+        run(notifier, () -> {
+            try {
+                task.run();
+                done.complete(null);
+            } catch (RuntimeException e) {
+                LOG.error("a listener failed", e);
+                done.completeExceptionally(e);
+            }
+        });
+        return done;
+    }
+
+    private void changed() {
+        listeners.forEach(this::notify);
+    }
+
+    // Following
+
+    private void poll() {
+        refresh();
+        List<BookieCluster> followed = view.oldestFirst();
+        CompletableFuture<?>[] probes = followed.stream().map(each -> each.probe(settings.readMillis()))
+                .toArray(CompletableFuture<?>[]::new);
+        CompletableFuture.allOf(probes).thenRun(() -> run(worker, this::report));
+    }
+
+    private void refresh() {
+        if (closed) {
+            return;
+        }
+        try {
+            apply(read(settings.readMillis()), false);
+            lastError = "";
+        } catch (RefusedException | ExecutionException | TimeoutException | IOException | RuntimeException e) {
+            Metrics.countRegistryError();
+            String error = Answers.cause(e).toString();
+            if (!error.equals(lastError)) {
+                lastError = error;
+                LOG.error("the registry of bookie clusters {} is of no use, epoch {} with active {} is kept: {}",
+                        settings.registryPath(), view.registry().epoch(), view.active().name(), error);
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        report();
+    }
+
+    private void report() {
+        if (!closed) {
+            Metrics.reach(view.oldestFirst());
+            seen.write(view);
+        }
+    }
+
+    private Registry read(long millis)
+            throws IOException, ExecutionException, TimeoutException, InterruptedException {
+        Optional<GetResult> found = store.get(settings.registryPath()).get(millis, TimeUnit.MILLISECONDS);
+        if (found.isEmpty()) {
+            throw new IOException("there is no such node");
+        }
+        return RegistryFormat.parse(found.get().getValue());
+    }
+
+    /** Follow this registry, if it is of use. Only the worker does this, and whoever starts it. */
+    private void apply(Registry next, boolean starting) throws RefusedException, InterruptedException {
+        ClusterView before = view;
+        if (before != null) {
+            if (next.equals(before.registry())) {
+                return;
+            }
+            checkSuccession(before.registry(), next);
+        }
+        List<BookieCluster> chosen = new ArrayList<>();
+        for (Registry.Entry each : next.clusters().values()) {
+            chosen.add(clusters.computeIfAbsent(each, this::make));
+        }
+        ClusterView after = ClusterView.of(next, chosen);
+        reach(before, after, starting);
+        view = after;
+        LOG.info("bookie clusters: epoch {}, active {}, of {}", next.epoch(), next.active(),
+                next.clusters().keySet());
+        Metrics.follow(after);
+        changed();
+        retireAllBut(after);
+    }
+
+    private BookieCluster make(Registry.Entry entry) {
+        return new BookieCluster(entry, stores, settings.readMillis(), this::changed);
+    }
+
+    private static void checkSuccession(Registry before, Registry next) throws RefusedException {
+        if (next.epoch() <= before.epoch()) {
+            throw new RefusedException("epoch " + next.epoch() + " does not follow " + before.epoch());
+        }
+        if (!next.owner().equals(before.owner()) || !next.idRoot().equals(before.idRoot())) {
+            throw new RefusedException("owner or idRoot is another than in epoch " + before.epoch());
+        }
+        for (Registry.Entry each : next.clusters().values()) {
+            Registry.Entry known = before.clusters().get(each.name());
+            if (known != null && known.isSameRegistration(each) && !known.equals(each)) {
+                throw new RefusedException("cluster '" + each.name() + "' is another than in epoch " + before.epoch());
+            }
+        }
+    }
+
+    /**
+     * Refuse a view unless what is new in it answers: clusters that were not followed, and the active one. At the
+     * start a cluster that is not active may be out of reach: the broker must come up without it, and its ledgers fail
+     * with an error until it is there. Metadata that is another cluster's is refused always.
+     */
+    private void reach(ClusterView before, ClusterView after, boolean starting)
+            throws RefusedException, InterruptedException {
+        List<BookieCluster> asked = new ArrayList<>(after.oldestFirst());
+        if (before != null) {
+            asked.removeAll(before.oldestFirst());
+            if (before.active() != after.active() && !asked.contains(after.active())) {
+                asked.add(after.active());
+            }
+        }
+        List<CompletableFuture<Void>> probes = new ArrayList<>();
+        for (BookieCluster each : asked) {
+            probes.add(each.probe(starting && each == after.active() ? settings.startMillis() : settings.reachMillis()));
+        }
+        for (CompletableFuture<Void> each : probes) {
+            try {
+                each.get();
+            } catch (ExecutionException e) {
+                throw new IllegalStateException("a probe never fails", e);
+            }
+        }
+        for (BookieCluster each : asked) {
+            boolean needed = !starting || each == after.active();
+            if (each.isWrong() || needed && each.isFailing()) {
+                throw new RefusedException("bookie cluster " + each.name() + ": " + each.trouble());
+            }
+            if (!starting && (before == null || !before.oldestFirst().contains(each))) {
+                refuseBookiesOfAnother(each, after);
+            }
+        }
+    }
+
+    /** With one name in two clusters nobody can tell where an ensemble is. */
+    private static void refuseBookiesOfAnother(BookieCluster added, ClusterView view) throws RefusedException {
+        for (BookieCluster other : view.oldestFirst()) {
+            Set<Object> both = new HashSet<>(added.registered());
+            both.retainAll(other.registered());
+            if (other != added && !both.isEmpty()) {
+                throw new RefusedException("bookies of " + added.name() + " are also registered in " + other.name()
+                        + ": " + both);
+            }
+        }
+    }
+
+    /** Close what is not registered any more, once the calls that still know it are through. */
+    private void retireAllBut(ClusterView current) {
+        Set<Registry.Entry> gone = new HashSet<>(clusters.keySet());
+        gone.removeAll(current.registry().clusters().values());
+        if (!gone.isEmpty()) {
+            worker.schedule(() -> closeUnused(gone), settings.retireMillis(), TimeUnit.MILLISECONDS);
+        }
+    }
+
+    private void closeUnused(Set<Registry.Entry> gone) {
+        gone.stream().filter(each -> !view.registry().clusters().containsValue(each)).map(clusters::remove)
+                .forEach(each -> {
+                    if (each != null) {
+                        each.close();
+                    }
+                });
+        Set<String> urls = new HashSet<>();
+        clusters.keySet().forEach(each -> urls.add(each.storeUrl()));
+        stores.closeAllBut(urls);
+    }
+
+    // Its end
+
+    private void close() {
+        closed = true;
+        if (view != null) {
+            run(worker, seen::remove);
+        }
+        worker.shutdown();
+        notifier.shutdown();
+        try {
+            if (!worker.awaitTermination(settings.reachMillis(), TimeUnit.MILLISECONDS)) {
+                worker.shutdownNow();
+            }
+            clusters.values().forEach(BookieCluster::close);
+            stores.closeAllBut(Set.of());
+            if (ownsStore) {
+                store.close();
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } catch (Exception e) {
+            LOG.warn("closing Pulsar's metadata store: {}", e.toString());
+        }
+    }
+
+    private static void run(ScheduledExecutorService thread, Runnable task) {
+        try {
+            thread.execute(task);
+        } catch (RejectedExecutionException e) {
+            LOG.debug("closed meanwhile", e);
+        }
+    }
+
+    private static ScheduledExecutorService thread(String name) {
+        return Executors.newSingleThreadScheduledExecutor(task -> {
+            Thread made = new Thread(task, name);
+            made.setDaemon(true);
+            return made;
+        });
+    }
+}

@@ -1,0 +1,62 @@
+package bookwarden.broker;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.stream.Stream;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+import org.junit.jupiter.api.Test;
+
+class RegistryFormatTest {
+    private static final Path SAMPLES = Path.of(System.getProperty("registry.samples"));
+
+    static Stream<Path> valid() throws IOException {
+        return samples("valid");
+    }
+
+    static Stream<Path> broken() throws IOException {
+        return samples("broken");
+    }
+
+    private static Stream<Path> samples(String folder) throws IOException {
+        try (Stream<Path> files = Files.list(SAMPLES.resolve(folder))) {
+            List<Path> found = files.sorted().toList();
+            assertTrue(!found.isEmpty());
+            return found.stream();
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("valid")
+    void readsEachValidSample(Path sample) throws IOException {
+        Registry read = RegistryFormat.parse(Files.readAllBytes(sample));
+        assertEquals("5f2c9a41", read.owner());
+        assertEquals("/ledgers", read.idRoot());
+        assertTrue(read.clusters().containsKey(read.active()));
+    }
+
+    @ParameterizedTest
+    @MethodSource("broken")
+    void refusesEachBrokenSample(Path sample) throws IOException {
+        byte[] value = Files.readAllBytes(sample);
+        assertThrows(IOException.class, () -> RegistryFormat.parse(value));
+    }
+
+    @Test
+    void readsWhatASwitchLeft() throws IOException {
+        Registry read = RegistryFormat.parse(Files.readAllBytes(SAMPLES.resolve("valid/switched.json")));
+        assertEquals(3, read.epoch());
+        assertEquals("b", read.active());
+        Registry.Entry a = read.clusters().get("a");
+        assertNull(a.storeUrl());
+        assertEquals(new Registry.Entry("b", "zk:10.0.0.7:2181", "/bookies-b", "1b5e1c53-6b9b-4b5c-a7a5-0d1a6d8d4c12",
+                2, true), read.clusters().get("b"));
+    }
+}
