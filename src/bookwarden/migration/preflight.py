@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
+from bookwarden.findings import Finding, Found, fails, ok, some, warns
 from bookwarden.metastore.interface import TargetSeen
 from bookwarden.migration.observations import BrokerSeen, Observations
 from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
@@ -24,40 +24,6 @@ _LAST_LOOK_SECONDS: Final = 1.0
 _OLDEST: Final = (4, 2)
 # The most that Oxia's clients accept in a response, less the overhead of a value.
 _LARGEST_VALUE: Final = 4 * 1024 * 1024 - 16 * 1024
-_SHOWN: Final = 3
-
-
-class Verdict(Enum):
-    """The result of one line of the pre-flight."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILS = "would fail"
-
-
-class Finding(NamedTuple):
-    """One line: its subject, the verdict, the observation, and the remedy unless all is well."""
-
-    check: str
-    verdict: Verdict
-    seen: str
-    advice: str = ""
-
-
-# The verdict, the observation and the remedy of a line.
-_Found = tuple[Verdict, str, str]
-
-
-def _ok(seen: str) -> _Found:
-    return Verdict.OK, seen, ""
-
-
-def _warns(seen: str, advice: str) -> _Found:
-    return Verdict.WARNING, seen, advice
-
-
-def _fails(seen: str, advice: str) -> _Found:
-    return Verdict.FAILS, seen, advice
 
 
 # While the one fails no migration is possible; with the other it would be another cluster's.
@@ -69,19 +35,14 @@ def judge(seen: Observations) -> list[Finding]:
     return [Finding(check, *found) for check, line in _LINES.items() for found in line(seen)]
 
 
-def failing(findings: list[Finding]) -> list[Finding]:
-    """List the lines by which a migration would fail."""
-    return [finding for finding in findings if finding.verdict is Verdict.FAILS]
-
-
 def estimate_seconds(nodes: int, size: int) -> float:
     """Estimate how many seconds it takes to copy so many nodes with so many bytes."""
     return max(size / _PROPOSED_BYTES_PER_SECOND, nodes / _NODES_PER_SECOND) + _LAST_LOOK_SECONDS
 
 
-def _flag(seen: Observations) -> Iterator[_Found]:
+def _flag(seen: Observations) -> Iterator[Found]:
     if seen.phase is None:
-        yield _ok("no migration was begun before")
+        yield ok("no migration was begun before")
         return
     advice = {
         "PREPARATION": "one is under way: `bookwarden metadata-migration watch`",
@@ -89,12 +50,12 @@ def _flag(seen: Observations) -> Iterator[_Found]:
         "COMPLETED": "this store was moved already; never remove that flag",
         "FAILED": "restart all brokers and bookies, empty the target, then remove the flag",
     }.get(seen.phase, "find out who wrote it, then remove it")
-    yield _fails(f"there is a flag already: {seen.phase}, to {seen.flag_target or '-'}", advice)
+    yield fails(f"there is a flag already: {seen.phase}, to {seen.flag_target or '-'}", advice)
 
 
-def _brokers(seen: Observations) -> Iterator[_Found]:
+def _brokers(seen: Observations) -> Iterator[Found]:
     if not seen.brokers:
-        yield _fails(
+        yield fails(
             "no broker is registered in the source",
             "name the brokers' metadataStoreUrl with --source; start the brokers",
         )
@@ -102,68 +63,68 @@ def _brokers(seen: Observations) -> Iterator[_Found]:
     old = [broker for broker in seen.brokers if broker.version and not is_new_enough(broker.version)]
     untold = [broker for broker in seen.brokers if not broker.version]
     if old:
-        told = _some([f"{broker.name} is {broker.version}" for broker in old])
-        yield _fails(told, "upgrade all brokers to 4.2 or newer first")
+        told = some([f"{broker.name} is {broker.version}" for broker in old])
+        yield fails(told, "upgrade all brokers to 4.2 or newer first")
     elif seen.admin_trouble:
-        yield _fails(seen.admin_trouble, "check pulsar.admin_url and the rights of our role")
+        yield fails(seen.admin_trouble, "check pulsar.admin_url and the rights of our role")
     elif untold:
-        told = _some([f"{broker.name}: {broker.trouble}" for broker in untold])
-        yield _warns(f"of unknown version: {told}", "make sure that it is 4.2 or newer")
+        told = some([f"{broker.name}: {broker.trouble}" for broker in untold])
+        yield warns(f"of unknown version: {told}", "make sure that it is 4.2 or newer")
     else:
         versions = ", ".join(sorted({broker.version or "" for broker in seen.brokers}))
-        yield _ok(f"{len(seen.brokers)} registered, of version {versions}")
+        yield ok(f"{len(seen.brokers)} registered, of version {versions}")
 
 
-def _cluster(seen: Observations) -> Iterator[_Found]:
+def _cluster(seen: Observations) -> Iterator[Found]:
     if not seen.brokers or not seen.admin_brokers:
         return
     if {broker.name for broker in seen.brokers}.isdisjoint(seen.admin_brokers):
-        yield _fails(
-            f"the broker of pulsar.admin_url is of a cluster with {_some(list(seen.admin_brokers))}, none of which is "
+        yield fails(
+            f"the broker of pulsar.admin_url is of a cluster with {some(list(seen.admin_brokers))}, none of which is "
             "registered in the source: another cluster would be moved",
             "set pulsar.admin_url to a broker of this cluster, or --source to its store",
         )
     else:
-        yield _ok("the broker of pulsar.admin_url is of the cluster that uses the source")
+        yield ok("the broker of pulsar.admin_url is of the cluster that uses the source")
 
 
-def _broker_settings(seen: Observations) -> Iterator[_Found]:
+def _broker_settings(seen: Observations) -> Iterator[Found]:
     faults = [fault for broker in seen.brokers for fault in _faults_of(broker)]
     silent = [f"{broker.name}: {broker.trouble}" for broker in seen.brokers if broker.settings is None]
     yield from faults
     if silent:
-        yield _warns(
-            f"not told by {_some(silent)}", "check zookeeperSessionExpiredPolicy and bookkeeperMetadataServiceUri there"
+        yield warns(
+            f"not told by {some(silent)}", "check zookeeperSessionExpiredPolicy and bookkeeperMetadataServiceUri there"
         )
     elif seen.brokers and not faults:
-        yield _ok("all brokers follow with BookKeeper's metadata too, and stay up without the source's session")
+        yield ok("all brokers follow with BookKeeper's metadata too, and stay up without the source's session")
 
 
-def _faults_of(broker: BrokerSeen) -> Iterator[_Found]:
+def _faults_of(broker: BrokerSeen) -> Iterator[Found]:
     settings = broker.settings or {}
     if settings.get("zookeeperSessionExpiredPolicy") == "shutdown":
-        yield _fails(
+        yield fails(
             f"{broker.name} has zookeeperSessionExpiredPolicy=shutdown: it ends when the migration begins",
             "set it to reconnect and restart the broker",
         )
     uri = settings.get("bookkeeperMetadataServiceUri", "")
     if uri and not uri.startswith("metadata-store:"):
-        yield _fails(
+        yield fails(
             f"{broker.name} reaches BookKeeper's metadata by {uri}, which does not follow",
             "set bookkeeperMetadataServiceUri to metadata-store: and the source's URL, or leave it empty; restart",
         )
 
 
-def _participants(seen: Observations) -> Iterator[_Found]:
+def _participants(seen: Observations) -> Iterator[Found]:
     others = {session: paths for session, paths in seen.not_taking_part.items() if not _bookies_in(paths, seen)}
     if not seen.participants:
-        yield _fails(
+        yield fails(
             "no process has registered: the copy would begin at once, and nobody would follow",
             "restart all brokers and bookies: after a migration that failed they register when they start",
         )
     for paths in others.values():
-        yield _fails(
-            f"a process that has not registered keeps {_some(list(paths))}: it would stay on the source",
+        yield fails(
+            f"a process that has not registered keeps {some(list(paths))}: it would stay on the source",
             "find it by these nodes; restart it, upgrade it to 4.2, or stop it",
         )
     if seen.participants and not others:
@@ -173,36 +134,36 @@ def _participants(seen: Observations) -> Iterator[_Found]:
             if ours
             else (f"{len(seen.participants)} registered")
         )
-        yield _ok(f"{said}; every process with a session that keeps nodes is among them")
+        yield ok(f"{said}; every process with a session that keeps nodes is among them")
 
 
-def _bookies(seen: Observations) -> Iterator[_Found]:
+def _bookies(seen: Observations) -> Iterator[Found]:
     native = sorted({bookie for paths in seen.not_taking_part.values() for bookie in _bookies_in(paths, seen)})
     if native:
-        yield _fails(
-            f"{_some(native)} did not register: of another metadataServiceUri than metadata-store:, or older than 4.2",
+        yield fails(
+            f"{some(native)} did not register: of another metadataServiceUri than metadata-store:, or older than 4.2",
             "set metadataServiceUri=metadata-store:zk:... on each bookie, upgrade it to 4.2, restart",
         )
     absent = sorted(set(seen.bookies_known) - set(seen.bookies))
     if absent:
-        yield _warns(
-            f"{_some(absent)} has a cookie and does not run",
+        yield warns(
+            f"{some(absent)} has a cookie and does not run",
             "start it, or decommission it; when it comes back later, let its metadataServiceUri name the target",
         )
     if not seen.bookies and not native:
-        yield _warns(
+        yield warns(
             f"none is registered below {seen.ledgers_root} of the source",
             "BookKeeper's metadata elsewhere is not moved; check that the bookies run",
         )
     elif not native and not absent:
-        yield _ok(f"{len(seen.bookies)} registered, all of them as participants")
+        yield ok(f"{len(seen.bookies)} registered, all of them as participants")
 
 
-def _ledger_ids(seen: Observations) -> Iterator[_Found]:
+def _ledger_ids(seen: Observations) -> Iterator[Found]:
     if not seen.has_numbered_ledgers:
-        yield _ok("no ledger of the source was numbered yet, or BookKeeper is elsewhere")
+        yield ok("no ledger of the source was numbered yet, or BookKeeper is elsewhere")
         return
-    yield _warns(
+    yield warns(
         "the counter of ledger ids is not copied: they begin at 1 again in the target, and ids of deleted ledgers come "
         "again while bookies may still have their entries",
         "right after COMPLETED: `bookwarden metadata-migration counters --execute`; read 'Counters' in "
@@ -210,60 +171,60 @@ def _ledger_ids(seen: Observations) -> Iterator[_Found]:
     )
 
 
-def _chroot(seen: Observations) -> Iterator[_Found]:
+def _chroot(seen: Observations) -> Iterator[Found]:
     if not seen.chroot:
-        yield _ok("the source has none")
+        yield ok("the source has none")
         return
-    yield _warns(
+    yield warns(
         f"the source has the chroot {seen.chroot}: brokers and bookies of 4.2.4 delete their participant node by a "
         f"wrong path, and stay on the list; writes are blocked two minutes longer",
         "look in their logs for `Failed during migration preparation` before you trust the copy",
     )
 
 
-def _target(seen: Observations) -> Iterator[_Found]:
+def _target(seen: Observations) -> Iterator[Found]:
     if isinstance(seen.target, str):
-        yield _fails(seen.target, "start it, check --target and the section metadata_store")
+        yield fails(seen.target, "start it, check --target and the section metadata_store")
     elif seen.target.names:
-        yield _fails(
-            f"not empty: it has {_some([f'/{name}' for name in seen.target.names])}",
+        yield fails(
+            f"not empty: it has {some([f'/{name}' for name in seen.target.names])}",
             "take an empty namespace; what is in this one would come alive with the cluster",
         )
     else:
-        yield _ok("answers, and is empty")
+        yield ok("answers, and is empty")
 
 
-def _key_order(seen: Observations) -> Iterator[_Found]:
+def _key_order(seen: Observations) -> Iterator[Found]:
     if not isinstance(seen.target, TargetSeen):
         return
     if seen.target.hierarchical is None:
-        yield _warns(
+        yield warns(
             "an empty namespace does not show how it sorts its keys",
             "leave out --read-only: one key is written there, and deleted",
         )
     elif seen.target.hierarchical:
-        yield _ok("hierarchical")
+        yield ok("hierarchical")
     else:
-        yield _fails(
+        yield fails(
             "the target sorts its keys in natural order, and Pulsar finds no children there",
             "make the namespace with --key-sorting hierarchical",
         )
 
 
-def _oxia_version(seen: Observations) -> Iterator[_Found]:
+def _oxia_version(seen: Observations) -> Iterator[Found]:
     if not isinstance(seen.target, TargetSeen):
         return
     if seen.target.is_0_15:
-        yield _ok("0.15 or newer")
+        yield ok("0.15 or newer")
         return
-    yield _warns(
+    yield warns(
         "older than 0.15; brokers that write at the same time can stop a shard of 0.14.0 and 0.14.1 for good, and "
         "versions and counts of modifications are not kept",
         "run 0.15 or newer",
     )
 
 
-def _size(seen: Observations) -> Iterator[_Found]:
+def _size(seen: Observations) -> Iterator[Found]:
     survey = seen.survey
     seconds = estimate_seconds(survey.nodes, survey.size)
     told = (
@@ -271,63 +232,63 @@ def _size(seen: Observations) -> Iterator[_Found]:
         f"(the proposal: {PROPOSED_SECONDS:.0f} s for 500 MB)"
     )
     if seconds <= PROPOSED_SECONDS:
-        yield _ok(told)
+        yield ok(told)
         return
-    yield _warns(
+    yield warns(
         told,
         "no topic, subscription, ledger or policy can be made or changed for so long: choose the hour; "
         "delete what nobody needs first (`bookwarden orphans scan`)",
     )
 
 
-def _node_size(seen: Observations) -> Iterator[_Found]:
+def _node_size(seen: Observations) -> Iterator[Found]:
     largest = seen.survey.largest
     if largest is None:
         return
     told = f"the largest is {largest.path} with {largest.size:,} bytes"
     if largest.size > _LARGEST_VALUE:
-        yield _fails(
+        yield fails(
             f"{told}, more than the {_LARGEST_VALUE:,} that Oxia's clients can read",
             "make it smaller: compress managedLedgerInfo and managedCursorInfo, trim the topic",
         )
     else:
-        yield _ok(told)
+        yield ok(told)
 
 
-def _configuration_store(seen: Observations) -> Iterator[_Found]:
+def _configuration_store(seen: Observations) -> Iterator[Found]:
     others = sorted({broker.other_configuration for broker in seen.brokers if broker.other_configuration})
     if others:
-        yield _warns(
-            f"the brokers' configurationMetadataStoreUrl is {_some(others)}, and is not moved",
+        yield warns(
+            f"the brokers' configurationMetadataStoreUrl is {some(others)}, and is not moved",
             "keep that ZooKeeper, and the setting, after the migration",
         )
     elif any(broker.settings is not None for broker in seen.brokers):
-        yield _ok("the same as the source, and moved with it")
+        yield ok("the same as the source, and moved with it")
 
 
-def _other_stores(seen: Observations) -> Iterator[_Found]:
+def _other_stores(seen: Observations) -> Iterator[Found]:
     if seen.other_stores:
-        yield _warns(
-            f"the settings name {_some(list(seen.other_stores))} as well, which is not moved",
+        yield warns(
+            f"the settings name {some(list(seen.other_stores))} as well, which is not moved",
             "each store is migrated by itself, by brokers that use it; keep those that are not",
         )
 
 
-def _timeouts(seen: Observations) -> Iterator[_Found]:
+def _timeouts(seen: Observations) -> Iterator[Found]:
     limit_ms = PARTICIPANTS_LIMIT_SECONDS * 1000
     told = [(broker, (broker.settings or {}).get("metadataStoreSessionTimeoutMillis", "")) for broker in seen.brokers]
     long = [f"{broker.name}: {value} ms" for broker, value in told if value.isdigit() and int(value) >= limit_ms]
     if long:
-        yield _warns(
-            f"metadataStoreSessionTimeoutMillis of {_some(long)}: a broker that dies just before is waited for in vain",
+        yield warns(
+            f"metadataStoreSessionTimeoutMillis of {some(long)}: a broker that dies just before is waited for in vain",
             f"the copy begins after {_WAITED} all the same; see before that all brokers are well",
         )
     elif any(value.isdigit() for _, value in told):
-        yield _ok(f"below the {_WAITED} that are waited for all")
+        yield ok(f"below the {_WAITED} that are waited for all")
 
 
-def _bookwarden(seen: Observations) -> Iterator[_Found]:
-    yield _ok(
+def _bookwarden(seen: Observations) -> Iterator[Found]:
+    yield ok(
         f"a sweep leaves within {seen.drain_limit_s:g} s, or when its session of {seen.session_timeout_s:g} s ends"
     )
 
@@ -345,12 +306,7 @@ def _bookies_in(paths: tuple[str, ...], seen: Observations) -> list[str]:
     return [f"bookie {name}" for name in names]
 
 
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
-
-
-_LINES: Final[Mapping[str, Callable[[Observations], Iterator[_Found]]]] = {
+_LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
     "flag": _flag,
     "brokers": _brokers,
     "cluster": _cluster,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.metastore.interface import TargetSeen
 from bookwarden.migration.observations import BrokerSeen, Observations
-from bookwarden.migration.preflight import NEVER_SKIPPED, Finding, Verdict, estimate_seconds, failing, judge
+from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, judge
 from bookwarden.migration.survey import SizedNode, Survey
 
 OK, WARNING, FAILS = Verdict.OK, Verdict.WARNING, Verdict.FAILS

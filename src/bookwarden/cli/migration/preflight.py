@@ -8,10 +8,12 @@ import click
 
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.status import source_option
+from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
+from bookwarden.cli.shell.output import Document, Note, counted
+from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.migration.control import MigrationControl
-from bookwarden.migration.preflight import Finding, Verdict, failing, judge
+from bookwarden.migration.preflight import judge
 from bookwarden.migration.survey import Survey
 from bookwarden.wiring.migration import MigrationContext
 
@@ -72,13 +74,6 @@ def examine(
 
 def describe(source: str, target: str, findings: list[Finding], found: Survey) -> Document:
     """Describe the findings, in the best order to deal with them."""
-    columns = (
-        Column("check"),
-        Column("verdict"),
-        Column("what was seen", whole=False),
-        Column("what to do", whole=False),
-    )
-    rows = tuple((one.check, one.verdict.value, one.seen, one.advice) for one in findings)
     bad, warnings = len(failing(findings)), sum(one.verdict is Verdict.WARNING for one in findings)
     note = (
         f"{counted(bad, 'line')} would let the migration fail, {counted(warnings, 'warning')}. "
@@ -94,4 +89,4 @@ def describe(source: str, target: str, findings: list[Finding], found: Survey) -
         "bytes": found.size,
         "findings": [one._asdict() for one in findings],
     }
-    return Document(data, (Table(columns, rows), Note(note)))
+    return Document(data, (findings_table(findings), Note(note)))

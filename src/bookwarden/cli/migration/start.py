@@ -20,8 +20,9 @@ from bookwarden.cli.migration.watch import watch_to_the_end
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError, RefusedError
+from bookwarden.findings import Finding, failing
 from bookwarden.migration.control import MigrationControl
-from bookwarden.migration.preflight import NEVER_SKIPPED, Finding, estimate_seconds, failing
+from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds
 from bookwarden.migration.survey import Survey
 from bookwarden.wiring.migration import MigrationContext
 

@@ -1,0 +1,56 @@
+"""Findings of a check: what was seen, whether it stands in the way, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+
+class Verdict(Enum):
+    """The result of one line of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILS = "would fail"
+
+
+class Finding(NamedTuple):
+    """One line: its subject, the verdict, the observation, and the remedy unless all is well."""
+
+    check: str
+    verdict: Verdict
+    seen: str
+    advice: str = ""
+
+
+#: The verdict, the observation and the remedy of a line.
+Found = tuple[Verdict, str, str]
+
+_SHOWN = 3
+
+
+def ok(seen: str) -> Found:
+    """Make a line on which all is well."""
+    return Verdict.OK, seen, ""
+
+
+def warns(seen: str, advice: str) -> Found:
+    """Make a line that somebody should know of before."""
+    return Verdict.WARNING, seen, advice
+
+
+def fails(seen: str, advice: str) -> Found:
+    """Make a line that stands in the way."""
+    return Verdict.FAILS, seen, advice
+
+
+def failing(findings: Iterable[Finding]) -> list[Finding]:
+    """List the lines that stand in the way."""
+    return [finding for finding in findings if finding.verdict is Verdict.FAILS]
+
+
+def some(names: list[str]) -> str:
+    """Name the first few, and count the rest."""
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
