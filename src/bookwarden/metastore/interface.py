@@ -34,6 +34,13 @@ class Versioned(NamedTuple):
     ephemeral: bool = False  #: It ends with a session.
     modifications: int | None = None  #: How often the value was replaced; None where the version tells that.
     session: int | None = None  #: Id of the session it ends with; None where the store does not tell it.
+    #: Whose session that is, where a client has several sessions, as Oxia's, one for each shard; "" if it is unknown.
+    client: str | None = None
+
+    @property
+    def keeper(self) -> int | str | None:
+        """What nodes have in common that end with one client of the store; None where that is not known."""
+        return self.session if self.client is None else self.client or None
 
     @property
     def is_as_created(self) -> bool:

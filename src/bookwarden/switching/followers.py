@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.registry import FOLLOWERS_PATH
 
-_BROKERS_PATH: Final = "/loadbalance/brokers"
+BROKERS_PATH: Final = "/loadbalance/brokers"
 
 
 class Follower(NamedTuple):
@@ -22,7 +22,7 @@ class Follower(NamedTuple):
     node: str  #: The path of its node.
     epoch: int | None  #: That it follows; None where its node cannot be understood.
     host: str  #: For people; empty where its node does not tell it.
-    session: int | None  #: That its node ends with; None where the store does not tell it.
+    session: int | str | None  #: What its node ends with (`Versioned.keeper`); None where the store does not tell it.
 
 
 def read_followers(store: MetadataStore) -> list[Follower]:
@@ -30,16 +30,16 @@ def read_followers(store: MetadataStore) -> list[Follower]:
     store.sync()
     paths = [f"{FOLLOWERS_PATH}/{name}" for name in store.children_of(FOLLOWERS_PATH)]
     nodes = zip(paths, store.get_many(paths), strict=True)
-    return [Follower(path, *_told(node.value), node.session) for path, node in nodes if node is not None]
+    return [Follower(path, *_told(node.value), node.keeper) for path, node in nodes if node is not None]
 
 
 def brokers_without_jar(store: MetadataStore, followers: Sequence[Follower]) -> list[str]:
     """List the live brokers that no follower shares the session of; read after the followers, never older."""
     store.sync()
-    names = store.children_of(_BROKERS_PATH)
-    nodes = store.get_many([f"{_BROKERS_PATH}/{name}" for name in names])
+    names = store.children_of(BROKERS_PATH)
+    nodes = store.get_many([f"{BROKERS_PATH}/{name}" for name in names])
     sessions = {follower.session for follower in followers} - {None}
-    return [name for name, node in zip(names, nodes, strict=True) if node is not None and node.session not in sessions]
+    return [name for name, node in zip(names, nodes, strict=True) if node is not None and node.keeper not in sessions]
 
 
 def _told(value: bytes) -> tuple[int | None, str]:

@@ -200,4 +200,5 @@ def _versioned(answer: pb.GetResponse) -> Versioned | None:
         ephemeral,
         version.modifications_count,
         version.session_id if ephemeral else None,
+        version.client_identity if ephemeral else None,
     )

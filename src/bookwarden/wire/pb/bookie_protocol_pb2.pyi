@@ -14,6 +14,7 @@ class OperationType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     READ_ENTRY: _ClassVar[OperationType]
     READ_LAC: _ClassVar[OperationType]
+    GET_BOOKIE_INFO: _ClassVar[OperationType]
     START_TLS: _ClassVar[OperationType]
 
 class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -32,6 +33,7 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 VERSION_THREE: ProtocolVersion
 READ_ENTRY: OperationType
 READ_LAC: OperationType
+GET_BOOKIE_INFO: OperationType
 START_TLS: OperationType
 EOK: StatusCode
 ENOLEDGER: StatusCode
@@ -69,21 +71,29 @@ class ReadLacRequest(_message.Message):
     ledgerId: int
     def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
 
+class GetBookieInfoRequest(_message.Message):
+    __slots__ = ("requested",)
+    REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    requested: int
+    def __init__(self, requested: _Optional[int] = ...) -> None: ...
+
 class StartTLSRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("header", "readRequest", "readLacRequest", "startTLSRequest")
+    __slots__ = ("header", "readRequest", "readLacRequest", "getBookieInfoRequest", "startTLSRequest")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     READREQUEST_FIELD_NUMBER: _ClassVar[int]
     READLACREQUEST_FIELD_NUMBER: _ClassVar[int]
+    GETBOOKIEINFOREQUEST_FIELD_NUMBER: _ClassVar[int]
     STARTTLSREQUEST_FIELD_NUMBER: _ClassVar[int]
     header: BKPacketHeader
     readRequest: ReadRequest
     readLacRequest: ReadLacRequest
+    getBookieInfoRequest: GetBookieInfoRequest
     startTLSRequest: StartTLSRequest
-    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
     __slots__ = ("status", "ledgerId", "entryId", "body")
@@ -109,14 +119,26 @@ class ReadLacResponse(_message.Message):
     lastEntryBody: bytes
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
 
+class GetBookieInfoResponse(_message.Message):
+    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOTALDISKCAPACITY_FIELD_NUMBER: _ClassVar[int]
+    FREEDISKSPACE_FIELD_NUMBER: _ClassVar[int]
+    status: StatusCode
+    totalDiskCapacity: int
+    freeDiskSpace: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ...) -> None: ...
+
 class Response(_message.Message):
-    __slots__ = ("header", "status", "readResponse", "readLacResponse")
+    __slots__ = ("header", "status", "readResponse", "readLacResponse", "getBookieInfoResponse")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     READRESPONSE_FIELD_NUMBER: _ClassVar[int]
     READLACRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    GETBOOKIEINFORESPONSE_FIELD_NUMBER: _ClassVar[int]
     header: BKPacketHeader
     status: StatusCode
     readResponse: ReadResponse
     readLacResponse: ReadLacResponse
-    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping]] = ...) -> None: ...
+    getBookieInfoResponse: GetBookieInfoResponse
+    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping]] = ..., getBookieInfoResponse: _Optional[_Union[GetBookieInfoResponse, _Mapping]] = ...) -> None: ...

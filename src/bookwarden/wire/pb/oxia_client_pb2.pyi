@@ -131,18 +131,20 @@ class GetResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, str]] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., value: _Optional[bytes] = ..., key: _Optional[str] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("version_id", "modifications_count", "created_timestamp", "modified_timestamp", "session_id")
+    __slots__ = ("version_id", "modifications_count", "created_timestamp", "modified_timestamp", "session_id", "client_identity")
     VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     MODIFICATIONS_COUNT_FIELD_NUMBER: _ClassVar[int]
     CREATED_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     version_id: int
     modifications_count: int
     created_timestamp: int
     modified_timestamp: int
     session_id: int
-    def __init__(self, version_id: _Optional[int] = ..., modifications_count: _Optional[int] = ..., created_timestamp: _Optional[int] = ..., modified_timestamp: _Optional[int] = ..., session_id: _Optional[int] = ...) -> None: ...
+    client_identity: str
+    def __init__(self, version_id: _Optional[int] = ..., modifications_count: _Optional[int] = ..., created_timestamp: _Optional[int] = ..., modified_timestamp: _Optional[int] = ..., session_id: _Optional[int] = ..., client_identity: _Optional[str] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ("shard", "start_inclusive", "end_exclusive")
