@@ -51,6 +51,6 @@ def failing(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def some(names: list[str]) -> str:
-    """Name the first few, and count the rest."""
+    """Join the first few names, and count the rest."""
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

@@ -16,7 +16,7 @@ from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.followers import BROKERS_PATH, brokers_without_jar, read_followers
 from bookwarden.switching.registry import FOLLOWERS_PATH
 from servers.each_store import on_oxia
-from servers.switching_ground import follower_value, registry_of
+from servers.switching.ground import follower_value, registry_of
 
 pytestmark = pytest.mark.servers
 BROKERS = 5

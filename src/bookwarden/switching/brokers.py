@@ -1,4 +1,4 @@
-"""Which live brokers follow the registry of bookie clusters, and how far.
+"""Live brokers, and how far each follows the registry of bookie clusters.
 
 Formats: the nodes of ``/loadbalance/brokers``, one for each live broker, which ends with its session; below
 `FOLLOWERS_PATH` the node that the jar makes in the same process over the same store, so that it ends with the same
@@ -21,14 +21,14 @@ from bookwarden.switching.registry import FOLLOWERS_PATH
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """What a broker's jar says that it does."""
+    """A broker's state, as its jar tells it."""
 
     epoch: int  #: Of the registry that the broker acts by.
     active: str  #: Name of the bookie cluster that its new ledgers go to.
     owner: str  #: `Registry.owner`, as it read it.
     instances: Mapping[str, str]  #: By the name of each bookie cluster, the instance that the broker sees there.
     host: str = ""  #: Where it runs, as it says itself.
-    pid: int = 0
+    pid: int = 0  #: Of its process, likewise.
     jar: str = ""  #: The jar's version.
     unreachable: frozenset[str] = frozenset()  #: Bookie clusters whose metadata it could not read lately.
     told_ms: int = 0  #: When it last said so, by the store's clock.

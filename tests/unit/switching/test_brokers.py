@@ -8,7 +8,7 @@ import pytest
 
 from bookwarden.metastore.interface import Versioned
 from bookwarden.switching.brokers import Broker, matched, read_brokers
-from servers.switching_ground import Ground, follower_value, registry_of
+from servers.switching.ground import Ground, follower_value, registry_of
 
 VALUE = follower_value(registry_of())
 
