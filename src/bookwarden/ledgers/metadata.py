@@ -99,3 +99,34 @@ class DeleteResult(enum.Enum):
     ABSENT = "absent"
     LOST_RACE = "lost the race"
     UNKNOWN = "outcome unknown"
+
+
+class LiveBookie(NamedTuple):
+    """The registration of a running bookie; its session is nowhere but in the store that it is registered in."""
+
+    name: str  #: The bookie's id.
+    created_ms: int  #: When it was registered, by the store's clock.
+    session: int | None  #: None where the store does not tell it.
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """A bookie cluster, as the metadata below a ledgers root tells of it."""
+
+    exists: bool  #: There is a node of that root.
+    instance: str | None  #: What its INSTANCEID says; None without one.
+    instance_created_ms: int  #: When that node was made, by the store's clock; 0 without one.
+    layout_problem: str  #: Why its LAYOUT is none that brokers with the jar read; "" if they do, or if there is none.
+    bookies: frozenset[str]  #: Ids of the bookies that are registered, writable or not, or have a cookie.
+    live: frozenset[LiveBookie]  #: Those that are registered.
+
+    def is_same(self, other: ClusterSeen) -> bool:
+        """Return whether both were read in one and the same store, and not one in a copy of the other.
+
+        Only that store has these sessions of bookies; without a running bookie the INSTANCEID node has to do.
+        """
+        return (
+            self.instance is not None
+            and (self.instance, self.instance_created_ms) == (other.instance, other.instance_created_ms)
+            and self.live == other.live
+        )

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.switching.registry import REGISTRY_PATH, Registry, parse_registry, serialize_registry
+from bookwarden.switching.ports import Place
+from bookwarden.switching.registry import (
+    REGISTRY_PATH,
+    BookieCluster,
+    Registry,
+    parse_registry,
+    serialize_registry,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,10 @@ class RegistryNode:
                 "--bootstrap` (docs/bookie-clusters.md)"
             )
         return found
+
+    def place_of(self, cluster: BookieCluster) -> Place:
+        """Return where a registered cluster's metadata is."""
+        return Place(self.url if cluster.store_url is None else cluster.store_url, cluster.ledgers_root)
 
     def create(self, registry: Registry) -> None:
         """Create the node; LostRaceError if somebody else has meanwhile."""

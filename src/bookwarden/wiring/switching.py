@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.service_uris import bookkeeper_place, is_service_uri
 from bookwarden.config import Settings
+from bookwarden.errors import ConfigError
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import split_chroot
 from bookwarden.resources import Resources
+from bookwarden.switching.ports import Place
+from bookwarden.switching.registering import Registration
 from bookwarden.switching.registry import BookieCluster
 from bookwarden.switching.registry_node import RegistryNode
-from bookwarden.wiring.stores import open_metadata_store
+from bookwarden.switching.unregistering import Unregistration
+from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 
 class SwitchingContext(Resources):
@@ -20,20 +30,45 @@ class SwitchingContext(Resources):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.settings = settings
-        self._stores: dict[str, MetadataStore] = {}
+        self._stores: dict[tuple[str, str], MetadataStore] = {}
         with self._closed_on_error():
+            used = bookkeeper_place_of(settings.metadata_store)
             #: Pulsar's own metadata store.
             self.pulsar_url = settings.metadata_store.urls[0]
             self.pulsar_store = self.store_at(self.pulsar_url)
             self.registry = RegistryNode(self.pulsar_store, self.pulsar_url)
+            self.registration = Registration(
+                self.registry,
+                self.pulsar_store,
+                self.cluster_at,
+                partial(LedgerIds, self.pulsar_store),
+                Place(used.url, used.ledgers_root),
+            )
+            self.unregistration = Unregistration(self.registry, self.pulsar_store, self.cluster_at)
 
     def store_at(self, url: str) -> MetadataStore:
         """Return the store of this URL; the same one each time."""
-        store = self._stores.get(url)
+        key = split_chroot(url)
+        store = self._stores.get(key)
         if store is None:
-            store = self._stores[url] = self._keep(open_metadata_store(self.settings.metadata_store, url))
+            store = self._stores[key] = self._keep(open_metadata_store(self.settings.metadata_store, url))
         return store
 
     def store_of(self, cluster: BookieCluster) -> MetadataStore:
         """Return the store that a registered cluster's metadata is in."""
-        return self.pulsar_store if cluster.store_url is None else self.store_at(cluster.store_url)
+        return self.store_at(self.registry.place_of(cluster).url)
+
+    def cluster_at(self, place: Place) -> BookieClusterMetadata:
+        """Return the bookie cluster at this place."""
+        return BookieClusterMetadata(self.store_at(place.url), place.url, place.ledgers_root)
+
+
+def place_of_uri(uri: str) -> Place:
+    """Parse an operator's metadataServiceUri; ConfigError if it is none that brokers with the jar could use."""
+    if not is_service_uri(uri):
+        raise ConfigError(
+            f"{uri} is no metadataServiceUri: expected zk+hierarchical://host:port/ledgers or "
+            "metadata-store:zk:host:port, as bookies have it"
+        )
+    place = bookkeeper_place(uri)
+    return Place(place.url, place.ledgers_root)

@@ -1,4 +1,4 @@
-"""What `bookie-clusters list` and `get` say of a registry."""
+"""What the commands of `bookie-clusters` say of a registry, and what they take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
 
@@ -25,8 +25,10 @@ class Site:
         self.value = value
 
     def run(self, *arguments: str, more: tuple[str, ...] = ()) -> Result:
+        store = shared_memory_store(self.name)
+        store.create("/ledgers/INSTANCEID", b"instance-a", make_parents=True)
         if self.value is not None:
-            shared_memory_store(self.name).create(REGISTRY_PATH, self.value, make_parents=True)
+            store.create(REGISTRY_PATH, self.value, make_parents=True)
         urls = json.dumps([f"memory:{self.name}", *more])
         return CliRunner().invoke(cli, ["--set", f"metadata_store.urls={urls}", "bookie-clusters", *arguments])
 
@@ -106,3 +108,78 @@ def test_garbage_is_told() -> None:
     result = Site(b"garbage").run("list")
     assert result.exit_code == FormatError.exit_code
     assert "no registry of bookie clusters" in result.stderr
+
+
+def test_what_was_registered_is_told(site: Site) -> None:
+    store = shared_memory_store(site.name)
+    store.create("/ledgers/idgen", b"", make_parents=True)
+    store.create("/ledgers/00/0000/L0041", b"garbage", make_parents=True)
+    arguments = [
+        "register",
+        "--bootstrap",
+        "--name",
+        "a",
+        "--metadata-service-uri",
+        f"metadata-store:memory:{site.name}",
+    ]
+    asked = site.run(*arguments)
+    assert asked.exit_code == RefusedError.exit_code
+    assert "Raise the next ledger id from 0 to 42, and register a? Nobody is there to answer: add --yes" in asked.stderr
+
+
+def test_a_dry_run_says_what_would_be_registered(site: Site) -> None:
+    arguments = [
+        "register",
+        "--bootstrap",
+        "--name",
+        "a",
+        "--metadata-service-uri",
+        f"metadata-store:memory:{site.name}",
+    ]
+    text = " ".join(site.run(*arguments, "--dry-run").stdout.split())
+    assert f"would be registered a status ACTIVE metadata /ledgers in Pulsar's own store memory:{site.name}" in text
+    assert "It has no bookie yet" in text
+    done = json.loads(site.run(*arguments, "-o", "json").stdout)
+    assert (done["registered"], done["epoch"], done["idRoot"], done["raisedBy"]) == (True, 1, "/ledgers", 0)
+    assert done["cluster"]["status"] == "ACTIVE"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (["--name", "b", "--status", "ACTIVE"], 2, "all others are STANDBY until a switch"),
+        (["--name", "b", "--bootstrap", "--status", "STANDBY"], 2, "the first cluster (--bootstrap) is ACTIVE"),
+        (["--name", "b", "--status", "DEPRECATED"], 2, "'DEPRECATED' is not one of"),
+        (["--bootstrap"], 2, "--name"),
+        (["--name", "b"], RefusedError.exit_code, "register the cluster that brokers use now first"),
+    ],
+)
+def test_a_status_is_not_chosen(site: Site, arguments: list[str], exit_code: int, says: str) -> None:
+    result = site.run("register", *arguments, "--metadata-service-uri", f"metadata-store:memory:{site.name}")
+    assert result.exit_code == exit_code
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize("uri", ["zk:h:2181", "h:2181/ledgers", "memory:x", "bookwarden://h:2181/ledgers", ""])
+def test_only_a_uri_that_bookies_have_is_one(site: Site, uri: str) -> None:
+    result = site.run("register", "--bootstrap", "--name", "a", "--metadata-service-uri", uri)
+    assert result.exit_code == ConfigError.exit_code
+    assert "is no metadataServiceUri" in result.stderr
+
+
+def test_deprecating_is_idempotent_and_the_active_one_cannot_be(switched: Site) -> None:
+    found = json.loads(switched.run("deprecate", "a", "-o", "json").stdout)
+    assert [(one["name"], one["status"]) for one in found["clusters"]] == [("b", "ACTIVE"), ("a", "DEPRECATED")]
+    assert found["epoch"] == 4
+    again = json.loads(switched.run("deprecate", "a", "--undo", "-o", "json").stdout)
+    assert again["epoch"] == 3
+    refused = switched.run("deprecate", "b")
+    assert refused.exit_code == RefusedError.exit_code
+    assert "'b' is active: switch to another first" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["unregister", "deprecate"])
+def test_without_a_registry_nothing_can_leave_it(site: Site, command: str) -> None:
+    result = site.run(command, "a")
+    assert result.exit_code == RefusedError.exit_code
+    assert "begin with `bookwarden bookie-clusters register --bootstrap`" in result.stderr

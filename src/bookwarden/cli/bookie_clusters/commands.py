@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
+from bookwarden.cli.bookie_clusters.register import register
+from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
 
 _EPILOG = """\b
 Set-up, runbook and what each refusal means: docs/bookie-clusters.md."""
@@ -19,5 +21,5 @@ def bookie_clusters() -> None:
     """
 
 
-for _command in (list_clusters, get_cluster):
+for _command in (list_clusters, get_cluster, register, unregister, deprecate):
     bookie_clusters.add_command(_command)

@@ -45,6 +45,11 @@ class BookKeeperPlace:
     ledgers_root: str
 
 
+def is_service_uri(text: str) -> bool:
+    """Return whether the text is a metadataServiceUri, well formed or not, rather than the URL of a store."""
+    return text.strip().startswith(_PULSAR_DRIVER) or text.strip().lower().startswith(("zk://", "zk+"))
+
+
 def bookkeeper_place(text: str, ledgers_root: str | None = None) -> BookKeeperPlace:
     """Parse a metadataServiceUri, or a store's URL, to which ``ledgers_root`` (default ``/ledgers``) belongs.
 

@@ -1,0 +1,113 @@
+"""`bookwarden bookie-clusters register`: a bookie cluster enters the registry."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.bookie_clusters.output import cluster_data
+from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Document, Facts, Note, counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.registering import RegistrationPlan, Wanted
+from bookwarden.switching.registry import Status
+from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+
+_EPILOG = """\b
+Examples:
+  bookwarden bookie-clusters register --bootstrap --name a --metadata-service-uri metadata-store:zk:zk1:2181
+  bookwarden bookie-clusters register --name b --metadata-service-uri zk+hierarchical://zk2:2181/bookies-b
+
+\b
+What is refused, and what to do then: docs/bookie-clusters.md."""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--name", required=True, help="Letters, digits and ._-, at most 63.")
+@click.option("--metadata-service-uri", "uri", required=True, metavar="URI", help="As its bookies have it.")
+@click.option("--bootstrap", is_flag=True, help="It is the cluster that brokers use now: the first to be registered.")
+@click.option("--shared", is_flag=True, help="Others write there too: only ledgers with our mark are ours.")
+@click.option(
+    "--status",
+    type=click.Choice([Status.ACTIVE.value, Status.STANDBY.value]),
+    help="ACTIVE with --bootstrap, else STANDBY; anything else is refused.",
+)
+@click.option("--dry-run", is_flag=True, help="Look at everything, register nothing.")
+@yes_option
+@output_option
+@pass_invocation
+def register(
+    invocation: Invocation,
+    name: str,
+    uri: str,
+    bootstrap: bool,
+    shared: bool,
+    status: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Register a bookie cluster.
+
+    The first is the one that brokers use now (--bootstrap); it is ACTIVE. Every other is STANDBY, and its ledgers
+    are read by brokers from then on. Where the next ledger id is not above every id of the cluster, it is raised
+    after a question. May be repeated.
+    """
+    if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
+        raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
+    with SwitchingContext(invocation.settings) as context:
+        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=shared)
+        plan = context.registration.plan(wanted)
+        raised = plan.behind
+        if not dry_run:
+            if raised:
+                question = f"Raise the next ledger id from {plan.next_id} to {plan.free_id}, and register {name}?"
+                confirm(question, yes=yes)
+                what = f"raising the next ledger id below {plan.after.id_root} by {raised:,}"
+                with node_progress(invocation, what, "passed", "ids") as tell:
+                    context.registration.raise_ids(plan, tell)
+            plan = context.registration.carry_out(wanted)
+        invocation.write(_describe(context, plan, raised, dry_run=dry_run))
+
+
+def _describe(context: SwitchingContext, plan: RegistrationPlan, raised: int, *, dry_run: bool) -> Document:
+    cluster, after = plan.cluster, plan.after
+    data = {
+        "registered": not dry_run,
+        "registry": context.pulsar_url,
+        "epoch": after.epoch,
+        "idRoot": after.id_root,
+        "cluster": cluster_data(after, cluster.name),
+        "bookies": plan.bookies,
+        "nextLedgerId": plan.next_id,
+        "aboveItsLedgers": plan.free_id,
+        "raisedBy": raised,
+        "foreignLedgers": plan.foreign,
+    }
+    store = f"Pulsar's own store {context.pulsar_url}" if cluster.store_url is None else cluster.store_url
+    pairs = (
+        ("would be registered" if dry_run else "registered", cluster.name),
+        ("status", after.status_of(cluster.name).value),
+        ("metadata", f"{cluster.ledgers_root} in {store}"),
+        ("instance", cluster.instance),
+        ("bookies", ", ".join(sorted(plan.bookies)) or "none"),
+        ("epoch", str(after.epoch)),
+        ("next ledger id", f"{plan.next_id} below {after.id_root}; it has none from {plan.free_id} on"),
+    )
+    notes = []
+    if raised and dry_run:
+        notes.append(f"The next ledger id would be raised by {raised:,}, after a question.")
+    if plan.leaps:
+        notes.append("It leaps to the next multiple of 2**32, since counting there would take too long.")
+    if plan.foreign:
+        notes.append(
+            f"{counted(plan.foreign, 'ledger')} of others are there. For this Pulsar cluster only ledgers with its "
+            f"mark (bookwarden.owner={after.owner}) exist; where an id is taken by another, brokers take the next."
+        )
+    if not plan.bookies:
+        notes.append("It has no bookie yet: start some before it is switched to.")
+    if len(context.settings.metadata_store.urls) > 1:
+        notes.append(
+            f"The registry is that of {context.pulsar_url}, the first of metadata_store.urls: the other roots are "
+            "Pulsar clusters that do not follow it."
+        )
+    return Document(data, (Facts(pairs), *(Note(text) for text in notes)))

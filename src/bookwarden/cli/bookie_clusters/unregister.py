@@ -1,0 +1,61 @@
+"""`bookwarden bookie-clusters unregister` and `deprecate`: a bookie cluster leaves, or may not become active again."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.bookie_clusters.output import describe_registry
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.wiring.switching import SwitchingContext
+
+_EPILOG = """\b
+Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md."""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="List its ledgers, change nothing.")
+@yes_option
+@output_option
+@pass_invocation
+def unregister(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> None:
+    """Unregister a bookie cluster.
+
+    Refused while it is ACTIVE, and while a ledger is there that this Pulsar cluster made, or may have made.
+    """
+    with SwitchingContext(invocation.settings) as context:
+        plan = context.unregistration.plan(name)
+        notes = [f"{name} {'can be' if dry_run else 'is'} unregistered: no ledger of this Pulsar cluster is there."]
+        if plan.foreign:
+            notes.append(f"{counted(plan.foreign, 'ledger')} of others are there, and stay.")
+        if plan.cluster.store_url is None and plan.after.id_root == plan.cluster.ledgers_root:
+            notes.append(
+                f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long in "
+                f"{context.pulsar_url}, or ids begin anew."
+            )
+        if not dry_run:
+            confirm(f"Unregister bookie cluster {name}?", yes=yes)
+            context.unregistration.carry_out(plan)
+        shown = plan.before.registry if dry_run else plan.after
+        invocation.write(describe_registry(context, shown, *notes))
+
+
+@click.command()
+@click.argument("name")
+@click.option("--undo", is_flag=True, help="Let it become active again.")
+@output_option
+@pass_invocation
+def deprecate(invocation: Invocation, name: str, undo: bool) -> None:
+    """Keep a bookie cluster from becoming active.
+
+    Its status is DEPRECATED then; its ledgers are read as before. Refused while it is ACTIVE.
+    """
+    with SwitchingContext(invocation.settings) as context:
+        seen = context.registry.require()
+        after = seen.registry
+        if after.cluster(name).deprecated == undo:
+            after = after.with_deprecated(name, not undo)
+            context.registry.replace(seen, after)
+        invocation.write(describe_registry(context, after))

@@ -1,0 +1,100 @@
+"""Metadata of a bookie cluster below one ledgers root: which cluster it is, its bookies, all its ledgers.
+
+Format: discover.ZKRegistrationManager and PulsarRegistrationManager: ``INSTANCEID``, ``LAYOUT``, ``available``,
+``available/readonly``, ``cookies`` below the ledgers root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
+from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, parse_layout
+from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.metadata import ClusterSeen, LedgerReading, LiveBookie
+from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import split_chroot
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+
+_READONLY = "readonly"
+_READ_BY_BROKERS = (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL)
+
+
+class BookieClusterMetadata:
+    """A bookie cluster by the store of its metadata and its ledgers root; reads only."""
+
+    def __init__(self, store: MetadataStore, url: str, ledgers_root: str) -> None:
+        self._store = store
+        self.url = url
+        self.ledgers_root = ledgers_root
+
+    def look(self) -> ClusterSeen:
+        """Read which cluster it is, never older than this call."""
+        self._store.sync()
+        root = self.ledgers_root
+        top, instance, layout = self._store.get_many([root, f"{root}/INSTANCEID", f"{root}/LAYOUT"])
+        live = frozenset(self._registered(f"{root}/available")) | frozenset(
+            self._registered(f"{root}/available/{_READONLY}")
+        )
+        named = instance.value.decode("utf-8", "replace").strip() if instance is not None else ""
+        return ClusterSeen(
+            exists=top is not None,
+            instance=named or None,
+            instance_created_ms=0 if instance is None else instance.created_ms,
+            layout_problem="" if layout is None else _layout_problem(layout.value),
+            bookies=frozenset(bookie.name for bookie in live) | frozenset(self._store.children_of(f"{root}/cookies")),
+            live=live,
+        )
+
+    def root_seen_from(self, url: str) -> str | None:
+        """Return the path of the ledgers root in the store of that URL, if its ensemble is the same by any name.
+
+        None where it would not be below that store's chroot.
+        """
+        chroot = split_chroot(url)[1]
+        absolute = split_chroot(self.url)[1] + self.ledgers_root
+        return absolute[len(chroot) :] if absolute.startswith(f"{chroot}/") else None
+
+    def first_free_id(self) -> int:
+        """Return an id above every ledger that has metadata there, and above every id that was given there."""
+        largest = largest_ledger_id(self._store, self.ledgers_root, 0, MAX_LEDGER_ID + 1)
+        # Read after the largest, so that a ledger made meanwhile counts in one of them.
+        return max(LedgerIds(self._store, self.ledgers_root).next_id(), 0 if largest is None else largest + 1)
+
+    def custom_metadata(self) -> Iterator[tuple[int, Mapping[str, bytes] | None]]:
+        """Yield every ledger with its custom metadata; None where its metadata cannot be understood.
+
+        Raises StoreError, and then says nothing, where a part cannot be listed.
+        """
+        listing = LedgerListing(self._store, self.ledgers_root)
+        for piece in listing.pieces():
+            found = listing.read(piece)
+            for ledger_id, node in zip(found.ids, found.nodes, strict=True):
+                try:
+                    custom: Mapping[str, bytes] | None = decode_ledger_metadata(node.value).custom
+                except FormatError:
+                    custom = None
+                yield ledger_id, custom
+
+    def read_many(self, ledger_ids: list[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, as the catalog does."""
+        return BookKeeperCatalog(self._store, self.ledgers_root).read_many(ledger_ids)
+
+    def _registered(self, path: str) -> Iterator[LiveBookie]:
+        names = [name for name in self._store.children_of(path) if name != _READONLY]
+        nodes = self._store.get_many([f"{path}/{name}" for name in names])
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:
+                yield LiveBookie(name, node.created_ms, node.session)
+
+
+def _layout_problem(raw: bytes) -> str:
+    try:
+        layout = parse_layout(raw)
+    except FormatError as error:
+        return str(error)
+    return "" if layout in _READ_BY_BROKERS else f"its LAYOUT is {layout.value}"

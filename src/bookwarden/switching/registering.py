@@ -1,0 +1,304 @@
+"""Registration of a bookie cluster: everything that would make two clusters one, or one two, is refused before."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookwarden.errors import RefusedError, StoreError
+from bookwarden.ledgers.metadata import ClusterSeen
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.followers import brokers_without_jar, read_followers
+from bookwarden.switching.owners import is_marked
+from bookwarden.switching.ports import ClusterMetadata, IdGenerator, OpensCluster, Place
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_cluster_name
+from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
+
+#: Where ledger ids are counted if the first cluster's metadata is not in Pulsar's own store.
+OWN_ID_ROOT: Final = "/bookwarden/ledger-ids"
+# A bookie that comes or goes between two looks makes them differ.
+_LOOKS: Final = 3
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A bookie cluster to be registered, as the operator describes it."""
+
+    name: str  #: Of letters, digits and ``._-``.
+    uri: str  #: Its metadataServiceUri.
+    place: Place  #: Parsed from it.
+    bootstrap: bool = False  #: It is the one that brokers use now; nothing is registered yet.
+    shared: bool = False  #: Others with ledger ids of their own write there too.
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationPlan:
+    """A registration that nothing speaks against."""
+
+    before: StoredRegistry | None  #: What the new registry replaces; None for the first.
+    after: Registry  #: With the cluster in it.
+    cluster: BookieCluster  #: As it will be registered.
+    bookies: frozenset[str]  #: Its bookies.
+    foreign: int  #: Ledgers there that are not ours.
+    next_id: int  #: The id that the next ledger of any cluster gets now.
+    free_id: int  #: The smallest that it must be: above every id of the cluster.
+    leaps: bool  #: Raising it takes a leap to the next 2**32.
+
+    @property
+    def behind(self) -> int:
+        """How far the next id has to be raised; 0 if it is above all."""
+        return max(0, self.free_id - self.next_id)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Plans and carries out registrations in one Pulsar cluster."""
+
+    registry: RegistryNode  #: Of this Pulsar cluster.
+    pulsar: MetadataStore  #: Its own metadata store.
+    open_cluster: OpensCluster  #: Opens a place, Pulsar's own store among them.
+    generator: Callable[[str], IdGenerator]  #: Of ids below a root of Pulsar's own store.
+    brokers_place: Place  #: The bookie cluster that brokers without a registry use, from the settings.
+
+    def plan(self, wanted: Wanted) -> RegistrationPlan:
+        """Look at everything, change nothing; RefusedError with all reasons, StoreError where a store is silent."""
+        before = self.registry.read()
+        candidate, seen = self._find(wanted)
+        reasons = [*_of_form(wanted, before), *_of_metadata(wanted, seen)]
+        if before is None:
+            reasons += self._against_bootstrap(wanted, seen)
+        else:
+            for other in before.registry.clusters.values():
+                reasons += self._against_other(wanted, candidate, seen, other)
+            if candidate.url == self.registry.url and _overlap(candidate.ledgers_root, before.registry.id_root):
+                known = [each.ledgers_root for each in before.registry.clusters.values() if each.store_url is None]
+                if before.registry.id_root not in known:
+                    reasons.append(f"{candidate.ledgers_root} is where ledger ids are counted: give it another root")
+        if reasons:
+            raise _refused(wanted.name, reasons)
+        foreign = self._foreign(wanted, candidate, before)
+        is_own = candidate.url == self.registry.url
+        cluster = BookieCluster(
+            wanted.name,
+            wanted.uri,
+            None if is_own else candidate.url,
+            candidate.ledgers_root,
+            seen.instance or "",
+            since=1,
+            bootstrap=wanted.bootstrap,
+            shared=wanted.shared,
+        )
+        after = _first(cluster) if before is None else before.registry.with_cluster(cluster)
+        generator = self.generator(after.id_root)
+        free, following = candidate.first_free_id(), generator.next_id()
+        leaps = free > following and generator.needs_leap(free)
+        if leaps or (before is None and not is_own):
+            self._require_no_stock_broker(wanted.name, leaps=leaps)
+        return RegistrationPlan(
+            before, after, after.clusters[wanted.name], seen.bookies, foreign, following, free, leaps
+        )
+
+    def raise_ids(self, plan: RegistrationPlan, progress: Callable[[int], object] = lambda _: None) -> None:
+        """Raise the next ledger id above every id of the cluster; ``progress`` is called with how many were passed.
+
+        May be interrupted and repeated: ids that nobody gets are left out. StoreError if it did not get there.
+        """
+        generator = self.generator(plan.after.id_root)
+        generator.raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
+
+    def carry_out(self, wanted: Wanted) -> RegistrationPlan:
+        """Look at everything again, and register; return what was registered.
+
+        StoreError where ids are behind by now, LostRaceError where somebody else changed the registry meanwhile.
+        """
+        plan = self.plan(wanted)
+        if plan.behind:
+            raise StoreError(
+                f"bookie cluster {wanted.name!r} has ids up to {plan.free_id - 1}, and the next is {plan.next_id}: "
+                "somebody writes there. Nothing was registered; find out who, then try again"
+            )
+        if plan.before is None:
+            self.registry.create(plan.after)
+        else:
+            self.registry.replace(plan.before, plan.after)
+        return plan
+
+    def _find(self, wanted: Wanted) -> tuple[ClusterMetadata, ClusterSeen]:
+        """Find the cluster, in Pulsar's own store if that is where it is."""
+        candidate = self.open_cluster(wanted.place)
+        own_root = candidate.root_seen_from(self.registry.url)
+        if own_root is None:
+            return candidate, looked(candidate, wanted.name)
+        own = self.open_cluster(Place(self.registry.url, own_root))
+        for _ in range(_LOOKS):
+            seen, here = looked(candidate, wanted.name), looked(own, wanted.name)
+            if seen.instance is None or seen.instance != here.instance:
+                return candidate, seen
+            if seen.is_same(here):
+                return own, here
+        raise _refused(
+            wanted.name,
+            [
+                f"{candidate.url} and Pulsar's own store {self.registry.url} both have a cluster with the INSTANCEID "
+                f"{seen.instance}, and with other bookies: one is a copy of the other. Name the original"
+            ],
+        )
+
+    def _against_bootstrap(self, wanted: Wanted, seen: ClusterSeen) -> Iterator[str]:
+        followers = read_followers(self.pulsar)
+        if followers:
+            epochs = ", ".join(sorted({str(each.epoch) for each in followers}))
+            yield (
+                f"brokers follow a registry of epoch {epochs} although {REGISTRY_PATH} is gone: write its value back, "
+                "since a new registry would begin with epoch 1, which they refuse"
+            )
+        if not wanted.bootstrap or seen.instance is None:
+            return
+        used = self.open_cluster(self.brokers_place)
+        there = looked(used, "of the settings")
+        if there.instance != seen.instance:
+            yield (
+                f"brokers use {self.brokers_place.ledgers_root} in {self.brokers_place.url}, as the settings "
+                f"metadata_store.bookkeeper_url and ledgers_root say, whose INSTANCEID is {there.instance}, not "
+                f"{seen.instance}: the first cluster to register is that one"
+            )
+
+    def _against_other(
+        self, wanted: Wanted, candidate: ClusterMetadata, seen: ClusterSeen, other: BookieCluster
+    ) -> Iterator[str]:
+        place = self.registry.place_of(other)
+        registered = self.open_cluster(place)
+        if wanted.uri.strip() == other.metadata_service_uri.strip():
+            yield f"{wanted.uri} is registered as {other.name!r}"
+            return
+        there = looked(registered, other.name)
+        if there.instance != other.instance:
+            yield (
+                f"{other.ledgers_root} in {place.url} of the registered cluster {other.name!r} has the INSTANCEID "
+                f"{there.instance} instead of {other.instance}: put that right first"
+            )
+        if seen.instance is not None and seen.instance == there.instance:
+            yield (
+                f"it is registered as {other.name!r}: both have the INSTANCEID {seen.instance}. Of two clusters one is "
+                "a copy then, which must be initialised anew"
+            )
+            return
+        roots = self._roots_in_one_store(candidate, seen, registered, there)
+        if roots is not None and _overlap(*roots):
+            yield (
+                f"its root {roots[0]} and the root {roots[1]} of {other.name!r} are in one store, and one begins with "
+                "the other, so that brokers would take ledgers of one for those of the other: initialise it at a root "
+                "of another beginning, such as /bookies-b"
+            )
+        common = sorted(seen.bookies & there.bookies)
+        if common:
+            yield (
+                f"{_some(common)} in both this cluster and {other.name!r} (registered, or with a cookie): a bookie "
+                "belongs to one cluster. Decommission it in one of them"
+            )
+
+    def _roots_in_one_store(
+        self, one: ClusterMetadata, seen: ClusterSeen, other: ClusterMetadata, there: ClusterSeen
+    ) -> tuple[str, str] | None:
+        """Return both roots as one store has them; None if they are in different ones."""
+        path = other.root_seen_from(one.url)
+        if path is not None and self._has(Place(one.url, path), there):
+            return one.ledgers_root, path
+        path = one.root_seen_from(other.url)
+        if path is not None and self._has(Place(other.url, path), seen):
+            return path, other.ledgers_root
+        return None
+
+    def _has(self, place: Place, seen: ClusterSeen) -> bool:
+        return seen.instance is not None and self.open_cluster(place).look().instance == seen.instance
+
+    def _foreign(self, wanted: Wanted, candidate: ClusterMetadata, before: StoredRegistry | None) -> int:
+        """Count the ledgers that are not ours; RefusedError where there must not be any."""
+        if before is None:
+            return 0
+        owner = before.registry.owner
+        foreign = [ledger_id for ledger_id, custom in candidate.custom_metadata() if not is_marked(custom, owner)]
+        if foreign and not wanted.shared:
+            raise _refused(
+                wanted.name,
+                [
+                    f"{len(foreign):,} ledgers are there that this Pulsar cluster did not make, such as "
+                    f"{', '.join(map(str, foreign[:_SHOWN]))}: brokers would take one for their own ledger of that "
+                    "number. Use an empty cluster; or, if others write there, --shared: then only ledgers with the "
+                    f"mark of this Pulsar cluster (bookwarden.owner={owner}) exist for it"
+                ],
+            )
+        return len(foreign)
+
+    def _require_no_stock_broker(self, name: str, *, leaps: bool) -> None:
+        """Raise RefusedError while a broker gives ledgers ids of another sequence."""
+        stock = brokers_without_jar(self.pulsar, read_followers(self.pulsar))
+        if not stock:
+            return
+        why = (
+            "ledger ids have to leap over 2**32, which BookKeeper's own client does not notice"
+            if leaps
+            else f"its metadata is not in Pulsar's own store, so ledger ids come from {OWN_ID_ROOT} from now on"
+        )
+        raise _refused(
+            name,
+            [
+                f"{why}, and {_some(stock)} without the jar would give smaller ones, which sort before those in their "
+                "topics' lists and lose data: stop these brokers, register, start all with the jar"
+            ],
+        )
+
+
+def _first(cluster: BookieCluster) -> Registry:
+    id_root = OWN_ID_ROOT if cluster.store_url is not None else cluster.ledgers_root
+    return Registry(1, secrets.token_hex(4), id_root, cluster.name, {cluster.name: cluster})
+
+
+def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:
+    if not is_cluster_name(wanted.name):
+        yield "a name begins with a letter or digit, and goes on with up to 62 of those and ._-"
+    if before is None and not wanted.bootstrap:
+        yield "nothing is registered yet: register the cluster that brokers use now first, with --bootstrap"
+    if before is not None and wanted.bootstrap:
+        yield f"--bootstrap is for the first, and {', '.join(sorted(before.registry.clusters))} are registered"
+    if before is not None and wanted.name in before.registry.clusters:
+        yield "a cluster of this name is registered already"
+    if wanted.bootstrap and wanted.shared:
+        yield "the first cluster cannot be --shared: its ledgers have no mark, and would not exist for brokers"
+
+
+def _of_metadata(wanted: Wanted, seen: ClusterSeen) -> Iterator[str]:
+    where = f"{wanted.place.url} has"
+    if not seen.exists:
+        yield f"{where} no {wanted.place.ledgers_root}: initialise the cluster (`bookkeeper shell initnewcluster`)"
+    elif seen.instance is None:
+        yield (
+            f"{where} no {wanted.place.ledgers_root}/INSTANCEID: it is another root, or was not initialised "
+            "(`bookkeeper shell initnewcluster`)"
+        )
+    if seen.layout_problem:
+        yield f"{seen.layout_problem}: brokers with the jar read hierarchical and longhierarchical alone"
+
+
+def looked(cluster: ClusterMetadata, name: str) -> ClusterSeen:
+    """Look at the cluster; the StoreError of one that does not answer names it."""
+    try:
+        return cluster.look()
+    except StoreError as error:
+        raise type(error)(f"bookie cluster {name!r}, {cluster.ledgers_root} in {cluster.url}: {error}") from error
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more are" if len(names) > _SHOWN else " are" if len(names) > 1 else " is"
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _refused(name: str, reasons: Sequence[str]) -> RefusedError:
+    return RefusedError(f"bookie cluster {name!r} is not registered: {'; '.join(reasons)}")

@@ -1,0 +1,108 @@
+"""Unregistration of a bookie cluster, refused as long as a ledger may be there that this Pulsar cluster made.
+
+A broker that finds a ledger in no registered cluster takes it for deleted, and its topic forgets it: what is there must
+be gone, or elsewhere, before the cluster leaves the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.metadata import AbsentLedger
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.followers import read_followers
+from bookwarden.switching.owners import may_be_ours
+from bookwarden.switching.ports import ClusterMetadata, OpensCluster
+from bookwarden.switching.registering import looked
+from bookwarden.switching.registry import BookieCluster, Registry
+from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
+
+_SHOWN: Final = 3
+_READ_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class UnregistrationPlan:
+    """An unregistration that nothing speaks against."""
+
+    before: StoredRegistry  #: What the new registry replaces.
+    after: Registry  #: Without the cluster.
+    cluster: BookieCluster  #: Which leaves it.
+    foreign: int  #: Ledgers there that others made.
+
+
+@dataclass(frozen=True)
+class Unregistration:
+    """Plans and carries out unregistrations in one Pulsar cluster."""
+
+    registry: RegistryNode  #: Of this Pulsar cluster.
+    pulsar: MetadataStore  #: Its own metadata store.
+    open_cluster: OpensCluster  #: Opens a place.
+
+    def plan(self, name: str) -> UnregistrationPlan:
+        """List all ledgers of the cluster, and change nothing.
+
+        Raises RefusedError where one may be ours, the cluster is active, or a broker is late, and StoreError where a
+        store does not answer.
+        """
+        before = self.registry.require()
+        registry = before.registry
+        after, cluster = registry.without_cluster(name), registry.cluster(name)
+        self._require_followed(registry, name)
+        metadata = self.open_cluster(self.registry.place_of(cluster))
+        seen = looked(metadata, name)
+        if seen.instance != cluster.instance:
+            raise _refused(
+                name,
+                f"{cluster.ledgers_root} in {metadata.url} has the INSTANCEID {seen.instance} instead of "
+                f"{cluster.instance}, so its ledgers cannot be counted: put its metadata back",
+            )
+        ours, foreign = [], 0
+        for ledger_id, custom in metadata.custom_metadata():
+            if may_be_ours(custom, registry.owner, shared=cluster.shared):
+                ours.append(ledger_id)
+            else:
+                foreign += 1
+        if ours:
+            alone = len(self._only_there(ours, after))
+            raise _refused(
+                name,
+                f"{len(ours):,} ledgers are there that this Pulsar cluster made, or may have made, such as "
+                f"{', '.join(map(str, ours[:_SHOWN]))}; {alone:,} of them are in no other registered cluster. Brokers "
+                "would take them for deleted, and their topics would forget them: wait until they are copied, trimmed "
+                "or deleted",
+            )
+        return UnregistrationPlan(before, after, cluster, foreign)
+
+    def carry_out(self, plan: UnregistrationPlan) -> None:
+        """Put the registry without the cluster into its node, if it is still as it was when the ledgers were listed."""
+        self.registry.replace(plan.before, plan.after)
+
+    def _require_followed(self, registry: Registry, name: str) -> None:
+        late = [each for each in read_followers(self.pulsar) if each.epoch != registry.epoch]
+        if late:
+            raise _refused(
+                name,
+                f"{len(late)} brokers do not follow epoch {registry.epoch} yet, such as {late[0].host or late[0].node} "
+                f"with epoch {late[0].epoch}, and may still write there: wait, or stop them",
+            )
+
+    def _only_there(self, ledger_ids: Sequence[int], rest: Registry) -> list[int]:
+        """Return the ledgers that no other registered cluster has metadata of."""
+        others: list[ClusterMetadata] = [
+            self.open_cluster(self.registry.place_of(each)) for each in rest.in_reading_order()
+        ]
+        left = list(ledger_ids)
+        for other in others:
+            found = []
+            for at in range(0, len(left), _READ_AT_ONCE):
+                found += other.read_many(left[at : at + _READ_AT_ONCE])
+            left = [one.ledger_id for one in found if isinstance(one, AbsentLedger)]
+        return left
+
+
+def _refused(name: str, reason: str) -> RefusedError:
+    return RefusedError(f"bookie cluster {name!r} is not unregistered: {reason}")

@@ -1,0 +1,109 @@
+"""Metadata stores with bookie clusters in them, for tests of the registry's operations."""
+
+from __future__ import annotations
+
+from benchmarks.ledger_metadata import encode_ledger_metadata
+
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.ports import Place
+from bookwarden.switching.registering import Registration, Wanted
+from bookwarden.switching.registry import Registry
+from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.unregistering import Unregistration
+
+PULSAR, OTHER = "memory:pulsar", "memory:other"
+A, B = Place(PULSAR, "/ledgers"), Place(OTHER, "/bookies-b")
+
+
+class Ground:
+    """Pulsar's own store with bookie cluster a in it, another store, and the operations on them."""
+
+    def __init__(self) -> None:
+        self.stores = {PULSAR: MemoryStore(), OTHER: MemoryStore()}
+        self.pulsar = self.stores[PULSAR]
+        self.registry = RegistryNode(self.pulsar, PULSAR)
+        self.brokers_place = A
+        self.cluster(A, "instance-a", ("a1:3181", "a2:3181"))
+
+    @property
+    def registration(self) -> Registration:
+        """Registers in this Pulsar cluster."""
+        ids = self.ids
+        return Registration(self.registry, self.pulsar, self.opened, ids, self.brokers_place)
+
+    @property
+    def unregistration(self) -> Unregistration:
+        """Unregisters in this Pulsar cluster."""
+        return Unregistration(self.registry, self.pulsar, self.opened)
+
+    @property
+    def now(self) -> Registry:
+        """The registry as it is."""
+        return self.registry.require().registry
+
+    def ids(self, root: str) -> LedgerIds:
+        """The generator of ids below a root of Pulsar's own store."""
+        return LedgerIds(self.pulsar, root)
+
+    def opened(self, place: Place) -> BookieClusterMetadata:
+        """Open a place."""
+        return BookieClusterMetadata(self.stores[place.url], place.url, place.ledgers_root)
+
+    def cluster(
+        self, place: Place, instance: str | None, bookies: tuple[str, ...] = (), layout: bytes | None = None
+    ) -> None:
+        """Initialise a bookie cluster whose bookies run."""
+        store, root = self.stores[place.url], place.ledgers_root
+        self.make(store, f"{root}/available/readonly")
+        self.make(store, f"{root}/cookies")
+        for bookie in bookies:
+            self.make(store, f"{root}/available/{bookie}")
+            self.make(store, f"{root}/cookies/{bookie}")
+        if instance is not None:
+            self.make(store, f"{root}/INSTANCEID", instance.encode())
+        if layout is not None:
+            self.make(store, f"{root}/LAYOUT", layout)
+
+    @staticmethod
+    def make(store: MemoryStore, path: str, value: bytes = b"") -> None:
+        """Create a node."""
+        store.create(path, value, make_parents=True)
+
+    def give_ids(self, place: Place, count: int) -> None:
+        """Let the cluster's own generator give so many ids."""
+        store, path = self.stores[place.url], f"{place.ledgers_root}/idgen"
+        if store.get(path) is None:
+            self.make(store, path)
+        for _ in range(count):
+            node = store.ephemeral_sequential(f"{path}/ID-", b"")
+            store.delete_many([(node, 0)])
+
+    def ledger(self, place: Place, ledger_id: int, owner: str | None = None) -> None:
+        """Make a ledger, with an owner's mark or without."""
+        custom = {"application": b"pulsar"} | ({} if owner is None else {"bookwarden.owner": owner.encode()})
+        segments = (Segment(0, ("a1:3181",)),)
+        metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, segments, 7, 0, "CRC32C", 5, custom=custom)
+        path = ledger_path(place.ledgers_root, ledger_id)
+        self.make(self.stores[place.url], path, encode_ledger_metadata(metadata))
+
+    def register(self, wanted: Wanted) -> Registry:
+        """Register as the command does; return the registry then."""
+        plan = self.registration.plan(wanted)
+        if plan.behind:
+            self.registration.raise_ids(plan)
+        self.registration.carry_out(wanted)
+        return self.now
+
+
+def first(place: Place = A, *, uri: str = "uri-of-a", shared: bool = False) -> Wanted:
+    """The bootstrap cluster."""
+    return Wanted("a", uri, place, bootstrap=True, shared=shared)
+
+
+def further(place: Place = B, *, name: str = "b", uri: str = "uri-of-b", shared: bool = False) -> Wanted:
+    """A cluster beside it."""
+    return Wanted(name, uri, place, shared=shared)

@@ -1,0 +1,248 @@
+"""What is registered, and each thing that must not be, with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnavailableError
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.ports import Place
+from bookwarden.switching.registering import OWN_ID_ROOT, Wanted
+from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Status
+from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
+
+ALIAS = "memory:alias"
+BROKER = "/loadbalance/brokers/x:8080"
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return Ground()
+
+
+@pytest.fixture
+def begun(ground: Ground) -> Ground:
+    """With a registered, and b there to be."""
+    ground.register(first())
+    ground.cluster(B, "instance-b", ("b1:3181", "b2:3181"), b"2\norg.apache.HierarchicalLedgerManagerFactory:1")
+    return ground
+
+
+def refused(ground: Ground, wanted: Wanted, *reasons: str) -> None:
+    before = ground.registry.read()
+    with pytest.raises(RefusedError) as caught:
+        ground.registration.plan(wanted)
+    for reason in reasons:
+        assert re.search(reason, str(caught.value)), str(caught.value)
+    with pytest.raises(RefusedError):
+        ground.registration.carry_out(wanted)
+    assert ground.registry.read() == before
+
+
+def test_the_first_is_active_and_gives_the_registry_its_ids(ground: Ground) -> None:
+    ground.give_ids(A, 5)
+    ground.ledger(A, 4)
+    registry = ground.register(first())
+    assert (registry.epoch, registry.active, registry.id_root) == (1, "a", "/ledgers")
+    assert re.fullmatch("[0-9a-f]{8}", registry.owner)
+    cluster = registry.cluster("a")
+    assert (cluster.store_url, cluster.ledgers_root, cluster.instance) == (None, "/ledgers", "instance-a")
+    assert (cluster.metadata_service_uri, cluster.bootstrap, cluster.since) == ("uri-of-a", True, 1)
+    assert registry.status_of("a") is Status.ACTIVE
+    assert ground.ids("/ledgers").next_id() == 5
+
+
+def test_pulsars_own_store_is_known_by_what_is_in_it_and_not_by_its_name(ground: Ground) -> None:
+    ground.stores[ALIAS] = ground.pulsar
+    ground.brokers_place = Place(ALIAS, "/ledgers")
+    registry = ground.register(first(Place(ALIAS, "/ledgers")))
+    assert (registry.cluster("a").store_url, registry.id_root) == (None, "/ledgers")
+    # And so is that of a further one, whose roots are then in one store.
+    ground.cluster(Place(ALIAS, "/bookies-b"), "instance-b")
+    assert ground.register(further(Place(ALIAS, "/bookies-b"))).cluster("b").store_url is None
+
+
+def test_another_store_gets_its_url_and_a_further_cluster_the_next_epoch(begun: Ground) -> None:
+    registry = begun.register(further())
+    cluster = registry.cluster("b")
+    assert (cluster.store_url, cluster.ledgers_root, cluster.instance, cluster.since) == (
+        *(OTHER, "/bookies-b"),
+        *("instance-b", 2),
+    )
+    assert (registry.epoch, registry.active, registry.status_of("b")) == (2, "a", Status.STANDBY)
+    assert (registry.id_root, registry.cluster("a").since) == ("/ledgers", 1)
+
+
+def test_ids_go_on_above_every_id_of_a_further_cluster(begun: Ground) -> None:
+    begun.give_ids(A, 3)
+    begun.give_ids(B, 40)
+    plan = begun.registration.plan(further())
+    assert (plan.next_id, plan.free_id, plan.behind, plan.leaps) == (3, 40, 37, False)
+    with pytest.raises(StoreError, match=r"has ids up to 39, and the next is 3: somebody writes there"):
+        begun.registration.carry_out(further())
+    assert set(begun.now.clusters) == {"a"}
+    told: list[int] = []
+    begun.registration.raise_ids(plan, told.append)
+    assert told
+    assert begun.registration.carry_out(further()).behind == 0
+    assert begun.ids("/ledgers").next_id() == 40
+    assert not [name for name in begun.pulsar.list_children("/ledgers/idgen") if name.startswith("ID-")]
+
+
+def test_a_ledger_above_the_clusters_own_counter_counts_as_given(begun: Ground) -> None:
+    begun.give_ids(B, 2)
+    begun.ledger(B, 90, begun.now.owner)
+    assert begun.registration.plan(further()).free_id == 91
+    begun.register(further())
+    assert begun.ids("/ledgers").next_id() == 91
+
+
+def test_ids_of_a_first_cluster_elsewhere_come_from_a_root_of_their_own(ground: Ground) -> None:
+    ground.cluster(B, "instance-b")
+    ground.brokers_place = B
+    ground.give_ids(B, 12)
+    registry = ground.register(first(B))
+    assert (registry.id_root, registry.cluster("a").store_url) == (OWN_ID_ROOT, OTHER)
+    assert ground.ids(OWN_ID_ROOT).next_id() == 12
+    ground.cluster(Place(PULSAR, "/bookwarden"), "instance-c")
+    refused(ground, further(Place(PULSAR, "/bookwarden"), name="c"), "/bookwarden is where ledger ids are counted")
+
+
+def test_no_broker_may_give_ids_of_another_sequence_meanwhile(ground: Ground) -> None:
+    ground.cluster(B, "instance-b")
+    ground.brokers_place = B
+    ground.make(ground.pulsar, BROKER)
+    refused(ground, first(B), "x:8080 is without the jar would give smaller ones|x:8080 without the jar", OWN_ID_ROOT)
+
+
+def test_a_leap_that_stock_brokers_do_not_notice_waits_for_them(begun: Ground) -> None:
+    begun.ledger(B, 5_000_000_000, begun.now.owner)
+    begun.make(begun.pulsar, BROKER)
+    refused(begun, further(), r"leap over 2\*\*32", "x:8080")
+    begun.pulsar.delete_many([(BROKER, 0)])
+    plan = begun.registration.plan(further())
+    assert plan.leaps
+    begun.register(further())
+    assert begun.ids("/ledgers").next_id() == 2 << 32
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (further(name="a"), "a cluster of this name is registered already"),
+        (further(name="b/c"), "a name begins with a letter or digit"),
+        (further(uri=" uri-of-a"), "uri-of-a is registered as 'a'"),
+        (Wanted("b", "uri-of-b", B, bootstrap=True), "--bootstrap is for the first, and a are registered"),
+        (further(A), "it is registered as 'a': both have the INSTANCEID instance-a"),
+        (further(Place(ALIAS, "/ledgers")), "it is registered as 'a': both have the INSTANCEID instance-a"),
+        (further(Place(OTHER, "/nothing")), "memory:other has no /nothing: initialise the cluster"),
+        (further(Place(OTHER, "/empty")), "memory:other has no /empty/INSTANCEID: it is another root, or was not"),
+        (further(Place(OTHER, "/flat")), "its LAYOUT is flat: brokers with the jar read hierarchical"),
+        (further(Place(OTHER, "/legacy")), "its LAYOUT is legacyhierarchical"),
+        (further(Place(OTHER, "/strange")), "names no layout that is known"),
+        (further(Place(PULSAR, "/ledgers-b")), "its root /ledgers-b and the root /ledgers of 'a' are in one store"),
+        (further(Place(ALIAS, "/ledgers/b")), "its root /ledgers/b and the root /ledgers of 'a'"),
+        (further(Place(PULSAR, "/led")), "such as /bookies-b"),
+        (further(Place(OTHER, "/common")), "a2:3181 is in both this cluster and 'a'"),
+        (further(Place(OTHER, "/cookie")), "a1:3181 is in both this cluster and 'a'"),
+        (further(Place(OTHER, "/readonly")), "a1:3181 is in both this cluster and 'a'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_would_make_two_clusters_one_or_one_two_is_refused(begun: Ground, wanted: Wanted, reason: str) -> None:
+    begun.stores[ALIAS] = begun.pulsar
+    other = begun.stores[OTHER]
+    begun.make(other, "/empty/idgen")
+    begun.cluster(Place(OTHER, "/flat"), "flat", layout=b"1\nflat:1")
+    begun.cluster(Place(OTHER, "/legacy"), "legacy", layout=b"1\nhierarchical:1")
+    begun.cluster(Place(OTHER, "/strange"), "strange", layout=b"2\norg.example.OurOwnManagerFactory:1")
+    begun.cluster(Place(OTHER, "/common"), "common", ("c1:3181", "a2:3181"))
+    for root in ("/ledgers-b", "/ledgers/b", "/led"):
+        begun.cluster(Place(PULSAR, root), f"in {root}")
+    begun.cluster(Place(OTHER, "/cookie"), "cookie")
+    begun.make(other, "/cookie/cookies/a1:3181")
+    begun.cluster(Place(OTHER, "/readonly"), "readonly")
+    begun.make(other, "/readonly/available/readonly/a1:3181")
+    refused(begun, wanted, reason)
+
+
+def test_roots_of_two_clusters_in_a_store_that_is_not_pulsars_are_compared_too(begun: Ground) -> None:
+    begun.register(further())
+    begun.stores[ALIAS] = begun.stores[OTHER]
+    begun.cluster(Place(OTHER, "/bookies-b2"), "instance-b2")
+    refused(begun, further(Place(ALIAS, "/bookies-b2"), name="b2", uri="x"), "the root /bookies-b of 'b' are in one")
+
+
+def test_all_reasons_are_told_at_once(begun: Ground) -> None:
+    begun.cluster(Place(PULSAR, "/ledgers-b"), "other", ("a1:3181",))
+    refused(begun, further(Place(PULSAR, "/ledgers-b"), name="a"), "of this name", "in one store", "a1:3181 is in both")
+
+
+def test_nothing_is_registered_before_the_cluster_that_brokers_use(ground: Ground) -> None:
+    ground.cluster(B, "instance-b")
+    refused(ground, further(), "register the cluster that brokers use now first, with --bootstrap")
+    refused(ground, first(B), "brokers use /ledgers in memory:pulsar.* INSTANCEID is instance-a, not instance-b")
+    refused(ground, first(shared=True), "the first cluster cannot be --shared")
+
+
+def test_a_registry_that_brokers_follow_is_not_begun_anew(begun: Ground) -> None:
+    node = begun.registry.require()
+    begun.make(begun.pulsar, f"{FOLLOWERS_PATH}/1", b'{"epoch":7}')
+    begun.pulsar.delete_many([(REGISTRY_PATH, node.version)])
+    refused(begun, first(), "brokers follow a registry of epoch 7 although .* is gone: write its value back")
+
+
+def test_a_copy_of_pulsars_own_store_is_not_taken_for_it(ground: Ground) -> None:
+    ground.stores[ALIAS] = MemoryStore(clock=lambda: 1.0)
+    ground.cluster(Place(ALIAS, "/ledgers"), "instance-a", ("a1:3181",))
+    ground.brokers_place = Place(ALIAS, "/ledgers")
+    refused(ground, first(Place(ALIAS, "/ledgers")), "one is a copy of the other")
+
+
+def test_a_registered_cluster_that_is_not_what_it_was_is_put_right_first(begun: Ground) -> None:
+    begun.pulsar.put("/ledgers/INSTANCEID", b"formatted anew", 0)
+    refused(begun, further(), "of the registered cluster 'a' has the INSTANCEID formatted anew instead of instance-a")
+
+
+def test_ledgers_of_others_need_a_shared_cluster(begun: Ground) -> None:
+    begun.ledger(B, 3, begun.now.owner)
+    assert begun.registration.plan(further()).foreign == 0
+    for ledger_id, owner in ((7, None), (8, "0badc0de")):
+        begun.ledger(B, ledger_id, owner)
+    begun.make(begun.stores[OTHER], "/bookies-b/00/0000/L0009", b"garbage")
+    refused(begun, further(), r"3 ledgers are there that this Pulsar cluster did not make, such as 7, 8, 9", "--shared")
+    plan = begun.registration.plan(further(shared=True))
+    assert (plan.foreign, plan.free_id, plan.cluster.shared) == (3, 10, True)
+    assert begun.register(further(shared=True)).cluster("b").shared
+
+
+@pytest.mark.parametrize("silent", [PULSAR, OTHER])
+def test_a_store_that_does_not_answer_leaves_all_as_it_is(begun: Ground, silent: str) -> None:
+    begun.register(further())
+    begun.cluster(Place("memory:pulsar", "/bookies-c"), "instance-c")
+    begun.stores[silent].close()
+    with pytest.raises(StoreUnavailableError):
+        begun.registration.plan(further(Place(PULSAR, "/bookies-c"), name="c", uri="x"))
+
+
+def test_the_error_of_a_silent_store_names_its_cluster(begun: Ground) -> None:
+    begun.stores[OTHER].close()
+    with pytest.raises(StoreUnavailableError, match=r"bookie cluster 'b', /bookies-b in memory:other: .*closed"):
+        begun.registration.plan(further())
+
+
+@pytest.mark.parametrize("between", [lambda ground: ground.register(further(Place(OTHER, "/c"), name="c", uri="x"))])
+def test_a_change_by_somebody_else_in_between_is_not_overwritten(
+    begun: Ground, between: Callable[[Ground], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun.cluster(Place(OTHER, "/c"), "instance-c")
+    registration = begun.registration
+    plan = registration.plan(further())
+    between(begun)
+    monkeypatch.setattr(type(registration), "plan", lambda *_: plan)
+    with pytest.raises(LostRaceError, match="epoch 2"):
+        registration.carry_out(further())
+    assert set(begun.now.clusters) == {"a", "c"}

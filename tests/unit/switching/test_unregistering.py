@@ -1,0 +1,107 @@
+"""A bookie cluster leaves the registry only when no ledger of ours can be there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
+from bookwarden.switching.registry import FOLLOWERS_PATH
+from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
+
+
+@pytest.fixture
+def ground() -> Ground:
+    """With a, which is active, and b registered."""
+    made = Ground()
+    made.register(first())
+    made.cluster(B, "instance-b", ("b1:3181",))
+    made.register(further())
+    return made
+
+
+def switched(ground: Ground) -> Ground:
+    seen = ground.registry.require()
+    ground.registry.replace(seen, seen.registry.switched("b", "host:1", 5))
+    return ground
+
+
+def refused(ground: Ground, name: str, reason: str) -> None:
+    before = ground.registry.read()
+    with pytest.raises(RefusedError) as caught:
+        ground.unregistration.plan(name)
+    assert re.search(reason, str(caught.value)), str(caught.value)
+    assert ground.registry.read() == before
+
+
+def test_a_cluster_without_ledgers_leaves(ground: Ground) -> None:
+    plan = ground.unregistration.plan("b")
+    assert (plan.cluster.name, plan.foreign) == ("b", 0)
+    ground.unregistration.carry_out(plan)
+    assert (set(ground.now.clusters), ground.now.epoch) == ({"a"}, 3)
+    refused(ground, "b", "no bookie cluster 'b' is registered")
+
+
+def test_the_active_one_stays(ground: Ground) -> None:
+    refused(ground, "a", "'a' is active: switch to another first")
+    refused(switched(ground), "b", "'b' is active")
+
+
+def test_one_with_a_ledger_of_ours_stays_and_what_is_nowhere_else_is_counted(ground: Ground) -> None:
+    owner = ground.now.owner
+    for ledger_id in (5, 6, 7):
+        ground.ledger(B, ledger_id, owner)
+    ground.ledger(A, 6, owner)
+    refused(ground, "b", r"3 ledgers are there .*, such as 5, 6, 7; 2 of them are in no other registered cluster")
+
+
+def test_a_ledger_without_a_mark_is_ours_where_nobody_else_writes(ground: Ground) -> None:
+    ground.ledger(A, 5)
+    refused(switched(ground), "a", r"1 ledgers are there .*, such as 5; 1 of them")
+
+
+@pytest.mark.parametrize("value", [b"", b"garbage"])
+def test_a_ledger_that_cannot_be_understood_may_be_ours(ground: Ground, value: bytes) -> None:
+    ground.make(ground.stores[OTHER], "/bookies-b/00/0000/L0009", value)
+    refused(ground, "b", "such as 9")
+
+
+def test_ledgers_of_others_do_not_keep_it(ground: Ground) -> None:
+    ground.ledger(B, 5, "0badc0de")
+    assert ground.unregistration.plan("b").foreign == 1
+    shared = Ground()
+    shared.register(first())
+    shared.cluster(B, "instance-b")
+    shared.ledger(B, 5)
+    shared.register(further(shared=True))
+    plan = shared.unregistration.plan("b")
+    assert plan.foreign == 1
+    shared.unregistration.carry_out(plan)
+    assert set(shared.now.clusters) == {"a"}
+
+
+def test_an_empty_root_where_the_cluster_was_proves_nothing(ground: Ground) -> None:
+    ground.stores[OTHER].put("/bookies-b/INSTANCEID", b"formatted anew", 0)
+    refused(ground, "b", "has the INSTANCEID formatted anew instead of instance-b, so its ledgers cannot be counted")
+
+
+@pytest.mark.parametrize("value", [b'{"epoch":1,"host":"h1"}', b"garbage"])
+def test_a_broker_that_has_not_followed_yet_may_still_write_there(ground: Ground, value: bytes) -> None:
+    ground.make(ground.pulsar, f"{FOLLOWERS_PATH}/1", value)
+    refused(ground, "b", r"1 brokers do not follow epoch 2 yet, such as (h1 with epoch 1|.*/1 with epoch None)")
+
+
+@pytest.mark.parametrize("silent", [PULSAR, OTHER])
+def test_a_store_that_does_not_answer_keeps_it(ground: Ground, silent: str) -> None:
+    ground.stores[silent].close()
+    with pytest.raises(StoreUnavailableError):
+        ground.unregistration.plan("b")
+
+
+def test_a_switch_to_it_in_between_keeps_it(ground: Ground) -> None:
+    plan = ground.unregistration.plan("b")
+    switched(ground)
+    with pytest.raises(LostRaceError, match="has epoch 3, and bookie cluster 'b' is active"):
+        ground.unregistration.carry_out(plan)
+    assert set(ground.now.clusters) == {"a", "b"}
