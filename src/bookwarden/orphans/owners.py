@@ -26,7 +26,7 @@ class Owner(NamedTuple):
 
 
 # The ledgers of a topic come one after another.
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def owner_of(kind: str, text: str) -> Owner | None:
     """Parse a holder's text, where `kind` is the name of its LedgerComponent.
 

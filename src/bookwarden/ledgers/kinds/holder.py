@@ -115,7 +115,7 @@ class CursorsHolder(Holder):
         """Return the ledgers of this kind that a cursor's node names."""
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def _marks_itself(holder: Holder) -> bool:
     try:
         return holder.of_mark(*holder.mark_fields()) == holder

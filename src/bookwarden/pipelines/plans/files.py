@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 COPY_CANDIDATES = Columns(CopyCandidate)
 # A file is held in memory as a whole: some tens of megabytes.
-CANDIDATES_PER_FILE: Final = 250_000
+CANDIDATES_PER_FILE: Final = 100_000
 SUMMARY: Final = "summary.json"
 _MANIFEST: Final = "manifest.json"
 _PROGRESS: Final = "applied.json"
