@@ -10,7 +10,8 @@ from typing import Final
 from bookwarden.errors import RefusedError, StoreError
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.followers import brokers_without_jar, read_followers
+from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.followers import read_followers
 from bookwarden.switching.owners import is_marked
 from bookwarden.switching.ports import ClusterMetadata, IdGenerator, OpensCluster, Place
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_cluster_name
@@ -235,7 +236,7 @@ class Registration:
 
     def _require_no_stock_broker(self, name: str, *, leaps: bool) -> None:
         """Raise RefusedError while a broker gives ledgers ids of another sequence."""
-        stock = brokers_without_jar(self.pulsar, read_followers(self.pulsar))
+        stock = [broker.name for broker in read_brokers(self.pulsar) if broker.follower is None]
         if not stock:
             return
         why = (
@@ -246,8 +247,8 @@ class Registration:
         raise _refused(
             name,
             [
-                f"{why}, and {_some(stock)} without the jar would give smaller ones, which sort before those in their "
-                "topics' lists and lose data: stop these brokers, register, start all with the jar"
+                f"{why}, but {_some(stock)} without the jar, and would give smaller ones, which sort before those in "
+                "their topics' lists and lose data: stop these brokers, register, start all with the jar"
             ],
         )
 

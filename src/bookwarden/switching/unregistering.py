@@ -13,7 +13,7 @@ from typing import Final
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.owners import may_be_ours
 from bookwarden.switching.ports import ClusterMetadata, OpensCluster
 from bookwarden.switching.registering import looked
@@ -82,12 +82,14 @@ class Unregistration:
         self.registry.replace(plan.before, plan.after)
 
     def _require_followed(self, registry: Registry, name: str) -> None:
-        late = [each for each in read_followers(self.pulsar) if each.epoch != registry.epoch]
+        late = [broker for broker in read_brokers(self.pulsar) if not broker.follows(registry.epoch)]
         if late:
+            follower = late[0].follower
+            with_epoch = "without the jar" if follower is None else f"with epoch {follower.epoch}"
             raise _refused(
                 name,
-                f"{len(late)} brokers do not follow epoch {registry.epoch} yet, such as {late[0].host or late[0].node} "
-                f"with epoch {late[0].epoch}, and may still write there: wait, or stop them",
+                f"{len(late)} brokers do not follow epoch {registry.epoch}, such as {late[0].name} {with_epoch}, and "
+                "may still write there: wait, or stop them",
             )
 
     def _only_there(self, ledger_ids: Sequence[int], rest: Registry) -> list[int]:

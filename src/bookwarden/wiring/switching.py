@@ -7,7 +7,7 @@ from functools import partial
 from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.service_uris import bookkeeper_place, is_service_uri
-from bookwarden.config import Settings
+from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot
@@ -72,3 +72,11 @@ def place_of_uri(uri: str) -> Place:
         )
     place = bookkeeper_place(uri)
     return Place(place.url, place.ledgers_root)
+
+
+def bookkeeper_authority(settings: MetadataStoreSettings) -> str:
+    """Return HOST:PORT/ROOT of the BookKeeper in the settings, as a service URI has it after its scheme."""
+    place = bookkeeper_place_of(settings)
+    ensemble, chroot = split_chroot(place.url)
+    hosts = ensemble.partition(":")[2].removeprefix("//").partition("/")[0]
+    return f"{hosts.replace(',', ';')}{chroot}{place.ledgers_root}"

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from bookwarden.cli.main import cli
 from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
 from bookwarden.metastore.memory import shared_memory_store
+from bookwarden.switching.broker_jar import PACKAGED
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
 
 SAMPLE = Path(__file__).parents[2] / "data" / "bookie_cluster_registry" / "valid" / "switched.json"
@@ -183,3 +184,72 @@ def test_without_a_registry_nothing_can_leave_it(site: Site, command: str) -> No
     result = site.run(command, "a")
     assert result.exit_code == RefusedError.exit_code
     assert "begin with `bookwarden bookie-clusters register --bootstrap`" in result.stderr
+
+
+@pytest.fixture
+def made_up_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "package" / "bookwarden-broker.jar"
+    path.parent.mkdir()
+    path.write_bytes(b"PK made up")
+    monkeypatch.setattr("bookwarden.cli.bookie_clusters.jar.PACKAGED", path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("settings", "service_uri", "store_url"),
+    [
+        (
+            {"urls": "['zk:zk1:2181,zk2:2181/pulsar']"},
+            "zk1:2181;zk2:2181/pulsar/ledgers",
+            "zk:zk1:2181,zk2:2181/pulsar",
+        ),
+        ({"urls": "['oxia://ox:6648/broker']"}, "ox:6648/ledgers", "oxia://ox:6648/broker"),
+        (
+            {"urls": "['zk:zk1:2181']", "bookkeeper_url": "zk+hierarchical://bk:2181/ledgers"},
+            *("bk:2181/ledgers", "zk:zk1:2181"),
+        ),
+    ],
+)
+def test_the_jar_is_written_with_the_lines_for_these_settings(
+    made_up_jar: Path, tmp_path: Path, settings: dict[str, str], service_uri: str, store_url: str
+) -> None:
+    target = tmp_path / "lib" / "broker.jar"
+    target.parent.mkdir()
+    target.write_bytes(b"of an earlier release")
+    chosen = [word for name, value in settings.items() for word in ("--set", f"metadata_store.{name}={value}")]
+    command = [*chosen, "bookie-clusters", "jar", "--to", str(target)]
+    found = json.loads(CliRunner().invoke(cli, [*command, "-o", "json"]).stdout)
+    assert (target.read_bytes(), found["bytes"]) == (made_up_jar.read_bytes(), 10)
+    assert [path.name for path in target.parent.iterdir()] == ["broker.jar"]
+    assert found["broker.conf"] == [
+        f"bookkeeperMetadataServiceUri=bookwarden://{service_uri}",
+        f"bookkeeper_bookwardenMetadataStoreUrl={store_url}",
+    ]
+    pulsar = "org.apache.pulsar.metadata.bookkeeper"
+    assert found["environment"] == (
+        f'BK_METADATA_OPTIONS="-Dbookkeeper.metadata.bookie.drivers={pulsar}.PulsarMetadataBookieDriver '
+        f"-Dbookkeeper.metadata.client.drivers={pulsar}.PulsarMetadataClientDriver:"
+        'bookwarden.broker.BookieClustersDriver"'
+    )
+    text = CliRunner().invoke(cli, command).stdout
+    assert all(line in text for line in (*found["broker.conf"], found["environment"]))
+
+
+def test_an_installation_without_the_jar_says_how_to_get_one(made_up_jar: Path, site: Site, tmp_path: Path) -> None:
+    made_up_jar.unlink()
+    result = site.run("jar", "--to", str(tmp_path / "x.jar"))
+    assert result.exit_code == NotFoundError.exit_code
+    assert "this installation has no bookwarden-broker.jar" in result.stderr
+    assert "`make broker-jar`" in result.stderr
+    assert not (tmp_path / "x.jar").exists()
+
+
+def test_a_folder_that_is_not_there_is_told(made_up_jar: Path, site: Site, tmp_path: Path) -> None:
+    result = site.run("jar", "--to", str(tmp_path / "nothing" / "x.jar"))
+    assert result.exit_code == ConfigError.exit_code
+    assert "cannot be written" in result.stderr
+
+
+def test_the_jar_is_looked_for_where_it_is_built() -> None:
+    checkout = Path(__file__).parents[3]
+    assert f"BROKER_JAR := {PACKAGED.relative_to(checkout)}" in (checkout / "Makefile").read_text(encoding="utf-8")

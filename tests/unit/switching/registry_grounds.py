@@ -9,11 +9,13 @@ from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.followers import BROKERS_PATH
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registering import Registration, Wanted
-from bookwarden.switching.registry import Registry
+from bookwarden.switching.registry import FOLLOWERS_PATH, Registry
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.switching.unregistering import Unregistration
+from servers.switching.ground import SessionStore, follower_value
 
 PULSAR, OTHER = "memory:pulsar", "memory:other"
 A, B = Place(PULSAR, "/ledgers"), Place(OTHER, "/bookies-b")
@@ -23,8 +25,8 @@ class Ground:
     """Pulsar's own store with bookie cluster a in it, another store, and the operations on them."""
 
     def __init__(self) -> None:
-        self.stores = {PULSAR: MemoryStore(), OTHER: MemoryStore()}
-        self.pulsar = self.stores[PULSAR]
+        self.pulsar = SessionStore()
+        self.stores: dict[str, MemoryStore] = {PULSAR: self.pulsar, OTHER: MemoryStore()}
         self.registry = RegistryNode(self.pulsar, PULSAR)
         self.brokers_place = A
         self.cluster(A, "instance-a", ("a1:3181", "a2:3181"))
@@ -89,6 +91,16 @@ class Ground:
         metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, segments, 7, 0, "CRC32C", 5, custom=custom)
         path = ledger_path(place.ledgers_root, ledger_id)
         self.make(self.stores[place.url], path, encode_ledger_metadata(metadata))
+
+    def broker(self, name: str, epoch: int | None = None) -> None:
+        """Start a broker that follows this epoch; None: without the jar."""
+        path = f"{BROKERS_PATH}/{name}"
+        self.make(self.pulsar, path)
+        self.pulsar.sessions[path] = session = len(self.pulsar.sessions) + 1
+        if epoch is not None:
+            node = f"{FOLLOWERS_PATH}/{session}"
+            self.make(self.pulsar, node, follower_value(self.now, epoch=epoch))
+            self.pulsar.sessions[node] = session
 
     def register(self, wanted: Wanted) -> Registry:
         """Register as the command does; return the registry then."""

@@ -9,13 +9,13 @@ import pytest
 
 from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.followers import BROKERS_PATH
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registering import OWN_ID_ROOT, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Status
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 ALIAS = "memory:alias"
-BROKER = "/loadbalance/brokers/x:8080"
 
 
 @pytest.fixture
@@ -114,15 +114,17 @@ def test_ids_of_a_first_cluster_elsewhere_come_from_a_root_of_their_own(ground: 
 def test_no_broker_may_give_ids_of_another_sequence_meanwhile(ground: Ground) -> None:
     ground.cluster(B, "instance-b")
     ground.brokers_place = B
-    ground.make(ground.pulsar, BROKER)
-    refused(ground, first(B), "x:8080 is without the jar would give smaller ones|x:8080 without the jar", OWN_ID_ROOT)
+    ground.broker("x:8080")
+    refused(ground, first(B), "x:8080 is without the jar, and would give smaller ones", OWN_ID_ROOT)
 
 
 def test_a_leap_that_stock_brokers_do_not_notice_waits_for_them(begun: Ground) -> None:
     begun.ledger(B, 5_000_000_000, begun.now.owner)
-    begun.make(begun.pulsar, BROKER)
-    refused(begun, further(), r"leap over 2\*\*32", "x:8080")
-    begun.pulsar.delete_many([(BROKER, 0)])
+    begun.broker("w:8080", 1)
+    begun.broker("x:8080")
+    begun.broker("y:8080")
+    refused(begun, further(), r"leap over 2\*\*32", "x:8080, y:8080 are without the jar")
+    begun.pulsar.delete_many([(f"{BROKERS_PATH}/{name}:8080", 0) for name in "xy"])
     plan = begun.registration.plan(further())
     assert plan.leaps
     begun.register(further())

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
-from bookwarden.switching.registry import FOLLOWERS_PATH
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 
@@ -86,10 +85,12 @@ def test_an_empty_root_where_the_cluster_was_proves_nothing(ground: Ground) -> N
     refused(ground, "b", "has the INSTANCEID formatted anew instead of instance-b, so its ledgers cannot be counted")
 
 
-@pytest.mark.parametrize("value", [b'{"epoch":1,"host":"h1"}', b"garbage"])
-def test_a_broker_that_has_not_followed_yet_may_still_write_there(ground: Ground, value: bytes) -> None:
-    ground.make(ground.pulsar, f"{FOLLOWERS_PATH}/1", value)
-    refused(ground, "b", r"1 brokers do not follow epoch 2 yet, such as (h1 with epoch 1|.*/1 with epoch None)")
+@pytest.mark.parametrize(("epoch", "told"), [(1, "h:8080 with epoch 1"), (None, "h:8080 without the jar")])
+def test_a_broker_that_does_not_follow_may_still_write_there(ground: Ground, epoch: int | None, told: str) -> None:
+    ground.broker("g:8080", 2)
+    assert ground.unregistration.plan("b")
+    ground.broker("h:8080", epoch)
+    refused(ground, "b", f"1 brokers do not follow epoch 2, such as {told}, and may still write there")
 
 
 @pytest.mark.parametrize("silent", [PULSAR, OTHER])

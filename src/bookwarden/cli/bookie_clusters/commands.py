@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bookwarden.cli.bookie_clusters.jar import jar
 from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
 from bookwarden.cli.bookie_clusters.register import register
 from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
@@ -21,5 +22,5 @@ def bookie_clusters() -> None:
     """
 
 
-for _command in (list_clusters, get_cluster, register, unregister, deprecate):
+for _command in (list_clusters, get_cluster, register, unregister, deprecate, jar):
     bookie_clusters.add_command(_command)
