@@ -22,6 +22,7 @@ class StoredRegistry:
 
     registry: Registry
     version: int  #: Of its node; a change demands it.
+    changed_ms: int = 0  #: When it was written, by the store's clock.
 
 
 class RegistryNode:
@@ -37,7 +38,7 @@ class RegistryNode:
         Raises FormatError for a value that is no registry.
         """
         node = self._fresh()
-        return None if node is None else StoredRegistry(parse_registry(node.value), node.version)
+        return None if node is None else StoredRegistry(parse_registry(node.value), node.version, node.modified_ms)
 
     def require(self) -> StoredRegistry:
         """Read the registry as `read` does; RefusedError if nothing is registered."""

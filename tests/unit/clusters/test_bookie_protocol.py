@@ -13,6 +13,7 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import (
     OK,
     REFUSED,
     FrameSplitter,
+    ReadDiskSpace,
     ReadEntry,
     ReadLastConfirmed,
     Request,
@@ -26,10 +27,11 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import (
 from bookwarden.errors import FormatError
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 
-# Header (field 1): version 3, operation, transaction; then the body's field, 100, 104 or 106. A read has ledger id
+# Header (field 1): version 3, operation, transaction; then the body's field, 100, 104, 105 or 106. A read has ledger id
 # (1) and entry id (2) and no field 100, its flags, nor 3, the master key: neither fencing nor writing can be asked.
 REQUESTS = [
     (300, ReadEntry(5, 7), "00000010" + "0a070803100118ac02" + "a2060408051007"),
+    (1, ReadDiskSpace(), "0000000d" + "0a06080310081801" + "ca06020803"),
     (1, ReadLastConfirmed(5), "0000000d" + "0a06080310071801" + "c206020805"),
     (0, StartTls(), "0000000b" + "0a06080310091800" + "d20600"),
 ]
@@ -67,6 +69,12 @@ def test_responses_are_decoded() -> None:
     lac = pb.ReadLacResponse(status=OK, ledgerId=5, lacBody=b"lac", lastEntryBody=b"last")
     found = pb.Response(header=header(pb.READ_LAC), status=OK, readLacResponse=lac)
     assert decode_response(found.SerializeToString()) == (9, Response(OK, b"last", b"lac"))
+    info = pb.GetBookieInfoResponse(status=OK, totalDiskCapacity=2**40, freeDiskSpace=7)
+    found = pb.Response(header=header(pb.GET_BOOKIE_INFO), status=OK, getBookieInfoResponse=info)
+    assert decode_response(found.SerializeToString()) == (9, Response(OK, b"", disk_space=(2**40, 7)))
+    info = pb.GetBookieInfoResponse(status=OK, totalDiskCapacity=2**40)
+    found = pb.Response(header=header(pb.GET_BOOKIE_INFO), status=OK, getBookieInfoResponse=info)
+    assert decode_response(found.SerializeToString()) == (9, Response(OK, b""))
     refused = pb.Response(header=header(), status=REFUSED)
     assert decode_response(refused.SerializeToString()) == (9, Response(REFUSED, b""))
     assert status_name(REFUSED) == "EUA"

@@ -6,7 +6,10 @@ import click
 
 from bookwarden.cli.bookie_clusters.jar import jar
 from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
+from bookwarden.cli.bookie_clusters.precheck import precheck
 from bookwarden.cli.bookie_clusters.register import register
+from bookwarden.cli.bookie_clusters.status import status
+from bookwarden.cli.bookie_clusters.switch import rollback, switch
 from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
 
 _EPILOG = """\b
@@ -22,5 +25,8 @@ def bookie_clusters() -> None:
     """
 
 
-for _command in (list_clusters, get_cluster, register, unregister, deprecate, jar):
+for _command in (
+    *(list_clusters, get_cluster, register, unregister, deprecate, jar),
+    *(precheck, switch, status, rollback),
+):
     bookie_clusters.add_command(_command)

@@ -21,6 +21,8 @@ _MAX_FRAME: Final = 256 * 1024 * 1024
 
 _NO_RESPONSE: Final = "a bookie's answer is not of BookKeeper's protocol version 3: is it a bookie?"
 
+_TOTAL_AND_FREE: Final = 1 | 2
+
 OK: Final = pb.EOK
 NO_LEDGER: Final = pb.ENOLEDGER
 NO_ENTRY: Final = pb.ENOENTRY
@@ -40,19 +42,27 @@ class ReadLastConfirmed(NamedTuple):
     ledger_id: int
 
 
+class ReadDiskSpace(NamedTuple):
+    """Asks how large the bookie's disks for ledgers are, and how much of that is free."""
+
+
 class StartTls(NamedTuple):
     """Asks to continue with a TLS handshake on this connection."""
 
 
-Request = ReadEntry | ReadLastConfirmed | StartTls
+Request = ReadEntry | ReadLastConfirmed | ReadDiskSpace | StartTls
 
 
 class Response(NamedTuple):
-    """An answer: ``entry`` is the packet of ReadEntry or the last entry's; both packets still carry their digest."""
+    """An answer: ``entry`` is the packet of ReadEntry or the last entry's; both packets still carry their digest.
+
+    ``disk_space`` has the bytes in all, and those free, if the bookie told both.
+    """
 
     status: int
     entry: bytes
     explicit_lac: bytes = b""
+    disk_space: tuple[int, int] | None = None
 
 
 class RequestEncoder:
@@ -74,6 +84,9 @@ class RequestEncoder:
         if isinstance(request, ReadLastConfirmed):
             body = pb.ReadLacRequest(ledgerId=request.ledger_id)
             return _framed(pb.Request(header=_header(pb.READ_LAC, transaction), readLacRequest=body))
+        if isinstance(request, ReadDiskSpace):
+            wanted = pb.GetBookieInfoRequest(requested=_TOTAL_AND_FREE)
+            return _framed(pb.Request(header=_header(pb.GET_BOOKIE_INFO, transaction), getBookieInfoRequest=wanted))
         return _framed(pb.Request(header=_header(pb.START_TLS, transaction), startTLSRequest=pb.StartTLSRequest()))
 
 
@@ -95,6 +108,11 @@ def decode_response(frame: bytes) -> tuple[int, Response]:
     if message.HasField("readLacResponse"):
         lac = message.readLacResponse
         return transaction, Response(lac.status, lac.lastEntryBody, lac.lacBody)
+    if message.HasField("getBookieInfoResponse"):
+        info = message.getBookieInfoResponse
+        both = info.HasField("totalDiskCapacity") and info.HasField("freeDiskSpace")
+        space = (info.totalDiskCapacity, info.freeDiskSpace) if both else None
+        return transaction, Response(info.status, b"", disk_space=space)
     return transaction, Response(message.status, b"")
 
 

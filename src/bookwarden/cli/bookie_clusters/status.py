@@ -1,0 +1,145 @@
+"""`bookwarden bookie-clusters status`: the registry, the newest order, and what each broker follows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import click
+
+from bookwarden.cli.bookie_clusters.output import registry_data
+from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
+from bookwarden.switching.brokers import Broker
+from bookwarden.switching.operation import State
+from bookwarden.switching.order import Phase
+from bookwarden.wiring.switch import SwitchContext
+
+_UNDER_WAY: Final = 25
+_LOOK_EVERY_S: Final = 0.5
+_CODES: Final = {
+    Phase.SWITCH_TRIGGERED: _UNDER_WAY,
+    Phase.LIVE_DUAL_READ: _UNDER_WAY,
+    Phase.BUILD_PROMOTE_CLEANUP: _UNDER_WAY,
+    Phase.ROLLBACK: _UNDER_WAY,
+    Phase.DONE_WITH_FAILURES: DONE_WITH_FAILURES,
+}
+
+_EPILOG = """\b
+Exit codes: 0 nothing was begun, or it is DONE; 25 under way; 27 DONE_WITH_FAILURES."""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--watch", is_flag=True, help="Show each change, until nothing is under way.")
+@output_option
+@pass_invocation
+def status(invocation: Invocation, watch: bool) -> None:
+    """Show where a switch stands.
+
+    The phase, the registered bookie clusters, the newest order, and by which epoch each live broker acts. Changes
+    nothing, and stopping it stops nothing.
+    """
+    with SwitchContext(invocation.settings) as context:
+        state = context.switch.state()
+        invocation.write(_describe(context.pulsar_url, state))
+        shown = _data(context.pulsar_url, state)
+        while watch and _CODES.get(state.phase) == _UNDER_WAY:
+            time.sleep(_LOOK_EVERY_S)
+            state = context.switch.state()
+            now = _data(context.pulsar_url, state)
+            if now != shown:
+                invocation.write(_describe(context.pulsar_url, state))
+                shown = now
+    click.get_current_context().exit(_CODES.get(state.phase, 0))
+
+
+def _describe(url: str, state: State) -> Document:
+    parts: list[Part] = [Facts(tuple(_facts(url, state)))]
+    if state.registry is not None:
+        registry = state.registry
+        names = [cluster.name for cluster in registry.in_reading_order()]
+        rows = tuple(
+            (name, registry.status_of(name).value, registry.cluster(name).metadata_service_uri) for name in names
+        )
+        parts.append(
+            Table((Column("bookie cluster"), Column("status"), Column("metadataServiceUri", whole=False)), rows)
+        )
+    columns = (
+        Column("broker"),
+        Column("epoch", right=True),
+        Column("active"),
+        Column("jar"),
+        Column("cannot read"),
+        Column("trouble", whole=False),
+    )
+    parts.append(Table(columns, tuple(map(_row, state.brokers)), empty="No broker is registered."))
+    without = [broker.name for broker in state.brokers if broker.follower is None]
+    if state.registry is not None and without:
+        parts.append(
+            Note(
+                f"{', '.join(without)} runs without the jar: it knows one bookie cluster only. Never switch while it "
+                "runs, and stop it if that was done."
+            )
+        )
+    return Document(_data(url, state), tuple(parts))
+
+
+def _facts(url: str, state: State) -> list[tuple[str, str]]:
+    registry, found = state.registry, state.order
+    pairs = [("phase", state.phase.value), ("registry", url if registry is None else f"{url}, epoch {registry.epoch}")]
+    directive = None if registry is None else registry.directive
+    if directive is not None:
+        pairs.append(
+            (
+                "switch target",
+                f"{directive.target} (from {directive.source}, epoch {directive.epoch}, by {directive.origin} at "
+                f"{moment(directive.time_ms)})",
+            )
+        )
+    if found is not None and found.order.is_under_way:
+        pairs.append(("carried out by", "nobody: `bookie-clusters switch --resume`" if found.is_free else found.holder))
+    if found is not None and found.order.troubles:
+        pairs.append(("troubles", "; ".join(found.order.troubles)))
+    return pairs
+
+
+def _row(broker: Broker) -> tuple[str, ...]:
+    one = broker.follower
+    if one is None:
+        return broker.name, "", "", "", "", broker.trouble or "without the jar"
+    return broker.name, str(one.epoch), one.active, one.jar, ", ".join(sorted(one.unreachable)), ""
+
+
+def _data(url: str, state: State) -> dict[str, Any]:
+    found = state.order
+    return {
+        "phase": state.phase.value,
+        "registry": url,
+        **registry_data(state.registry),
+        "order": None
+        if found is None
+        else {
+            "source": found.order.source,
+            "target": found.order.target,
+            "epoch": found.order.epoch,
+            "origin": found.order.origin,
+            "time": found.order.time_ms,
+            "phase": found.order.phase.value,
+            "isRollback": found.order.is_rollback,
+            "troubles": list(found.order.troubles),
+            "isHeld": not found.is_free,
+            "holder": found.holder,
+        },
+        "brokers": [
+            {
+                "name": broker.name,
+                "epoch": None if broker.follower is None else broker.follower.epoch,
+                "active": None if broker.follower is None else broker.follower.active,
+                "jar": None if broker.follower is None else broker.follower.jar,
+                "unreachable": [] if broker.follower is None else sorted(broker.follower.unreachable),
+                "trouble": broker.trouble or None,
+            }
+            for broker in state.brokers
+        ],
+    }

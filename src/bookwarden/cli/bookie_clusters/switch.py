@@ -1,0 +1,174 @@
+"""`bookwarden bookie-clusters switch` and `rollback`: the precheck, the question, the order, the wait for brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from bookwarden.cli.bookie_clusters.precheck import NOT_READY, describe_precheck
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.operation import Followed, Planned, Switched
+from bookwarden.wiring.switch import SwitchContext
+
+#: The registry is changed, and not all brokers follow.
+DONE_WITH_FAILURES: Final = 27
+
+_EPILOG = """\b
+Exit codes: 0 all live brokers follow; 23 the precheck found what stands in the way, nothing was switched;
+27 it is switched, but not all brokers followed in time; 5 it was not confirmed, or another process works at it.
+
+\b
+Killed at any moment, the same command carries it on, and so does switch --resume.
+Runbook: docs/bookie-clusters.md."""
+
+
+def _order_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--dry-run", is_flag=True, help="Run the precheck, say what would be done, and do nothing."),
+        click.option("--skip-precheck", is_flag=True, help="For laboratories only: messages can be lost."),
+        click.option(
+            "--timeout",
+            "wait_s",
+            type=click.FloatRange(min=0),
+            default=60.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Wait so long for brokers to follow.",
+        ),
+        yes_option,
+        output_option,
+        pass_invocation,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--target", metavar="NAME", help="The bookie cluster that new ledgers are to go to.")
+@click.option("--resume", is_flag=True, help="Carry on a switch, or rollback, whose process ended.")
+@_order_options
+def switch(
+    invocation: Invocation,
+    target: str | None,
+    resume: bool,
+    dry_run: bool,
+    skip_precheck: bool,
+    wait_s: float,
+    yes: bool,
+) -> None:
+    """Make another bookie cluster active.
+
+    Runs the precheck, asks, changes the registry, and waits until all live brokers follow. From then on new ledgers
+    go to the target; ledgers of the other clusters are read, and written to their end, where they are.
+    """
+    if (target is None) != resume:
+        raise click.UsageError("name the cluster with --target, or carry on with --resume")
+    with SwitchContext(invocation.settings) as context:
+        planned = context.switch.plan_rest() if target is None else context.switch.plan(target)
+        code = _carry_out(
+            invocation, context, planned, dry_run=dry_run, skip_precheck=skip_precheck, wait_s=wait_s, yes=yes
+        )
+    click.get_current_context().exit(code)
+
+
+@click.command(epilog=_EPILOG)
+@_order_options
+def rollback(invocation: Invocation, dry_run: bool, skip_precheck: bool, wait_s: float, yes: bool) -> None:
+    """Return to the bookie cluster before the switch.
+
+    The same as a switch to it, with the same checks. Nothing is moved: what was written since stays where it is, and
+    is read there. Given again it finds the rollback done; it never switches forward.
+    """
+    with SwitchContext(invocation.settings) as context:
+        planned = context.switch.plan_back()
+        code = _carry_out(
+            invocation, context, planned, dry_run=dry_run, skip_precheck=skip_precheck, wait_s=wait_s, yes=yes
+        )
+    click.get_current_context().exit(code)
+
+
+def _carry_out(
+    invocation: Invocation,
+    context: SwitchContext,
+    planned: Planned,
+    *,
+    dry_run: bool,
+    skip_precheck: bool,
+    wait_s: float,
+    yes: bool,
+) -> int:
+    """Do what is planned; return the exit code."""
+    order = planned.plan.order
+    if not context.switch.is_made(planned):
+        if skip_precheck:
+            invocation.say("SKIPPED, with --skip-precheck: nobody knows whether messages will be lost")
+        else:
+            result = context.precheck(order.target)
+            if result.failing or dry_run or invocation.output != "json":
+                invocation.write(describe_precheck(result))
+            if result.failing:
+                return NOT_READY
+        _say_what_comes(invocation, planned)
+        if dry_run:
+            return 0
+        verb = "Roll back" if order.is_rollback else "Switch"
+        confirm(f"{verb} new ledgers from {order.source} to {order.target}?", yes=yes)
+    elif dry_run:
+        invocation.say(f"{order.target} is active; what is left is to see that all brokers follow")
+        return 0
+    else:
+        invocation.say(f"{order.target} is active already; seeing that all brokers follow")
+
+    def tell(one: Followed) -> None:
+        invocation.say(f"{one.broker} follows, after {one.seconds:.3f} s")
+
+    switched = context.switch.carry_out(
+        planned, wait_s=wait_s, is_checked=not skip_precheck, say=invocation.say, tell=tell
+    )
+    invocation.write(_describe(switched))
+    return DONE_WITH_FAILURES if switched.behind else 0
+
+
+def _say_what_comes(invocation: Invocation, planned: Planned) -> None:
+    order = planned.plan.order
+    invocation.say(
+        f"What happens next: the registry gets epoch {order.epoch}, by one write. Each broker then makes new ledgers "
+        f"in {order.target}; those that are open in {order.source} stay there until they roll. No connection is "
+        "closed, no data is moved."
+    )
+    invocation.say(
+        f"Keep {order.source} running, with all of its bookies, as long as any ledger is there. Start no broker "
+        "without the jar meanwhile."
+    )
+
+
+def _describe(switched: Switched) -> Document:
+    order = switched.order
+    data = {
+        "phase": order.phase,
+        "source": order.source,
+        "target": order.target,
+        "isRollback": order.is_rollback,
+        "epoch": switched.epoch,
+        "brokers": [{"name": one.broker, "seconds": one.seconds} for one in switched.followed],
+        "behind": list(switched.behind),
+        "troubles": list(order.troubles),
+    }
+    pairs = (("phase", order.phase.value), ("active", order.target), ("epoch", str(switched.epoch)))
+    rows = tuple((one.broker, f"{one.seconds:.3f}") for one in switched.followed)
+    columns = (Column("broker"), Column("seconds until it followed", right=True))
+    parts: list[Part] = [Facts(pairs), Table(columns, rows, empty="No broker follows.")]
+    parts += [Note(f"Not in time: {one}.") for one in switched.behind]
+    if switched.behind:
+        parts.append(
+            Note(
+                "The switch is made. A broker that has the jar and does not follow yet goes on writing to the other "
+                "cluster, from where all read it. Look into its log; then `bookie-clusters switch --resume`."
+            )
+        )
+    return Document(data, tuple(parts))

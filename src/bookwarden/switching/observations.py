@@ -1,0 +1,86 @@
+"""Observations of all that a switch of bookie clusters depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bookwarden.switching.brokers import Broker
+from bookwarden.switching.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """A registered bookie cluster; where its metadata does not answer all but ``trouble`` is empty."""
+
+    trouble: str = ""  #: Why it did not answer; "" if it did.
+    instance: str = ""  #: What its INSTANCEID node says; "" if there is none.
+    writable: frozenset[str] = frozenset()  #: Ids of the bookies that take new ledgers now.
+    read_only: frozenset[str] = frozenset()  #: Ids of the registered bookies that do not.
+    known: frozenset[str] = frozenset()  #: Ids of the bookies that have a cookie, whether or not they run.
+    largest_ledger: int | None = None  #: The largest id with metadata; None if it has no ledger.
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The settings that a broker runs with; None where it did not tell them, for the reason in ``trouble``.
+
+    ``other_configuration`` is the URL of its configuration store if that is another one than its metadata store.
+    """
+
+    name: str
+    settings: Mapping[str, str] | None = None
+    trouble: str | None = None
+    other_configuration: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quorums:
+    """On how many bookies a ledger is written."""
+
+    ensemble: int
+    write: int
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePlacement:
+    """The demands of a namespace on the bookies of its ledgers; ``quorums`` is None where it takes the brokers'."""
+
+    name: str
+    quorums: Quorums | None = None
+    groups: frozenset[str] = frozenset()  #: Bookie groups that its ledgers go to.
+    spare_groups: frozenset[str] = frozenset()  #: Groups that are taken where those have not enough bookies.
+
+
+@dataclass(frozen=True, slots=True)
+class BookiePlaces:
+    """Pulsar's own map of bookies: the groups by name, and the racks by bookie."""
+
+    groups: Mapping[str, frozenset[str]]
+    racks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """A bookie's disks, in bytes; None where it did not tell, for the reason in ``trouble``."""
+
+    total: int | None = None
+    free: int | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Everything that is judged before a switch."""
+
+    registry: Registry  #: As it is before the switch.
+    target: str  #: Name of the bookie cluster to be made active.
+    brokers: tuple[Broker, ...]  #: All live ones.
+    settings: tuple[BrokerSettings, ...]  #: Of the live brokers.
+    next_ledger_id: int | None  #: That the one generator gives next; None if it has not given any.
+    clusters: Mapping[str, ClusterSeen]  #: By name, all that are registered.
+    #: None where the metadata store has no policies of namespaces.
+    namespaces: tuple[NamespacePlacement, ...] | None
+    places: BookiePlaces  #: By Pulsar's own map.
+    disks: Mapping[str, DiskSpace]  #: By id of the target's writable bookies.

@@ -1,0 +1,97 @@
+"""Everything that a switch depends on, observed: the brokers, the bookie clusters, and what Pulsar asks of bookies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bookwarden.errors import BookwardenError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.observations import (
+    BookiePlaces,
+    BrokerSettings,
+    ClusterSeen,
+    DiskSpace,
+    NamespacePlacement,
+    Observations,
+    Quorums,
+)
+from bookwarden.switching.registry import BookieCluster, Registry
+
+_Bookies = frozenset[str]
+_Quorums = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources. Every call may raise BookwardenError; of a bookie cluster that is a finding, else it ends all."""
+
+    #: Pulsar's own metadata store.
+    store: MetadataStore
+    #: Returns the store that a cluster's metadata is in.
+    store_of: Callable[[BookieCluster], MetadataStore]
+    #: Read at a ledgers root: the bookies that take new ledgers, those that do not, and all with a cookie.
+    members: Callable[[MetadataStore, str], tuple[_Bookies, _Bookies, _Bookies]]
+    #: Reads the instance id at a ledgers root; "" if there is none.
+    instance: Callable[[MetadataStore, str], str]
+    #: Finds the largest id of a ledger at a ledgers root.
+    largest_ledger: Callable[[MetadataStore, str], int | None]
+    #: Reads the next id that is given below a root of Pulsar's own store.
+    next_ledger: Callable[[MetadataStore, str], int | None]
+    #: Asks each live broker: name, version, settings, why it did not tell them, its configuration store if another.
+    settings: Callable[[], Iterable[tuple[str, str | None, Mapping[str, str] | None, str | None, str | None]]]
+    #: Reads what namespaces ask for: name, quorums, groups, secondary groups; None where there are no policies.
+    placements: Callable[[MetadataStore], Sequence[tuple[str, _Quorums | None, _Bookies, _Bookies]] | None]
+    #: Reads the bookies by group, and the rack by bookie.
+    places: Callable[[MetadataStore], tuple[Mapping[str, _Bookies], Mapping[str, str]]]
+    #: Asks bookies of a cluster for the bytes of their disks, those free, and why they did not tell.
+    disks: Callable[[BookieCluster, Sequence[str]], Mapping[str, tuple[int | None, int | None, str]]]
+
+
+def observe(sources: Sources, registry: Registry, target: str) -> Observations:
+    """Observe everything for a switch to this cluster; raises RefusedError if it is not registered."""
+    cluster = registry.cluster(target)
+    brokers = tuple(read_brokers(sources.store))
+    clusters = {name: _look(sources, each) for name, each in registry.clusters.items()}
+    placements = sources.placements(sources.store)
+    return Observations(
+        registry=registry,
+        target=target,
+        brokers=brokers,
+        settings=tuple(
+            BrokerSettings(name, settings, trouble, other) for name, _, settings, trouble, other in sources.settings()
+        ),
+        # After the ledgers, so that none of them is newer than it.
+        next_ledger_id=sources.next_ledger(sources.store, registry.id_root),
+        clusters=clusters,
+        namespaces=None if placements is None else tuple(map(_placement, placements)),
+        places=BookiePlaces(*sources.places(sources.store)),
+        disks=_disks(sources, cluster, clusters[target]),
+    )
+
+
+def _look(sources: Sources, cluster: BookieCluster) -> ClusterSeen:
+    try:
+        store = sources.store_of(cluster)
+        store.sync()
+        instance = sources.instance(store, cluster.ledgers_root)
+        writable, read_only, known = sources.members(store, cluster.ledgers_root)
+        largest = sources.largest_ledger(store, cluster.ledgers_root)
+    except BookwardenError as error:
+        return ClusterSeen(trouble=str(error))
+    return ClusterSeen("", instance, writable, read_only, known, largest)
+
+
+def _placement(asked: tuple[str, _Quorums | None, _Bookies, _Bookies]) -> NamespacePlacement:
+    name, quorums, groups, spare = asked
+    return NamespacePlacement(name, None if quorums is None else Quorums(*quorums), groups, spare)
+
+
+def _disks(sources: Sources, cluster: BookieCluster, seen: ClusterSeen) -> dict[str, DiskSpace]:
+    if not seen.writable:
+        return {}
+    try:
+        return {bookie: DiskSpace(*told) for bookie, told in sources.disks(cluster, sorted(seen.writable)).items()}
+    except BookwardenError as error:
+        return {bookie: DiskSpace(trouble=str(error)) for bookie in seen.writable}

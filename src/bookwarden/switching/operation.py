@@ -1,0 +1,255 @@
+"""The switch to another bookie cluster, step by step; killed at any of them, the same command carries it on.
+
+1. The order is kept (`record`), with the registry's epoch that it was given on.
+2. The registry is changed, by one compare-and-set: from here on the switch is made, whatever becomes of this process.
+3. An event is sent, which spares others a wait, and whose loss costs nothing.
+4. All live brokers are waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from bookwarden.errors import BookwardenError, LostRaceError, RefusedError
+from bookwarden.findings import Finding, failing
+from bookwarden.leases import LeaseTimes
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.brokers import Broker, read_brokers
+from bookwarden.switching.order import (
+    Course,
+    Order,
+    Phase,
+    Plan,
+    phase_of,
+    plan_resumption,
+    plan_rollback,
+    plan_switch,
+)
+from bookwarden.switching.precheck import judge_brokers
+from bookwarden.switching.record import FoundOrder, OrderLease, find_order
+from bookwarden.switching.registry import Registry
+from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
+
+_LOOK_EVERY_S: Final = 0.1
+
+
+class SwitchEvent(NamedTuple):
+    """The message about a switch (schemas/bookie_cluster_switch.avsc)."""
+
+    source: str  #: Name of the bookie cluster that was active before.
+    target: str  #: Name of the one that is active now.
+    origin: str  #: The process that gave the order.
+    epoch: int  #: Of the registry that the order made.
+    time_ms: int  #: When it was given, by the clock of its origin.
+    owner: str  #: `Registry.owner`.
+
+
+class Followed(NamedTuple):
+    """A broker that follows: how many seconds after the registry was changed it said so, by the store's clock."""
+
+    broker: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and what it rests on."""
+
+    plan: Plan
+    found: StoredRegistry
+    last: FoundOrder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The result of a switch. ``behind`` are brokers that did not follow in time, with what they follow instead."""
+
+    order: Order
+    epoch: int
+    followed: tuple[Followed, ...]
+    behind: tuple[str, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.order.phase is Phase.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of the newest switch, and of everything that follows it."""
+
+    phase: Phase
+    registry: Registry | None
+    order: FoundOrder | None
+    brokers: tuple[Broker, ...]
+
+
+class Switch:
+    """Switches by the registry in this store; ``send`` sends the event, and may raise BookwardenError."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        registry: RegistryNode,
+        send: Callable[[SwitchEvent], None],
+        origin: str,
+        *,
+        times: LeaseTimes | None = None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._times = times
+        self._send = send
+        self._origin = origin
+        self._clock = clock
+        self._sleep = sleep
+
+    def state(self) -> State:
+        """Read where everything stands; changes nothing."""
+        brokers = read_brokers(self._store)
+        found, last = self._registry.read(), find_order(self._store)
+        registry = None if found is None else found.registry
+        return State(phase_of(registry, last.order if last else None, brokers), registry, last, tuple(brokers))
+
+    def plan(self, target: str) -> Planned:
+        """Plan a switch to the cluster of this name; RefusedError where that cannot be."""
+        return self._planned(lambda registry, last: plan_switch(registry, last, target, self._origin, self._now_ms()))
+
+    def plan_back(self) -> Planned:
+        """Plan the return to the cluster that was active before; NotFoundError if nothing was switched."""
+        return self._planned(lambda registry, last: plan_rollback(registry, last, self._origin, self._now_ms()))
+
+    def plan_rest(self) -> Planned:
+        """Plan to carry on what another process left; NotFoundError if nothing is left."""
+        return self._planned(plan_resumption)
+
+    def is_made(self, planned: Planned) -> bool:
+        """Return whether the registry was changed already, so that only what follows is left."""
+        return planned.plan.course is Course.FOLLOW or planned.plan.order.is_in(planned.found.registry)
+
+    def carry_out(
+        self,
+        planned: Planned,
+        *,
+        wait_s: float,
+        is_checked: bool = True,
+        say: Callable[[str], object] = lambda _: None,
+        tell: Callable[[Followed], object] = lambda _: None,
+    ) -> Switched:
+        """Carry the plan out, and wait up to ``wait_s`` seconds for the brokers; ``tell`` is called for each.
+
+        Right before the registry is changed the brokers are looked at again, unless ``is_checked`` is False.
+        Raises RefusedError if that, or anything else, changed since the plan was made; nothing was switched then.
+        """
+        if planned.plan.course is Course.FOLLOW:
+            return self._follow(planned, wait_s, tell)
+        order = planned.plan.order
+        with OrderLease(self._store, self._times) as lease:
+            lease.take(order, planned.last, say)
+            if not order.is_in(planned.found.registry):
+                self._change(order, planned.found, lease, is_checked=is_checked)
+            if order.phase is Phase.SWITCH_TRIGGERED:
+                order = order.advanced(Phase.LIVE_DUAL_READ)
+                lease.advance(order)
+            changed = self._changed_by(order)
+            say(f"{order.target} is active since epoch {order.epoch}; waiting for the brokers")
+            troubles = self._sent(order, changed.registry, say)
+            followed, behind = self._await(order.epoch, changed.changed_ms, wait_s, tell, lease.require)
+            if behind:
+                troubles += [f"not followed by {one}" for one in behind]
+            order = order.advanced(Phase.DONE_WITH_FAILURES if behind else Phase.DONE, troubles)
+            lease.advance(order)
+        return Switched(order, order.epoch, tuple(followed), tuple(behind))
+
+    def _planned(self, plan: Callable[[Registry, Order | None], Plan]) -> Planned:
+        found = self._registry.require()
+        last = find_order(self._store)
+        return Planned(plan(found.registry, last.order if last else None), found, last)
+
+    def _change(self, order: Order, found: StoredRegistry, lease: OrderLease, *, is_checked: bool) -> None:
+        """Make the target active; RefusedError if anything changed since the plan was made."""
+        if is_checked:
+            require_brokers(judge_brokers(read_brokers(self._store), found.registry, order.target))
+        following = found.registry.switched(order.target, order.origin, order.time_ms)
+        if following.epoch != order.epoch:
+            raise RefusedError(
+                f"the registry has epoch {found.registry.epoch}, and the order is for {order.after_epoch}"
+            )
+        lease.require()
+        try:
+            self._registry.replace(found, following)
+        except LostRaceError as error:
+            # Somebody may have changed it again after us, before our answer was read back.
+            now = self._registry.read()
+            if now is None or not order.is_in(now.registry):
+                raise RefusedError(f"nothing was switched: {error}") from error
+
+    def _changed_by(self, order: Order) -> StoredRegistry:
+        found = self._registry.read()
+        if found is None or not order.is_in(found.registry):
+            raise RefusedError("the registry was changed again by somebody else: see `bookie-clusters status`")
+        return found
+
+    def _sent(self, order: Order, registry: Registry, say: Callable[[str], object]) -> list[str]:
+        event = SwitchEvent(order.source, order.target, order.origin, order.epoch, order.time_ms, registry.owner)
+        try:
+            self._send(event)
+        except BookwardenError as error:
+            say(f"The event was not sent, which costs nothing but time: {error}")
+            return [f"the event was not sent: {error}"]
+        return []
+
+    def _follow(self, planned: Planned, wait_s: float, tell: Callable[[Followed], object]) -> Switched:
+        found = planned.found
+        directive = found.registry.directive
+        epoch = 0 if directive is None else directive.epoch
+        followed, behind = self._await(epoch, found.changed_ms, wait_s, tell, lambda: None)
+        phase = Phase.DONE_WITH_FAILURES if behind else Phase.DONE
+        order = replace(planned.plan.order, phase=phase, after_epoch=epoch - 1)
+        return Switched(order, epoch, tuple(followed), tuple(behind))
+
+    def _await(
+        self,
+        epoch: int,
+        changed_ms: int,
+        wait_s: float,
+        tell: Callable[[Followed], object],
+        require: Callable[[], None],
+    ) -> tuple[list[Followed], list[str]]:
+        """Wait until all live brokers follow this epoch; return them, and those that do not when the time is over."""
+        deadline = time.monotonic() + wait_s
+        followed: dict[str, Followed] = {}
+        while True:
+            brokers = read_brokers(self._store)
+            for broker in brokers:
+                if broker.follower is not None and broker.follows(epoch) and broker.name not in followed:
+                    seconds = max(0, broker.follower.told_ms - changed_ms) / 1000
+                    followed[broker.name] = Followed(broker.name, seconds)
+                    tell(followed[broker.name])
+            behind = [_described(broker) for broker in brokers if not broker.follows(epoch)]
+            if not behind or time.monotonic() >= deadline:
+                return list(followed.values()), behind
+            require()
+            self._sleep(_LOOK_EVERY_S)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+
+def require_brokers(findings: Iterable[Finding]) -> None:
+    """Raise RefusedError, with what stands in the way, if anything does."""
+    bad = failing(findings)
+    if bad:
+        raise RefusedError(f"{bad[0].seen}: {bad[0].advice}; nothing was switched")
+
+
+def _described(broker: Broker) -> str:
+    if broker.follower is None:
+        return f"{broker.name} ({broker.trouble or 'without the jar'})"
+    return f"{broker.name} (epoch {broker.follower.epoch})"

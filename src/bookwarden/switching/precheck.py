@@ -1,0 +1,368 @@
+"""May brokers be switched to another bookie cluster now? Judged from observations, before anything is changed.
+
+What each line guards against was measured, or is in the sources of Pulsar 4.0 to 4.2; the remedy for each is in
+docs/bookie-clusters.md, under the line's name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bookwarden.findings import Finding, Found, Verdict, failing, fails, ok, some, warns
+from bookwarden.switching.brokers import Broker
+from bookwarden.switching.observations import Observations, Quorums
+from bookwarden.switching.registry import Registry, Status
+
+#: Less free than this part of its disks, and a bookie soon takes no more (diskUsageThreshold is 0.95 by default).
+_LEAST_FREE: Final = 0.15
+_DEFAULT_RACK: Final = "/default-rack"
+_SKIPS: Final = "autoSkipNonRecoverableData"
+
+
+@dataclass(frozen=True, slots=True)
+class Precheck:
+    """The result: all lines in the order to deal with them, and what they rest on."""
+
+    seen: Observations
+    findings: tuple[Finding, ...]
+
+    @property
+    def failing(self) -> list[Finding]:
+        """The lines that stand in the way."""
+        return failing(self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it by the field names of the proposal; each check says more."""
+        registry, target = self.seen.registry, self.seen.target
+        source, next_id = self.seen.clusters[registry.active].largest_ledger, self.seen.next_ledger_id
+        ids = [one.verdict for one in self.findings if one.check == "ledger ids"]
+        return {
+            "ready": not self.failing,
+            "idgenAdvancedBeyondSource": Verdict.FAILS not in ids,
+            "sourceClusterName": registry.active,
+            "targetClusterName": target,
+            "sourceMaxHighOrderBit": None if source is None else source >> 32,
+            "targetMaxHighOrderBit": None if next_id is None else next_id >> 32,
+            "epoch": registry.epoch,
+            "nextLedgerId": next_id,
+            "largestLedgerIds": {name: each.largest_ledger for name, each in sorted(self.seen.clusters.items())},
+            "checks": [
+                {"name": one.check, "severity": one.verdict.value, "evidence": one.seen, "whatToDo": one.advice}
+                for one in self.findings
+            ],
+        }
+
+
+def judge(seen: Observations) -> Precheck:
+    """Judge all lines."""
+    return Precheck(seen, tuple(Finding(check, *found) for check, line in _LINES.items() for found in line(seen)))
+
+
+def judge_brokers(brokers: Iterable[Broker], registry: Registry, target: str) -> list[Finding]:
+    """Judge what may change at any time, and is looked at again right before the switch: who follows, and sees what."""
+    found = (*_following(tuple(brokers), registry), *_views(tuple(brokers), registry, target))
+    return [Finding("brokers", *one) for one in found]
+
+
+def _target(seen: Observations) -> Iterator[Found]:
+    status = seen.registry.status_of(seen.target)
+    if status is Status.ACTIVE:
+        yield fails(f"{seen.target} is active already", "nothing: new ledgers go there")
+    elif status is Status.DEPRECATED:
+        yield fails(f"{seen.target} is DEPRECATED", "name another cluster, or let this one become active again first")
+    else:
+        yield ok(f"{seen.target} is STANDBY; {seen.registry.active} is active in epoch {seen.registry.epoch}")
+
+
+def _brokers(seen: Observations) -> Iterator[Found]:
+    for one in judge_brokers(seen.brokers, seen.registry, seen.target):
+        yield one.verdict, one.seen, one.advice
+
+
+def _following(brokers: tuple[Broker, ...], registry: Registry) -> Iterator[Found]:
+    if not brokers:
+        yield fails(
+            "no broker is registered in the metadata store",
+            "let the first of metadata_store.urls be the brokers' metadataStoreUrl; start the brokers",
+        )
+        return
+    without = [one.name for one in brokers if one.follower is None and not one.trouble]
+    if without:
+        yield fails(
+            f"{some(without)} does not follow the registry: it has no jar, and would write to one cluster only",
+            "install the jar and its lines on that broker and restart it, or stop it: `bookie-clusters jar`",
+        )
+    troubled = [f"{one.name}: {one.trouble}" for one in brokers if one.trouble]
+    if troubled:
+        yield fails(some(troubled), "use the jar of this bookwarden on all brokers")
+    behind = [
+        f"{one.name} ({one.follower.epoch})" for one in brokers if one.follower and not one.follows(registry.epoch)
+    ]
+    if behind:
+        yield fails(
+            f"the registry has epoch {registry.epoch}, and {some(behind)} acts by an older one",
+            "wait; if it stays so, look for 'registry' in that broker's log",
+        )
+    foreign = [one.name for one in brokers if one.follower and one.follower.owner != registry.owner]
+    if foreign:
+        yield fails(
+            f"{some(foreign)} follows the registry of another Pulsar cluster, not that of owner {registry.owner}",
+            "set bookkeeper_bookwardenRegistry of all brokers to one registry",
+        )
+    if not (without or troubled or behind or foreign):
+        jars = sorted({one.follower.jar for one in brokers if one.follower})
+        yield ok(f"{len(brokers)} live, all follow epoch {registry.epoch} with the jar {', '.join(jars)}")
+
+
+def _views(brokers: tuple[Broker, ...], registry: Registry, target: str) -> Iterator[Found]:
+    followers = [(one.name, one.follower) for one in brokers if one.follower is not None]
+    instance = registry.cluster(target).instance
+    other = [
+        f"{name} sees {follower.instances.get(target) or 'none'}"
+        for name, follower in followers
+        if follower.instances.get(target) != instance
+    ]
+    if other:
+        yield fails(
+            f"{target} is the instance {instance}, and {some(other)}",
+            "let every broker reach the same metadata under the registered address",
+        )
+    cut_off = [name for name, follower in followers if target in follower.unreachable]
+    if cut_off:
+        yield fails(f"{some(cut_off)} cannot read the metadata of {target}", "repair the way from that broker to it")
+    elsewhere = [
+        f"{name} not {cluster}" for name, follower in followers for cluster in sorted(follower.unreachable - {target})
+    ]
+    if elsewhere:
+        yield warns(
+            f"other clusters cannot be read: {some(elsewhere)}",
+            "ledgers that are only there cannot be read, with or without the switch",
+        )
+    if followers and not (other or cut_off):
+        yield ok(f"all that follow reach {target} and see its instance {instance}")
+
+
+def _metadata(seen: Observations) -> Iterator[Found]:
+    for name, each in sorted(seen.clusters.items()):
+        instance = seen.registry.cluster(name).instance
+        if each.trouble:
+            told = f"{name}: {each.trouble}"
+            if name == seen.target:
+                yield fails(told, "start its metadata service, or repair the way to it")
+            else:
+                yield warns(told, "what is only there cannot be read; copies and deletions wait for it")
+        elif each.instance != instance:
+            yield fails(
+                f"INSTANCEID of {name} says {each.instance or 'nothing'}, and it was registered as {instance}",
+                "this address has another cluster now: find out who changed it before anything else",
+            )
+        elif name == seen.target:
+            yield ok(f"{name} answers, and is the instance {instance}")
+
+
+def _ledger_ids(seen: Observations) -> Iterator[Found]:
+    largest = {name: each.largest_ledger for name, each in seen.clusters.items() if each.largest_ledger is not None}
+    next_id = -1 if seen.next_ledger_id is None else seen.next_ledger_id
+    ahead = {name: ledger_id for name, ledger_id in sorted(largest.items()) if ledger_id >= next_id}
+    own = [f"{name} has {ledger_id}" for name, ledger_id in ahead.items() if not seen.registry.cluster(name).shared]
+    root = f"{seen.registry.id_root}/idgen"
+    told = "no id was given yet" if seen.next_ledger_id is None else f"the next id is {next_id}"
+    if own:
+        yield fails(
+            f"{told} (by {root}), and {some(own)}: topics sort ledgers by id, and would lose what came before",
+            "find what gives ids there by another counter, and raise this one: docs/bookie-clusters.md, 'Precheck'",
+        )
+    foreign = [f"{name} has {ledger_id}" for name, ledger_id in ahead.items() if seen.registry.cluster(name).shared]
+    if foreign:
+        yield warns(
+            f"{told}, and {some(foreign)}, of another Pulsar cluster that writes there too",
+            "nothing: ours come from one counter, and an id that is taken is passed over",
+        )
+    unknown = sorted(name for name, each in seen.clusters.items() if each.trouble)
+    if unknown:
+        yield warns(
+            f"the ids of {some(unknown)} cannot be read", "nothing if its ledgers came from the brokers' one counter"
+        )
+    if not own:
+        counted = some([f"{name}: {ledger_id}" for name, ledger_id in sorted(largest.items())]) or "no ledgers"
+        yield ok(f"{told}, above every id of all that were read ({counted}); it serves all clusters, so back as well")
+
+
+def _bookies(seen: Observations) -> Iterator[Found]:
+    target = seen.clusters[seen.target]
+    if target.trouble:
+        return
+    needed = _needed(seen)
+    writable = len(target.writable)
+    if not needed:
+        yield warns("no broker told its quorums", "see that the target has as many bookies as ensembles have")
+    for quorums, who in sorted(needed.items(), key=lambda each: each[0].ensemble):
+        wanted = f"an ensemble of {quorums.ensemble} ({some(who)})"
+        if quorums.ensemble > writable:
+            yield fails(
+                f"{seen.target} has {writable} writable bookies, too few for {wanted}: no ledger could be created",
+                "start bookies there, or make that ensemble smaller",
+            )
+        elif quorums.ensemble == writable:
+            yield warns(
+                f"{seen.target} has {writable} writable bookies, no spare for {wanted}",
+                "one bookie that fails then stops new ledgers: start another",
+            )
+    most = max((quorums.ensemble for quorums in needed), default=0)
+    if 0 < most < writable:
+        yield ok(f"{seen.target} has {writable} writable bookies; the largest ensemble is {most}")
+    if target.read_only:
+        yield warns(f"read-only there: {some(sorted(target.read_only))}", "find out why; they take no new ledgers")
+    absent = sorted(target.known - target.writable - target.read_only)
+    if absent:
+        yield warns(f"not running there: {some(absent)}", "start them, or decommission them")
+
+
+def _needed(seen: Observations) -> dict[Quorums, list[str]]:
+    """Return who asks for which quorums: the brokers' defaults, and the namespaces with their own."""
+    needed: defaultdict[Quorums, list[str]] = defaultdict(list)
+    for broker in seen.settings:
+        quorums = _quorums_of(broker.settings or {})
+        if quorums is not None:
+            needed[quorums].append(broker.name)
+    for namespace in seen.namespaces or ():
+        if namespace.quorums is not None:
+            needed[namespace.quorums].append(namespace.name)
+    return needed
+
+
+def _quorums_of(settings: Mapping[str, str]) -> Quorums | None:
+    told = [settings.get(f"managedLedgerDefault{name}", "") for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")]
+    return Quorums(*map(int, told)) if all(value.isdigit() for value in told) else None
+
+
+def _groups(seen: Observations) -> Iterator[Found]:
+    target = seen.clusters[seen.target]
+    if target.trouble:
+        return
+    defaults = [quorums for broker in seen.settings if (quorums := _quorums_of(broker.settings or {})) is not None]
+    default = max((quorums.ensemble for quorums in defaults), default=1)
+    asked = [
+        (one.name, one.groups, one.spare_groups, one.quorums.ensemble if one.quorums else default)
+        for one in seen.namespaces or ()
+        if one.groups
+    ]
+    for broker in seen.settings:
+        told = broker.settings or {}
+        groups = _names(told.get("bookkeeperClientIsolationGroups", ""))
+        if groups:
+            spare = _names(told.get("bookkeeperClientSecondaryIsolationGroups", ""))
+            asked.append((broker.name, groups, spare, default))
+    faults = False
+    for who, groups, spare_groups, ensemble in asked:
+        first = _bookies_of(seen, groups) & target.writable
+        all_of_them = first | (_bookies_of(seen, spare_groups) & target.writable)
+        named = f"{who}: the groups {', '.join(sorted(groups | spare_groups))} have {len(all_of_them)}"
+        if len(all_of_them) < ensemble:
+            faults = True
+            yield fails(
+                f"{named} writable bookies in {seen.target}, and an ensemble has {ensemble}: publishing would stop",
+                "add bookies of the target to these groups: `pulsar-admin bookies set-bookie-rack --group`",
+            )
+        elif len(first) < ensemble:
+            faults = True
+            yield warns(
+                f"{who}: the groups {', '.join(sorted(groups))} have {len(first)} writable bookies in {seen.target}, "
+                "so bookies of the secondary groups are taken",
+                "add bookies of the target to them, unless that is meant",
+            )
+    if seen.namespaces is None:
+        yield warns("the metadata store has no policies of namespaces", _ELSEWHERE)
+    elif not faults:
+        yield ok(f"{len(asked)} bookie affinity groups are asked for, and the target has bookies for all of them")
+
+
+def _bookies_of(seen: Observations, groups: frozenset[str]) -> frozenset[str]:
+    return frozenset().union(*(seen.places.groups.get(group, frozenset()) for group in groups))
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _racks(seen: Observations) -> Iterator[Found]:
+    target = seen.clusters[seen.target]
+    if target.trouble:
+        return
+    racks = {bookie: rack for bookie, rack in seen.places.racks.items() if rack != _DEFAULT_RACK}
+    without = sorted(target.writable - racks.keys())
+    there = {racks[bookie] for bookie in target.writable if bookie in racks} | ({_DEFAULT_RACK} if without else set())
+    for broker in seen.settings:
+        told = broker.settings or {}
+        least = told.get("bookkeeperClientMinNumRacksPerWriteQuorum", "")
+        is_enforced = told.get("bookkeeperClientEnforceMinNumRacksPerWriteQuorum", "").lower() == "true"
+        if is_enforced and least.isdigit() and len(there) < int(least):
+            yield fails(
+                f"{broker.name} demands {least} racks for each write quorum, and the bookies of {seen.target} are in "
+                f"{len(there)}",
+                "name their racks: `pulsar-admin bookies set-bookie-rack`",
+            )
+            return
+    if racks and without:
+        yield warns(
+            f"bookies of {seen.target} without a rack, though others have one: {some(without)}",
+            "name their racks: `pulsar-admin bookies set-bookie-rack`; replicas may share one until then",
+        )
+    else:
+        yield ok(f"the bookies of {seen.target} are in {len(there)} racks")
+
+
+def _broker_settings(seen: Observations) -> Iterator[Found]:
+    silent = [f"{broker.name}: {broker.trouble}" for broker in seen.settings if broker.settings is None]
+    if silent:
+        yield warns(f"not told by {some(silent)}", "check autoSkipNonRecoverableData and the quorums there")
+    told = {broker.name: broker.settings for broker in seen.settings if broker.settings is not None}
+    skipping = sorted(name for name, each in told.items() if each.get(_SKIPS, "").lower() == "true")
+    if skipping:
+        yield fails(
+            f"{some(skipping)} has {_SKIPS}=true: a ledger that cannot be found for a moment is "
+            "acknowledged for ever, unread",
+            "set it to false; it is a dynamic setting",
+        )
+    digests = {each.get("managedLedgerDigestType", "") for each in told.values()} - {""}
+    if len(digests) > 1:
+        yield warns(f"the brokers write different digests: {', '.join(sorted(digests))}", "set one on all of them")
+    elsewhere = sorted({broker.other_configuration for broker in seen.settings if broker.other_configuration})
+    if elsewhere:
+        yield warns(f"the brokers' configuration store is {some(elsewhere)}", _ELSEWHERE)
+    if told and not skipping and len(digests) <= 1:
+        yield ok(f"{_SKIPS} is false, the digest is {', '.join(digests) or 'not told'}")
+
+
+def _disks(seen: Observations) -> Iterator[Found]:
+    full, silent = [], []
+    for bookie, disk in sorted(seen.disks.items()):
+        if disk.total is None or disk.free is None:
+            silent.append(f"{bookie}: {disk.trouble}")
+        elif disk.free < disk.total * _LEAST_FREE:
+            full.append(f"{bookie} has {disk.free / 1e9:,.1f} of {disk.total / 1e9:,.1f} GB free")
+    if full:
+        yield warns(some(full), "make room or add bookies before all new data goes there")
+    if silent:
+        yield warns(f"not checked: {some(silent)}", "look at the disks of these bookies yourself")
+    if seen.disks and not full and not silent:
+        free = sum(disk.free or 0 for disk in seen.disks.values())
+        yield ok(f"{free / 1e9:,.1f} GB free on {len(seen.disks)} bookies of {seen.target}")
+
+
+_ELSEWHERE: Final = "check persistence policies and bookie affinity groups of the namespaces yourself"
+
+_LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
+    "target": _target,
+    "brokers": _brokers,
+    "metadata": _metadata,
+    "ledger ids": _ledger_ids,
+    "bookies": _bookies,
+    "affinity groups": _groups,
+    "racks": _racks,
+    "broker settings": _broker_settings,
+    "disk space": _disks,
+}

@@ -1,0 +1,187 @@
+"""What stands in the way of a switch: one line for each danger, and nothing else where all is well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bookwarden.findings import Verdict
+from bookwarden.switching.brokers import Broker, Follower
+from bookwarden.switching.observations import (
+    BookiePlaces,
+    BrokerSettings,
+    ClusterSeen,
+    DiskSpace,
+    NamespacePlacement,
+    Observations,
+    Quorums,
+)
+from bookwarden.switching.precheck import Precheck, judge
+from bookwarden.switching.registry import Registry
+from servers.switching.ground import OWNER, registry_of
+
+INSTANCES = {"a": "instance-a", "b": "instance-b"}
+FOLLOWS = Follower(2, "a", OWNER, INSTANCES, jar="0.1.0")
+SETTINGS = {
+    "managedLedgerDefaultEnsembleSize": "2",
+    "managedLedgerDefaultWriteQuorum": "2",
+    "managedLedgerDefaultAckQuorum": "2",
+    "managedLedgerDigestType": "CRC32C",
+    "autoSkipNonRecoverableData": "false",
+}
+A = ClusterSeen("", "instance-a", frozenset({"a1", "a2", "a3"}), largest_ledger=700)
+B = ClusterSeen("", "instance-b", frozenset({"b1", "b2", "b3"}), largest_ledger=650)
+WELL = Observations(
+    registry=registry_of(),
+    target="b",
+    brokers=(Broker("br1", FOLLOWS), Broker("br2", FOLLOWS)),
+    settings=(BrokerSettings("br1", SETTINGS), BrokerSettings("br2", SETTINGS)),
+    next_ledger_id=701,
+    clusters={"a": A, "b": B},
+    namespaces=(),
+    places=BookiePlaces({}, {}),
+    disks={bookie: DiskSpace(100, 50) for bookie in ("b1", "b2", "b3")},
+)
+FAILS, WARNING = Verdict.FAILS, Verdict.WARNING
+
+
+def judged(**seen: Any) -> Precheck:
+    return judge(replace(WELL, **seen))
+
+
+def shared(name: str) -> Registry:
+    registry = registry_of()
+    return replace(registry, clusters={**registry.clusters, name: replace(registry.clusters[name], shared=True)})
+
+
+def told(**changed: str) -> tuple[BrokerSettings, ...]:
+    return (WELL.settings[0], BrokerSettings("br2", {**SETTINGS, **changed}))
+
+
+def follows(**changed: Any) -> tuple[Broker, ...]:
+    return (WELL.brokers[0], Broker("br2", replace(FOLLOWS, **changed)))
+
+
+def asks(groups: set[str], spare: set[str] | None = None, quorums: Quorums | None = None) -> NamespacePlacement:
+    return NamespacePlacement("t/n", quorums, frozenset(groups), frozenset(spare or ()))
+
+
+def in_groups(**groups: str) -> BookiePlaces:
+    return BookiePlaces({name: frozenset(bookies.split()) for name, bookies in groups.items()}, {})
+
+
+def test_where_all_is_well_each_line_says_so() -> None:
+    result = judge(WELL)
+    assert [(one.check, one.verdict) for one in result.findings if one.verdict is not Verdict.OK] == []
+    assert {one.check for one in result.findings} == {
+        *("target", "brokers", "metadata", "ledger ids", "bookies", "affinity groups", "racks", "broker settings"),
+        "disk space",
+    }
+    data = result.as_json()
+    assert data["ready"] is True
+    assert data["idgenAdvancedBeyondSource"] is True
+    assert (data["sourceClusterName"], data["targetClusterName"], data["epoch"]) == ("a", "b", 2)
+    assert (data["sourceMaxHighOrderBit"], data["targetMaxHighOrderBit"]) == (0, 0)
+    assert (data["nextLedgerId"], data["largestLedgerIds"]) == (701, {"a": 700, "b": 650})
+    assert set(data["checks"][0]) == {"name", "severity", "evidence", "whatToDo"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "check", "verdict", "text"),
+    [
+        ({"target": "a"}, "target", FAILS, "a is active already"),
+        ({"registry": registry_of().with_deprecated("b", True), "brokers": ()}, "target", FAILS, "b is DEPRECATED"),
+        ({"brokers": ()}, "brokers", FAILS, "no broker is registered"),
+        ({"brokers": (WELL.brokers[0], Broker("br2"))}, "brokers", FAILS, "br2 does not follow the registry"),
+        ({"brokers": (Broker("br1", trouble="no good"),)}, "brokers", FAILS, "br1: no good"),
+        ({"brokers": follows(epoch=1)}, "brokers", FAILS, "br2 (1) acts by an older one"),
+        ({"brokers": follows(owner="00000000")}, "brokers", FAILS, "br2 follows the registry of another"),
+        ({"brokers": follows(instances={"a": "instance-a"})}, "brokers", FAILS, "br2 sees none"),
+        ({"brokers": follows(instances={"b": "x"})}, "brokers", FAILS, "b is the instance instance-b, and br2 sees x"),
+        ({"brokers": follows(unreachable=frozenset("b"))}, "brokers", FAILS, "br2 cannot read the metadata of b"),
+        ({"brokers": follows(unreachable=frozenset("a"))}, "brokers", WARNING, "br2 not a"),
+        ({"clusters": {"a": A, "b": ClusterSeen("no answer")}}, "metadata", FAILS, "b: no answer"),
+        ({"clusters": {"a": ClusterSeen("no answer"), "b": B}}, "metadata", WARNING, "a: no answer"),
+        ({"clusters": {"a": A, "b": replace(B, instance="")}}, "metadata", FAILS, "INSTANCEID of b says nothing"),
+        ({"clusters": {"a": replace(A, instance="x"), "b": B}}, "metadata", FAILS, "INSTANCEID of a says x"),
+        ({"next_ledger_id": 700}, "ledger ids", FAILS, "a has 700"),
+        ({"next_ledger_id": None}, "ledger ids", FAILS, "no id was given yet"),
+        ({"clusters": {"a": A, "b": replace(B, largest_ledger=701)}}, "ledger ids", FAILS, "b has 701"),
+        (
+            {"clusters": {"a": A, "b": replace(B, largest_ledger=9**9)}, "registry": shared("b")},
+            *("ledger ids", WARNING, "of another Pulsar cluster"),
+        ),
+        ({"clusters": {"a": ClusterSeen("no answer"), "b": B}}, "ledger ids", WARNING, "the ids of a cannot be read"),
+        ({"clusters": {"a": A, "b": replace(B, writable=frozenset({"b1"}))}}, "bookies", FAILS, "1 writable bookies"),
+        ({"clusters": {"a": A, "b": replace(B, writable=frozenset("12"))}}, "bookies", WARNING, "no spare"),
+        ({"namespaces": (asks(set(), quorums=Quorums(5, 2, 2)),)}, "bookies", FAILS, "an ensemble of 5 (t/n)"),
+        ({"settings": ()}, "bookies", WARNING, "no broker told its quorums"),
+        (
+            {"clusters": {"a": A, "b": replace(B, read_only=frozenset({"b4"}))}},
+            "bookies",
+            WARNING,
+            "read-only there: b4",
+        ),
+        ({"clusters": {"a": A, "b": replace(B, known=frozenset({"b5"}))}}, "bookies", WARNING, "not running there: b5"),
+        ({"namespaces": (asks({"g"}),)}, "affinity groups", FAILS, "t/n: the groups g have 0 writable bookies in b"),
+        (
+            {"namespaces": (asks({"g"}),), "places": in_groups(g="a1 a2 b1")},
+            *("affinity groups", FAILS, "t/n: the groups g have 1 writable"),
+        ),
+        (
+            {"namespaces": (asks({"g"}, {"h"}),), "places": in_groups(g="b1", h="b2")},
+            *("affinity groups", WARNING, "bookies of the secondary groups are taken"),
+        ),
+        (
+            {"namespaces": (asks({"g"}, quorums=Quorums(3, 2, 2)),), "places": in_groups(g="b1 b2")},
+            *("affinity groups", FAILS, "and an ensemble has 3"),
+        ),
+        ({"settings": told(bookkeeperClientIsolationGroups="g, h")}, "affinity groups", FAILS, "br2: the groups g, h"),
+        ({"namespaces": None}, "affinity groups", WARNING, "no policies of namespaces"),
+        ({"places": BookiePlaces({}, {"a1": "/r1"})}, "racks", WARNING, "without a rack, though others have one"),
+        (
+            {
+                "settings": told(
+                    bookkeeperClientEnforceMinNumRacksPerWriteQuorum="true",
+                    bookkeeperClientMinNumRacksPerWriteQuorum="2",
+                )
+            },
+            *("racks", FAILS, "br2 demands 2 racks"),
+        ),
+        ({"settings": told(autoSkipNonRecoverableData="true")}, "broker settings", FAILS, "acknowledged for ever"),
+        ({"settings": told(managedLedgerDigestType="CRC32")}, "broker settings", WARNING, "CRC32, CRC32C"),
+        (
+            {"settings": (WELL.settings[0], BrokerSettings("br2", trouble="silent"))},
+            *("broker settings", WARNING, "not told by br2: silent"),
+        ),
+        (
+            {"settings": (BrokerSettings("br1", SETTINGS, other_configuration="zk:other"),)},
+            *("broker settings", WARNING, "configuration store is zk:other"),
+        ),
+        ({"disks": {"b1": DiskSpace(100, 14)}}, "disk space", WARNING, "b1 has"),
+        ({"disks": {"b1": DiskSpace(trouble="no answer")}}, "disk space", WARNING, "not checked: b1: no answer"),
+    ],
+)
+def test_each_danger_has_its_line(seen: dict[str, Any], check: str, verdict: Verdict, text: str) -> None:
+    result = judged(**seen)
+    (found,) = [one for one in result.findings if one.check == check and one.verdict is verdict]
+    assert text in found.seen
+    assert found.advice
+    assert result.as_json()["ready"] is not any(one.verdict is FAILS for one in result.findings)
+    if verdict is FAILS:
+        assert result.failing
+        assert result.as_json()["idgenAdvancedBeyondSource"] is (check != "ledger ids")
+
+
+def test_groups_with_enough_bookies_are_no_danger() -> None:
+    seen = replace(WELL, namespaces=(asks({"g"}),), places=in_groups(g="a1 a2 b1 b2"))
+    assert all(one.verdict is Verdict.OK for one in judge(seen).findings)
+
+
+def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
+    """Nothing is said of bookies, groups and racks that were not seen."""
+    result = judged(clusters={"a": A, "b": ClusterSeen("no answer")}, disks={})
+    assert [one.check for one in result.failing] == ["metadata"]
+    assert not {"bookies", "affinity groups", "racks", "disk space"} & {one.check for one in result.findings}
