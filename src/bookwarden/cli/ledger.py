@@ -16,6 +16,7 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Part, Table, mo
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.wiring.deletion import policy_of
 from bookwarden.wiring.metadata import MetadataContext
@@ -152,9 +153,19 @@ def _ledger_facts(reading: LedgerReading) -> Facts:
             ("replication", quorum),
             ("digest", metadata.digest_type or "-"),
             ("metadata node", f"{reading.path} (version {reading.version}, format {metadata.format_version})"),
+            *((("bookie clusters", _places_told(reading)),) if reading.bookie_cluster else ()),
         ),
         title,
     )
+
+
+def _places_told(stored: StoredLedger) -> str:
+    """List the bookie clusters that have the ledger, first the one that brokers read it from."""
+    others = [
+        f"{place.bookie_cluster} ({'an unfinished copy, ' if is_unfinished(place.metadata) else ''}{place.path})"
+        for place in stored.elsewhere
+    ]
+    return "; also ".join([f"read from {stored.bookie_cluster}", *others])
 
 
 def _custom_table(metadata: LedgerMetadata) -> Table:
@@ -195,6 +206,16 @@ def _stored_data(stored: StoredLedger) -> dict[str, Any]:
         "version": stored.version,
         "created_at": stored.metadata.ctime_ms or stored.created_ms,
         "metadata": _metadata_data(stored.metadata),
+        **({"bookie_clusters": [_place_data(place) for place in stored.places]} if stored.bookie_cluster else {}),
+    }
+
+
+def _place_data(place: StoredLedger) -> dict[str, Any]:
+    return {
+        "name": place.bookie_cluster,
+        "path": place.path,
+        "version": place.version,
+        "unfinished_copy": is_unfinished(place.metadata),
     }
 
 

@@ -43,12 +43,19 @@ class BookieClusters(Protocol):
     def look_again(self) -> None:
         """Have the registry read anew by whoever asks next; what was read before counts until then."""
 
+    def names(self) -> frozenset[str]:
+        """Return the names of the registered clusters; StoreError when they are not known."""
+
 
 class NoBookieClusters:
     """None is registered, and none ever will be."""
 
     def look_again(self) -> None:
         """Do nothing."""
+
+    def names(self) -> frozenset[str]:
+        """Return none."""
+        return frozenset()
 
 
 class OffloadedCopies(Protocol):

@@ -1,19 +1,26 @@
 """Custom metadata of ledgers as Pulsar writes it, compared with the holder that wants a ledger gone.
 
 Keys and values: LedgerMetadataUtils in Pulsar 4.0. The name written is that of the owner at creation, so a shadow
-topic, which lists its source's ledgers, never matches.
+topic, which lists its source's ledgers, never matches. Keys of our own tell copies in other bookie clusters, and the
+Pulsar cluster that made a ledger.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
+from typing import Final
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import KINDS, Holder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, StoredLedger
 
+#: Key in a ledger's custom metadata; its value names the Pulsar cluster that made the ledger.
+OWNER_KEY: Final = "bookwarden.owner"
+#: Key in the custom metadata of a copy; its value is ``LAST_ENTRY_ID:LENGTH`` of the ledger that it is to become.
+COPY_KEY: Final = "bookwarden.copy"
 APPLICATION = "application"
 COMPONENT = "component"
 _NAMES = frozenset([APPLICATION, COMPONENT, *chain.from_iterable(kind.tag_names for kind in KINDS)])
@@ -77,3 +84,41 @@ def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
 def _printable(value: bytes) -> str:
     text = value[:200].decode("utf-8", errors="replace")
     return text if text.isprintable() else f"<{len(value)} bytes>"
+
+
+def is_unfinished(metadata: LedgerMetadata) -> bool:
+    """Return whether this is a copy that is not proven to be whole: closed, with the very end that it is to have."""
+    stated = metadata.custom.get(COPY_KEY)
+    if stated is None:
+        return False
+    whole = f"{metadata.last_entry_id}:{metadata.length}".encode()
+    return metadata.state is not LedgerState.CLOSED or stated != whole
+
+
+def why_not_the_same(places: Sequence[StoredLedger]) -> str | None:
+    """Return why these, of one id in several bookie clusters, are not one ledger and its copies; None if they are."""
+    originals = [each for each in places if COPY_KEY not in each.metadata.custom]
+    if len(originals) > 1:
+        return f"{_in(originals[0])} and {_in(originals[1])} each have a ledger of this id that is no copy"
+    first = places[0]
+    for other in places[1:]:
+        if _said_of(first.metadata.custom) != _said_of(other.metadata.custom):
+            return f"{_in(first)} and {_in(other)} have ledgers of this id with other custom metadata"
+    whole = [each for each in places if not is_unfinished(each.metadata)]
+    for other in whole[1:]:
+        if _end(whole[0]) != _end(other):
+            return f"{_in(whole[0])} and {_in(other)} have it with another end"
+    return None
+
+
+def _said_of(custom: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {key: value for key, value in custom.items() if key not in (OWNER_KEY, COPY_KEY)}
+
+
+def _end(ledger: StoredLedger) -> tuple[LedgerState, int | None, int]:
+    metadata = ledger.metadata
+    return metadata.state, metadata.last_entry_id, metadata.length
+
+
+def _in(ledger: StoredLedger) -> str:
+    return f"bookie cluster {ledger.bookie_cluster}"

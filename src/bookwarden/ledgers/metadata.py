@@ -57,11 +57,18 @@ class StoredLedger(NamedTuple):
     raw: bytes  #: The value of the node.
     metadata: LedgerMetadata  #: Decoded from ``raw``.
     modifications: int | None = None  #: How often the value was replaced; None where the version tells that.
+    bookie_cluster: str = ""  #: Name of the bookie cluster that has it; empty where none is registered.
+    elsewhere: tuple[StoredLedger, ...] = ()  #: The same ledger as other registered bookie clusters have it.
 
     @property
     def is_as_created(self) -> bool:
         """True while nobody has written the node since it was made."""
         return (self.version if self.modifications is None else self.modifications) == 0
+
+    @property
+    def places(self) -> tuple[StoredLedger, ...]:
+        """The ledger as each bookie cluster has it, each alone; first as brokers read it."""
+        return (self._replace(elsewhere=()), *self.elsewhere) if self.elsewhere else (self,)
 
 
 @dataclass(frozen=True, slots=True)

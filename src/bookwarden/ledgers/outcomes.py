@@ -42,4 +42,4 @@ class OutcomeRow:
     ledger_bytes: int | None  #: Length of the ledger; 0 while it is open, None where it was not readable.
     topic: str  #: Partition of the deletion topic that the message came from.
     message: str  #: ``ledger:entry:partition``, with ``:batch index`` behind it for a batched message.
-    bookie_cluster: str  #: Empty where only one is known.
+    bookie_cluster: str  #: Those of the ledger, with commas, or the one in the mark; empty where none is registered.

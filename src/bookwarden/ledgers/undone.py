@@ -20,4 +20,5 @@ class UndoneLedger:
         """Return whether this is the ledger that was read; after a migration another may have got its id."""
         if not isinstance(reading, StoredLedger):
             return False
-        return None in (self.ctime_ms, reading.metadata.ctime_ms) or self.ctime_ms == reading.metadata.ctime_ms
+        times = [place.metadata.ctime_ms for place in reading.places]
+        return self.ctime_ms is None or None in times or self.ctime_ms in times

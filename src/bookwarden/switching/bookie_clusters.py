@@ -7,55 +7,217 @@ ledgers are looked for never changes in the middle.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
+from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.registry import REGISTRY_PATH, Registry, parse_registry
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, parse_registry
+
+
+class ClusterCatalog(Protocol):
+    """The ledgers of one bookie cluster."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; never older than this call."""
+
+    def delete_many(
+        self, ledgers: Sequence[StoredLedger], conditions: Sequence[Conditions] | None = None
+    ) -> list[DeleteResult]:
+        """Delete the metadata of each ledger if it still has the version that was read, in the order asked."""
+
+    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
+        """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
+
+    def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
+        """Create the node of each (id, path, raw metadata) that has none."""
+
+
+@dataclass(frozen=True)
+class SettledPlace:
+    """The bookie cluster that the settings name: what there is without a registry."""
+
+    store: MetadataStore
+    ledgers_root: str
+    catalog: ClusterCatalog
+    text: str  #: For people.
+
+
+@dataclass(frozen=True)
+class Place:
+    """A registered bookie cluster that was found to be the one of its entry."""
+
+    cluster: BookieCluster
+    store: MetadataStore
+    catalog: ClusterCatalog
+    is_settled: bool  #: The settings name it.
+    is_beside: bool  #: Its metadata is in the same store as that of the one that the settings name.
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.cluster.name
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The registry, and the place of each of its clusters."""
+
+    registry: Registry
+    places: tuple[Place, ...]  #: In the order in which brokers read.
+
+    @cached_property
+    def by_age(self) -> tuple[Place, ...]:
+        """The places, the oldest registration first."""
+        return tuple(sorted(self.places, key=lambda place: (place.cluster.since, place.name)))
+
+    @cached_property
+    def as_asked(self) -> tuple[Place, ...]:
+        """The places in the order to ask all of them in.
+
+        What undo recorded of a ledger, which is read later, is in the store of the settings and older than what undo
+        put back: so that store comes last.
+        """
+        return tuple(sorted(self.places, key=lambda place: place.is_beside))
+
+    def named(self, name: str) -> Place | None:
+        """Return the place of the cluster of this name; None if there is none."""
+        return next((place for place in self.places if place.name == name), None)
+
+    @property
+    def first(self) -> Place:
+        """The place of ledgers from before there was a registry."""
+        bootstrapped = (place for place in self.places if place.cluster.bootstrap)
+        settled = (place for place in self.places if place.is_settled)
+        return next(bootstrapped, None) or next(settled)
 
 
 class BookieClusters:
-    """Reads the registry in Pulsar's own metadata store. Thread-safe."""
+    """Reads the registry in Pulsar's own metadata store, and finds the clusters in it. Thread-safe.
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    ``open_store`` returns the store of a URL, the same one each time; ``catalog_of`` makes the catalog of the ledgers
+    below a root of a store. ``other_roots`` are URLs of further metadata roots, whose ledgers are there too.
+    """
+
+    def __init__(
+        self,
+        pulsar: MetadataStore,
+        settled: SettledPlace,
+        open_store: Callable[[str], MetadataStore],
+        catalog_of: Callable[[MetadataStore, str], ClusterCatalog],
+        *,
+        other_roots: Sequence[str] = (),
+    ) -> None:
+        self._pulsar = pulsar
+        self._settled = settled
+        self._open_store = open_store
+        self._catalog_of = catalog_of
+        self._other_roots = other_roots
         self._lock = threading.Lock()
         self._has_looked = False
-        self._registry: Registry | None = None
+        self._placed: Placed | None = None
+        self._catalogs: dict[tuple[str | None, str, str], ClusterCatalog] = {}
 
     def look_again(self) -> None:
         """Have the registry read anew by whoever asks next."""
         with self._lock:
             self._has_looked = False
 
-    def registry(self) -> Registry | None:
-        """Return the registry; None where no bookie cluster is registered.
+    def placed(self) -> Placed | None:
+        """Return the registered clusters; None where none is registered.
 
-        Raises StoreUnavailableError when it cannot be read or parsed: then it is not known where ledgers are.
+        Raises StoreUnavailableError when the registry cannot be read or parsed, or the store of a cluster does not
+        answer: then it is not known where ledgers are. RefusedError when a cluster is not the one of its entry, or none
+        of them is the one that the settings name.
         """
         with self._lock:
             if not self._has_looked:
-                self._registry = self._read()
+                self._placed = self._read()
                 self._has_looked = True
-            return self._registry
+            return self._placed
+
+    def names(self) -> frozenset[str]:
+        """Return the names of the registered clusters; raises as `placed`."""
+        placed = self.placed()
+        return frozenset() if placed is None else frozenset(placed.registry.clusters)
+
+    def catalogs(self) -> dict[str, ClusterCatalog]:
+        """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
+
+        Empty where no cluster is registered; raises as `placed`.
+        """
+        placed = self.placed()
+        if placed is None:
+            return {}
+        return {"": placed.first.catalog, **{place.name: place.catalog for place in placed.places}}
+
+    def roots(self) -> list[tuple[MetadataStore, str]]:
+        """Return store and ledgers root of each registered cluster; raises as `placed`."""
+        placed = self.placed()
+        return [] if placed is None else [(place.store, place.cluster.ledgers_root) for place in placed.places]
+
+    def counter(self) -> tuple[MetadataStore, str] | None:
+        """Return store and root of the counter that numbers ledgers; None where no cluster is registered."""
+        placed = self.placed()
+        return None if placed is None else (self._pulsar, placed.registry.id_root)
 
     def require_one(self) -> None:
         """Raise RefusedError where several bookie clusters are registered now."""
         self.look_again()
-        refuse_several(self.registry())
+        names = self.names()
+        if len(names) > 1:
+            raise RefusedError(
+                f"the bookie clusters {', '.join(sorted(names))} are registered, and this release of bookwarden can do "
+                "this with one only: a ledger that it does not find might be in another. Nothing was changed"
+            )
 
-    def _read(self) -> Registry | None:
-        self._store.sync()
-        node = self._store.get(REGISTRY_PATH)
+    def _read(self) -> Placed | None:
+        self._pulsar.sync()
+        node = self._pulsar.get(REGISTRY_PATH)
+        if node is None:
+            return None
         try:
-            return None if node is None else parse_registry(node.value)
+            registry = parse_registry(node.value)
         except FormatError as error:
             raise StoreUnavailableError(f"where ledgers are is not known, so nothing is done: {error}") from error
+        if self._other_roots:
+            raise RefusedError(
+                f"bookie clusters are registered for the first of metadata_store.urls, and {self._other_roots[0]} is "
+                "there too: ledgers of a second Pulsar cluster would be taken for a stranger's. Give each Pulsar "
+                "cluster settings of its own, and register bookie clusters that both use as shared"
+            )
+        places = tuple(self._place(cluster) for cluster in registry.in_reading_order())
+        if not any(place.is_settled for place in places):
+            raise RefusedError(
+                f"the settings name the bookie cluster at {self._settled.text}, which is none of those that are "
+                f"registered ({', '.join(sorted(registry.clusters))}): set metadata_store.bookkeeper_url and "
+                "ledgers_root to one of them"
+            )
+        return Placed(registry, places)
 
+    def _place(self, cluster: BookieCluster) -> Place:
+        store = self._pulsar if cluster.store_url is None else self._open_store(cluster.store_url)
+        self._require_instance(cluster, store)
+        is_beside = store is self._settled.store
+        is_settled = is_beside and cluster.ledgers_root == self._settled.ledgers_root
+        if is_settled:
+            return Place(cluster, store, self._settled.catalog, True, True)
+        key = (cluster.store_url, cluster.ledgers_root, cluster.instance)
+        if key not in self._catalogs:
+            self._catalogs[key] = self._catalog_of(store, cluster.ledgers_root)
+        return Place(cluster, store, self._catalogs[key], False, is_beside)
 
-def refuse_several(registry: Registry | None) -> None:
-    """Raise RefusedError where the registry has more than one bookie cluster."""
-    if registry is not None and len(registry.clusters) > 1:
-        raise RefusedError(
-            f"the bookie clusters {', '.join(sorted(registry.clusters))} are registered, and this release of "
-            "bookwarden can do this with one only: a ledger that it does not find might be in another"
-        )
+    def _require_instance(self, cluster: BookieCluster, store: MetadataStore) -> None:
+        """Raise RefusedError where another cluster, or none, is at the place of this one."""
+        path = f"{cluster.ledgers_root}/INSTANCEID"
+        store.sync()
+        node = store.get(path)
+        if node is None or node.value != cluster.instance.encode():
+            found = "is missing" if node is None else f"is {node.value.decode(errors='backslashreplace')!r}"
+            raise RefusedError(
+                f"bookie cluster {cluster.name} is registered with the instance {cluster.instance!r}, and {path} at "
+                f"{cluster.metadata_service_uri} {found}: it is another cluster, with other ledgers"
+            )

@@ -19,7 +19,10 @@ from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.undone import RecordsUndone
+from bookwarden.deletion.ports import RestoringCatalog
 from bookwarden.deletion.undo.operation import Undo, new_name
+from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
@@ -79,15 +82,21 @@ class UndoContext(Resources):
         with self._closed_on_error():
             self.journal = self._keep(journal_reader_of(settings.sweep, damaged))
             metadata = self._keep(MetadataContext(settings))
-            self.undo = Undo(
+            probe, journal = ReplicaProbe(metadata.bookies), self._keep(journal_of(settings.sweep))
+
+            def undo_of(catalog: RestoringCatalog, undone: RecordsUndone) -> Undo:
+                return Undo(
+                    *(catalog, probe, metadata.migrations, journal, decode_ledger_metadata, self.name),
+                    undone=undone,
+                    discard_partial=discard_partial,
+                )
+
+            self.undo = UndoInPlaces(
+                undo_of(metadata.catalog, metadata.undone),
+                metadata.bookie_clusters,
                 metadata.catalog,
-                ReplicaProbe(metadata.bookies),
-                metadata.migrations,
-                self._keep(journal_of(settings.sweep)),
-                decode_ledger_metadata,
-                self.name,
-                undone=metadata.undone,
-                discard_partial=discard_partial,
+                metadata.undone,
+                undo_of,
             )
 
 

@@ -9,7 +9,7 @@ from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
@@ -22,7 +22,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
-from bookwarden.switching.bookie_clusters import BookieClusters
+from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
 from bookwarden.switching.placed_catalog import PlacedCatalog
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
@@ -64,6 +64,7 @@ class MetadataContext(Resources):
         super().__init__()
         self._settings = settings
         self.migrations = Migrations()
+        self._opened_stores: dict[tuple[str, str], MetadataStore] = {}
         urls = settings.metadata_store.urls
         with self._closed_on_error():
             opened = partial(
@@ -73,16 +74,28 @@ class MetadataContext(Resources):
             place = bookkeeper_place_of(settings.metadata_store)
             shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
             ledgers_url = shared or place.url
-            bookkeeper = self.stores[shared] if shared else opened(place.url)
+            bookkeeper = opened(ledgers_url)
             #: The registered bookie clusters; without a registry there is the one that the settings name.
-            self.bookie_clusters = BookieClusters(self.store)
-            self.catalog = PlacedCatalog(BookKeeperCatalog(bookkeeper, place.ledgers_root), self.bookie_clusters)
+            alone = BookKeeperCatalog(bookkeeper, place.ledgers_root)
+            settled = SettledPlace(bookkeeper, place.ledgers_root, alone, f"{place.url}, {place.ledgers_root}")
+            self.bookie_clusters = BookieClusters(
+                self.store, settled, opened, BookKeeperCatalog, other_roots=list(self.stores)[1:]
+            )
+            self.catalog = PlacedCatalog(alone, self.bookie_clusters)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
             #: Returns the URL of the store that BookKeeper's metadata was moved to, as far as this process knows.
             self.ledgers_moved_to = moved_to = partial(self.migrations.moved_to, ledgers_url)
+            pulsars_moved_to = partial(self.migrations.moved_to, urls[0])
             self.ids = ReturningIds(
-                bookkeeper, place.ledgers_root, lambda: scheme_of(moved_to() or ledgers_url) == "oxia"
+                bookkeeper,
+                place.ledgers_root,
+                lambda: scheme_of(moved_to() or ledgers_url) == "oxia",
+                shared_counter=SharedCounter(
+                    self.bookie_clusters.counter,
+                    self.bookie_clusters.roots,
+                    lambda: scheme_of(pulsars_moved_to() or urls[0]) == "oxia",
+                ),
             )
             self.admin = self._keep(PulsarAdmin(connection_of(settings.pulsar)))
             self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
@@ -93,13 +106,17 @@ class MetadataContext(Resources):
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
                 seen_from_ledgers=[path_before(place.url, url) for url in self.stores],
             )
-            self._addresses = BookieAddresses(bookkeeper, place.ledgers_root)
+            self._addresses = BookieAddresses(bookkeeper, place.ledgers_root, self.bookie_clusters.roots)
             self._bookie_options = bookie_options_of(settings.bookkeeper)
 
     def _open(self, settings: MetadataStoreSettings, limit: float | None, url: str, **options: bool) -> MetadataStore:
-        store = self._keep(open_metadata_store(settings, url, **options))
-        self.migrations.follow(url, store)
-        return throttled(store, limit)
+        """Return the store of this URL, the same one each time, however its hosts are ordered."""
+        key = split_chroot(url)
+        if key not in self._opened_stores:
+            store = self._keep(open_metadata_store(settings, url, **options))
+            self.migrations.follow(url, store)
+            self._opened_stores[key] = throttled(store, limit)
+        return self._opened_stores[key]
 
     @cached_property
     def bookies(self) -> Bookies:

@@ -10,8 +10,14 @@ from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 
-def roots_proof_of(settings: MetadataStoreSettings, metadata: MetadataContext) -> RootsProof:
-    """Make the proof over the stores of ``metadata``, which is of the same settings."""
+def roots_proof_of(
+    settings: MetadataStoreSettings, metadata: MetadataContext, *, one_bookie_cluster: bool = False
+) -> RootsProof:
+    """Make the proof over the stores of ``metadata``, which is of the same settings.
+
+    With ``one_bookie_cluster`` it also refuses where several are registered.
+    """
+    clusters = metadata.bookie_clusters
     return RootsProof(
         metadata.stores,
         metadata.catalog,
@@ -19,7 +25,7 @@ def roots_proof_of(settings: MetadataStoreSettings, metadata: MetadataContext) -
         lambda url: open_single_store(settings, url),
         separate=settings.separate_roots,
         allow_unseen=settings.allow_unseen_roots,
-        require_first=metadata.bookie_clusters.require_one,
+        require_first=clusters.require_one if one_bookie_cluster else clusters.look_again,
     )
 
 

@@ -63,7 +63,9 @@ class ScanContext(Resources):
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
             #: A snapshot's is the live one.
             self.cluster = cluster_of(
-                settings.metadata_store, store, roots_proof_of(source.metadata_store, self.metadata)
+                settings.metadata_store,
+                store,
+                roots_proof_of(source.metadata_store, self.metadata, one_bookie_cluster=True),
             )
             roots = self.metadata.stores
             self._read = (*roots.values(), store)
@@ -136,7 +138,9 @@ class OrphanApplyContext(Resources):
             metadata = self._keep(MetadataContext(settings))
             # A cluster may have been added since the scan.
             cluster = cluster_of(
-                settings.metadata_store, metadata.bookkeeper_store, roots_proof_of(settings.metadata_store, metadata)
+                settings.metadata_store,
+                metadata.bookkeeper_store,
+                roots_proof_of(settings.metadata_store, metadata, one_bookie_cluster=True),
             )
             sender = self._keep(
                 PendingDeletionSender(connection_of(settings.pulsar), deletion.topic, PendingDeletionCodec())

@@ -23,6 +23,9 @@ def open_metadata_store(
     ``one_of_many`` is for tasks that write at the same time: if the metadata moves to a store for only one writer
     (`has_one_writer`), each write raises StoreMovedError. ``deletes`` is as for `open_single_store`.
     """
+    if one_of_many and _takes_one_writer(settings, url):
+        reason = f"{url} takes one writer, and this task is one of many: see oxia_concurrent_writers in docs/oxia.md"
+        return WriteProtectedStore(open_single_store(settings, url), reason)
     source = open_single_store(settings, url, deletes=deletes)
     if not isinstance(source, ConditionalStore):
         return source

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
 from bookwarden.metastore.interface import MetadataStore
@@ -21,6 +21,21 @@ logger = logging.getLogger(__name__)
 _REFRESH_SECONDS: Final = 60.0
 _NO_COUNTER: Final = "it is not known which id the next ledger gets, since there is no counter below"
 _WHAT_TO_DO: Final = "run `bookwarden metadata-migration counters --execute` (docs/metadata-migration.md, Counters)"
+
+
+_Root = tuple[MetadataStore, str]
+
+
+class SharedCounter(NamedTuple):
+    """The one counter of all registered bookie clusters.
+
+    ``place`` returns its store and root, None where no cluster is registered; ``clusters`` those of all clusters.
+    ``begins_anew`` is as for ReturningIds, of the counter's store.
+    """
+
+    place: Callable[[], _Root | None]
+    clusters: Callable[[], Sequence[_Root]]
+    begins_anew: Callable[[], bool]
 
 
 class ReturningIds:
@@ -36,11 +51,13 @@ class ReturningIds:
         root: str,
         begins_anew: Callable[[], bool],
         *,
+        shared_counter: SharedCounter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._root = root
         self._begins_anew = begins_anew
+        self._shared_counter = shared_counter
         self._clock = clock
         self._lock = threading.Lock()
         self._ahead_at = float("-inf")
@@ -52,10 +69,15 @@ class ReturningIds:
         Raises StoreError when the store does not answer.
         """
         with self._lock:
-            if not self._begins_anew() or self._clock() - self._ahead_at < _REFRESH_SECONDS:
+            shared = self._shared_counter
+            counter = None if shared is None else shared.place()
+            begins_anew, clusters = self._begins_anew, [(self._store, self._root)]
+            if shared is not None and counter is not None:
+                begins_anew, clusters = shared.begins_anew, [*shared.clusters()]
+            if not begins_anew() or self._clock() - self._ahead_at < _REFRESH_SECONDS:
                 return None
             begun = self._clock()
-            found = self._compared()
+            found = _compared(counter or clusters[0], clusters)
             if found is None:
                 self._ahead_at = begun
             elif not self._told:
@@ -63,20 +85,28 @@ class ReturningIds:
             self._told = found is not None
             return found
 
-    def _compared(self) -> str | None:
-        numbers = read_ledger_numbers(self._store, self._root)
-        if numbers is None:
-            return f"{_NO_COUNTER} {self._root}: {_WHAT_TO_DO}"
-        # This counter gives no ids of another half.
-        largest = largest_ledger_id(self._store, self._root, numbers.first_id, numbers.end_id)
-        # Read after the largest id, so that a ledger created meanwhile does not seem to be ahead of the counter.
-        now = read_ledger_numbers(self._store, self._root)
-        if now is None:
-            return f"{_NO_COUNTER} {self._root}: {_WHAT_TO_DO}"
-        following = now.id_of(now.next_number)
-        if largest is None or largest < following:
-            return None
-        return (
-            f"the next ledger gets the id {following}, but there is a ledger {largest}: ids come again, and a mark may "
-            f"be of a former ledger with the same id; {_WHAT_TO_DO}"
-        )
+
+def _compared(counter: _Root, clusters: Sequence[_Root]) -> str | None:
+    numbers = read_ledger_numbers(*counter)
+    if numbers is None:
+        return f"{_NO_COUNTER} {counter[1]}: {_WHAT_TO_DO}"
+    # This counter gives no ids of another half.
+    largest = max(
+        (
+            found
+            for store, root in clusters
+            if (found := largest_ledger_id(store, root, numbers.first_id, numbers.end_id)) is not None
+        ),
+        default=None,
+    )
+    # Read after the largest id, so that a ledger created meanwhile does not seem to be ahead of the counter.
+    now = read_ledger_numbers(*counter)
+    if now is None:
+        return f"{_NO_COUNTER} {counter[1]}: {_WHAT_TO_DO}"
+    following = now.id_of(now.next_number)
+    if largest is None or largest < following:
+        return None
+    return (
+        f"the next ledger gets the id {following}, but there is a ledger {largest}: ids come again, and a mark may "
+        f"be of a former ledger with the same id; {_WHAT_TO_DO}"
+    )

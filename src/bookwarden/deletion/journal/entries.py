@@ -58,6 +58,7 @@ class JournalEntry:
     raw: bytes  #: The node's value.
     run: str  #: As ``<query>/<batch>``.
     journaled_at: int  #: In ms since the epoch.
+    bookie_cluster: str = ""  #: That it is deleted in; empty, and not written, where none is registered.
 
     def encode(self) -> bytes:
         """Render the entry as one line."""
@@ -66,8 +67,12 @@ class JournalEntry:
         return _line(
             f'{{"ledger_id":{self.ledger_id},"holder":{_quoted(self.holder)},"path":{_quoted(self.path)},'
             f'"version":{self.version},"created_ms":{self.created_ms},"raw":"{raw}","run":{_quoted(self.run)},'
-            f'"journaled_at":{self.journaled_at}}}'
+            f'"journaled_at":{self.journaled_at}{self._told_cluster}}}'
         )
+
+    @property
+    def _told_cluster(self) -> str:
+        return f',"bookie_cluster":{_quoted(self.bookie_cluster)}' if self.bookie_cluster else ""
 
     @classmethod
     def decode(cls, line: bytes) -> JournalEntry | None:
@@ -87,17 +92,21 @@ class UndoStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class UndoRecord:
-    """A step of putting a ledger's metadata back; ``run`` is the one that deleted it, ``undo`` names the undo."""
+    """A step of putting a ledger's metadata back."""
 
-    ledger_id: int
-    run: str
-    undo: str
-    step: UndoStep
-    journaled_at: int
+    ledger_id: int  #: Of the deleted ledger.
+    run: str  #: The one that deleted it.
+    undo: str  #: The name of the undo.
+    step: UndoStep  #: The one that was done, or begun.
+    journaled_at: int  #: In ms since the epoch.
+    bookie_cluster: str = ""  #: That of the entry; empty, and not written, where that has none.
 
     def encode(self) -> bytes:
         """Render the record as one line."""
-        return _line(_render({"kind": _UNDO, **_fields(self), "step": self.step.value}))
+        fields = {"kind": _UNDO, **_fields(self), "step": self.step.value}
+        if not self.bookie_cluster:
+            del fields["bookie_cluster"]
+        return _line(_render(fields))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from bookwarden.deletion.journal.entries import (
     FORMAT,
+    CopyEntry,
     JournalEntry,
     JournalHeader,
     JournalRecord,
@@ -25,6 +26,7 @@ from bookwarden.errors import FormatError, StoreError
 
 # More than any store accepts as a ledger's metadata, in base64.
 _MAX_LINE: Final = 16 * 1024 * 1024
+_Place = tuple[int, str]  # A ledger id, and the name of a bookie cluster.
 
 
 class Lines(Protocol):
@@ -198,14 +200,15 @@ class Deletion:
 class SelectedDeletions:
     """The selected ledgers, each with its last deletion in the journal; iterating reads the journal.
 
-    A ledger that was deleted again later, by a run that is not selected, comes with that later deletion: its earlier
-    metadata is out of date. Later additions to the journal are not seen.
+    In each bookie cluster a ledger has a last deletion of its own. One that was deleted again later, by a run that is
+    not selected, comes with that later deletion: its earlier metadata is out of date.
+    Later additions to the journal are not seen.
     """
 
     def __init__(self, reader: JournalReader, selection: Selection) -> None:
         self._reader = reader
-        ids = {record.ledger_id for record in reader if isinstance(record, JournalEntry) and selection.takes(record)}
-        self._last = _last_of(reader, ids)
+        entries = (record for record in reader if isinstance(record, JournalEntry))
+        self._last = _last_of(reader, {_place_of(entry) for entry in entries if selection.takes(entry)})
 
     def __len__(self) -> int:
         return len(self._last)
@@ -214,24 +217,29 @@ class SelectedDeletions:
         left = dict(self._last)
         for record in self._reader:
             if isinstance(record, JournalEntry):
-                at, undone = left.get(record.ledger_id, (None, None))
+                at, undone = left.get(_place_of(record), (None, None))
                 if record.journaled_at == at:
-                    del left[record.ledger_id]
+                    del left[_place_of(record)]
                     yield Deletion(record, undone)
 
 
-def _last_of(reader: JournalReader, ids: Collection[int]) -> dict[int, tuple[int, UndoStep | None]]:
+def _place_of(record: JournalEntry | UndoRecord) -> _Place:
+    return record.ledger_id, record.bookie_cluster
+
+
+def _last_of(reader: JournalReader, places: Collection[_Place]) -> dict[_Place, tuple[int, UndoStep | None]]:
     """Return the time of each ledger's last deletion, and the last step of an undo since."""
-    deleted: dict[int, int] = {}
-    steps: dict[int, list[tuple[int, UndoStep]]] = {}
+    deleted: dict[_Place, int] = {}
+    steps: dict[_Place, list[tuple[int, UndoStep]]] = {}
     for record in reader:
-        if record.ledger_id not in ids:
+        if isinstance(record, CopyEntry) or _place_of(record) not in places:
             continue
+        place = _place_of(record)
         if isinstance(record, UndoRecord):
-            steps.setdefault(record.ledger_id, []).append((record.journaled_at, record.step))
-        elif isinstance(record, JournalEntry):
-            deleted[record.ledger_id] = max(record.journaled_at, deleted.get(record.ledger_id, 0))
-    return {ledger_id: (at, _step_since(at, steps.get(ledger_id, ()))) for ledger_id, at in deleted.items()}
+            steps.setdefault(place, []).append((record.journaled_at, record.step))
+        else:
+            deleted[place] = max(record.journaled_at, deleted.get(place, 0))
+    return {place: (at, _step_since(at, steps.get(place, ()))) for place, at in deleted.items()}
 
 
 def _step_since(deleted_at: int, steps: Collection[tuple[int, UndoStep]]) -> UndoStep | None:

@@ -67,17 +67,15 @@ class DeletionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The past of a pending deletion: its attempts, and its ``age`` in seconds.
+    """The past of a pending deletion, and what else counts beside what was read."""
 
-    ``verified_ms`` is when it was first found fit to be deleted, None if it was not so before. ``waives`` are those of
-    the mark's message.
-    """
-
-    attempts: int
-    age: float
-    now_ms: int
-    verified_ms: int | None = None
-    waives: frozenset[Waiver] = frozenset()
+    attempts: int  #: Retries before this one.
+    age: float  #: Since the mark was first read, in seconds.
+    now_ms: int  #: In ms since the epoch.
+    verified_ms: int | None = None  #: When it was first found fit to be deleted; None if it was not so before.
+    waives: frozenset[Waiver] = frozenset()  #: Those of the mark's message.
+    #: Names of the registered ones; empty where none is registered, or the mark names none.
+    bookie_clusters: frozenset[str] = frozenset()
 
 
 def decide(
@@ -106,7 +104,10 @@ def _judge(
     circumstances: Circumstances,
     policy: DeletionPolicy,
 ) -> Decision:
-    if mark.bookie_cluster not in ("", policy.bookie_cluster):
+    if circumstances.bookie_clusters and mark.bookie_cluster not in circumstances.bookie_clusters:
+        names = ", ".join(sorted(circumstances.bookie_clusters))
+        return _retry(f"it is of the bookie cluster {mark.bookie_cluster!r}, and there are {names}")
+    if not circumstances.bookie_clusters and mark.bookie_cluster not in ("", policy.bookie_cluster):
         # Two BookKeepers give the same ids, and a topic may have had ledgers in both.
         ours = f"is {policy.bookie_cluster!r}" if policy.bookie_cluster else "has no name"
         return _retry(

@@ -11,13 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.journal.entries import Journal, JournalEntry
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeletions, NoStores
 from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
 from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
+from bookwarden.deletion.phase_two.places import in_its_place, worst
 from bookwarden.deletion.phase_two.returning_ids import DoubtsIds, NoIdReturns, await_new_ids
 from bookwarden.deletion.phase_two.sent_on import NoSentRecords, Sendings, SentRecords
 from bookwarden.deletion.phase_two.topic_lists import TopicLists
@@ -52,6 +53,8 @@ _AFTER_DELETE = {
 
 
 _NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
+_NO_NAMES: Final = frozenset[str]()
+_Place = tuple[int, str]  # A ledger id, and the name of a bookie cluster.
 
 
 class _Attempt(NamedTuple):
@@ -239,8 +242,10 @@ class Sweep:
             return Decision(Action.GIVE_UP, Outcome.MALFORMED, message.problem or "no pending deletion")
         mark = _mark(message)
         age = message.age(now_ms)
-        circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives)
-        decision = decide(mark, readings[mark.ledger_id], references[holder], circumstances, self._policy)
+        names = self._clusters.names() if mark.bookie_cluster else _NO_NAMES
+        circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives, names)
+        reading = in_its_place(mark, readings[mark.ledger_id])
+        decision = decide(mark, reading, references[holder], circumstances, self._policy)
         if decision.outcome is Outcome.MISMATCH:
             logger.warning("ledger %d of %s is kept: %s", mark.ledger_id, holder, decision.reason)
         return decision
@@ -252,15 +257,16 @@ class Sweep:
         references: Mapping[Holder, References],
         run: str,
     ) -> tuple[list[tuple[ReceivedMark, Decision]], frozenset[int]]:
-        doomed: dict[int, StoredLedger] = {}
+        doomed: dict[_Place, StoredLedger] = {}
         entries: list[JournalEntry] = []
         conditions: list[Conditions] = []
         for message, decision in decided:
-            reading = readings.get(_mark(message).ledger_id) if decision.action is Action.DELETE else None
-            if isinstance(reading, StoredLedger) and reading.ledger_id not in doomed:
-                doomed[reading.ledger_id] = reading
-                entries.append(_journal_entry(reading, message, run, int(self._clock() * 1000)))
-                conditions.append(_as_read(references[_mark(message).holder()]))
+            for ledger in _doomed(message, decision, readings):
+                place = (ledger.ledger_id, ledger.bookie_cluster)
+                if place not in doomed:
+                    doomed[place] = ledger
+                    entries.append(_journal_entry(ledger, message, run, int(self._clock() * 1000)))
+                    conditions.append(_as_read(references[_mark(message).holder()]))
         if not doomed:
             return list(decided), frozenset()
         if self._dry_run:
@@ -268,19 +274,24 @@ class Sweep:
             return [(m, would if d.action is Action.DELETE else d) for m, d in decided], frozenset()
         self._journal.append(entries)
         results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values()), conditions), strict=True))
-        not_done = frozenset(ledger_id for ledger_id, result in results.items() if result in _NOT_DONE)
-        return [self._after_delete(message, decision, results) for message, decision in decided], not_done
+        not_done = frozenset(ledger_id for (ledger_id, _), result in results.items() if result in _NOT_DONE)
+        return [self._after_delete(message, decision, readings, results) for message, decision in decided], not_done
 
     def _after_delete(
-        self, message: ReceivedMark, decision: Decision, results: dict[int, DeleteResult]
+        self,
+        message: ReceivedMark,
+        decision: Decision,
+        readings: Mapping[int, LedgerReading],
+        results: dict[_Place, DeleteResult],
     ) -> tuple[ReceivedMark, Decision]:
         if decision.action is not Action.DELETE:
             return message, decision
-        ledger_id = _mark(message).ledger_id
-        result = results[ledger_id]
-        if result is DeleteResult.DELETED:
-            # A second mark of the same ledger in this step finds it gone.
-            results[ledger_id] = DeleteResult.ABSENT
+        places = [(ledger.ledger_id, ledger.bookie_cluster) for ledger in _doomed(message, decision, readings)]
+        result = worst(results[place] for place in places)
+        for place in places:
+            if results[place] is DeleteResult.DELETED:
+                # A second mark of the same ledger in this step finds it gone.
+                results[place] = DeleteResult.ABSENT
         return message, limit_retries(_AFTER_DELETE[result], message.attempts, self._policy)
 
     def _send_on(self, decided: Sequence[tuple[ReceivedMark, Decision]], now_ms: int) -> None:
@@ -335,6 +346,16 @@ def _holder(message: ReceivedMark) -> Holder | None:
         return None
 
 
+def _doomed(
+    message: ReceivedMark, decision: Decision, readings: Mapping[int, LedgerReading]
+) -> tuple[StoredLedger, ...]:
+    """List what is to be deleted: the ledger in each of its places, or in the one that the mark names."""
+    if decision.action is not Action.DELETE or message.mark is None:
+        return ()
+    reading = in_its_place(message.mark, readings[message.mark.ledger_id])
+    return reading.places if isinstance(reading, StoredLedger) else ()
+
+
 def _as_read(references: References) -> Conditions:
     return () if isinstance(references, UnknownReferences) else references.conditions
 
@@ -381,7 +402,12 @@ def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms
         raw=ledger.raw,
         run=run,
         journaled_at=now_ms,
+        bookie_cluster=ledger.bookie_cluster,
     )
+
+
+def _clusters_of(stored: StoredLedger | None) -> str:
+    return "" if stored is None else ",".join(place.bookie_cluster for place in stored.places)
 
 
 def _row(message: ReceivedMark, decision: Decision, readings: Mapping[int, LedgerReading], now_ms: int) -> OutcomeRow:
@@ -404,5 +430,5 @@ def _row(message: ReceivedMark, decision: Decision, readings: Mapping[int, Ledge
         ledger_bytes=stored.metadata.length if stored else None,
         topic=message.topic,
         message=message.message_id,
-        bookie_cluster=mark.bookie_cluster if mark else "",
+        bookie_cluster=(mark.bookie_cluster if mark else "") or _clusters_of(stored),
     )

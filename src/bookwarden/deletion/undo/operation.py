@@ -195,7 +195,10 @@ class Undo:
 
     def _record(self, steps: Sequence[tuple[Deletion, UndoStep]]) -> None:
         now_ms = int(self._clock() * 1000)
-        records = [UndoRecord(d.entry.ledger_id, d.entry.run, self._name, step, now_ms) for d, step in steps]
+        records = [
+            UndoRecord(d.entry.ledger_id, d.entry.run, self._name, step, now_ms, d.entry.bookie_cluster)
+            for d, step in steps
+        ]
         if records:
             self._journal.append(records)
 

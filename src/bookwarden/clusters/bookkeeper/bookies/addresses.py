@@ -6,6 +6,7 @@ Format: discover.BookieServiceInfo, client.DefaultBookieAddressResolver of BookK
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from bookwarden.errors import BookieUnavailableError, FormatError, StoreUnavailableError
@@ -29,12 +30,19 @@ class BookieAddresses:
     """Looks bookies up in their registrations below one ledgers root, at each call, since a bookie may move.
 
     An id that is host:port serves as address where there is no registration. A bookie that is about to stop, or
-    has lost its session, may still answer there.
+    has lost its session, may still answer there. ``others`` are store and ledgers root of further bookie
+    clusters, which have no bookie in common.
     """
 
-    def __init__(self, store: MetadataStore, ledgers_root: str) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers_root: str,
+        others: Callable[[], Sequence[tuple[MetadataStore, str]]] = tuple,
+    ) -> None:
         self._store = store
         self._root = ledgers_root.rstrip("/")
+        self._others = others
 
     def find(self, bookie_id: str) -> Address:
         """Find the address; raise BookieUnavailableError if none is known, FormatError if it cannot be read."""
@@ -47,15 +55,19 @@ class BookieAddresses:
         return address
 
     def _registration(self, bookie_id: str) -> Versioned | None:
-        available = f"{self._root}/available"
         try:
-            writable, read_only = self._store.get_many(
-                [f"{available}/{bookie_id}", f"{available}/readonly/{bookie_id}"]
-            )
+            own = _registration_in(self._store, self._root, bookie_id)
+            others = (_registration_in(store, root, bookie_id) for store, root in self._others())
+            return own or next((found for found in others if found is not None), None)
         except StoreUnavailableError:
             # Reading goes on without the metadata store if the id has the address.
             return None
-        return writable or read_only
+
+
+def _registration_in(store: MetadataStore, root: str, bookie_id: str) -> Versioned | None:
+    available = f"{root}/available"
+    writable, read_only = store.get_many([f"{available}/{bookie_id}", f"{available}/readonly/{bookie_id}"])
+    return writable or read_only
 
 
 def _endpoint(bookie_id: str, value: bytes) -> Address | None:

@@ -1,0 +1,31 @@
+"""The places that a pending deletion is about, where a ledger may be in several bookie clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+
+# What is left to do comes before what is done.
+_WORST_FIRST: Final = (DeleteResult.UNKNOWN, DeleteResult.LOST_RACE, DeleteResult.DELETED, DeleteResult.ABSENT)
+
+
+def in_its_place(mark: PendingDeletion, reading: LedgerReading) -> LedgerReading:
+    """Return the ledger as the bookie cluster has it that the mark names; as it was read if it names none.
+
+    An offloaded copy is in no bookie cluster, and is judged by the ledger wherever that is.
+    """
+    if not isinstance(reading, StoredLedger) or not reading.bookie_cluster or not mark.bookie_cluster:
+        return reading
+    if mark.ledger_type is LedgerType.OFFLOAD_LEDGER:
+        return reading
+    there = (place for place in reading.places if place.bookie_cluster == mark.bookie_cluster)
+    return next(there, AbsentLedger(reading.ledger_id))
+
+
+def worst(results: Iterable[DeleteResult]) -> DeleteResult:
+    """Return the result for a ledger of which each place has one."""
+    found = frozenset(results)
+    return next(result for result in _WORST_FIRST if result in found)

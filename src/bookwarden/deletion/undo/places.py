@@ -1,0 +1,114 @@
+"""Undo where a ledger may be in several bookie clusters: each deletion is put back into the cluster that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from bookwarden.deletion.journal.reading import Deletion
+from bookwarden.deletion.phase_two.undone import RecordsUndone
+from bookwarden.deletion.ports import LedgerCatalog, RestoringCatalog
+from bookwarden.deletion.undo.operation import Undo
+from bookwarden.deletion.undo.rows import UndoCase, UndoRow, conclusion
+from bookwarden.ledgers.metadata import AbsentLedger, UnreadableLedger
+from bookwarden.ledgers.undone import UndoneLedger
+
+
+class NamedCatalogs(Protocol):
+    """The catalogs of the registered bookie clusters."""
+
+    def catalogs(self) -> Mapping[str, RestoringCatalog]:
+        """Return them by name, by "" that of ledgers from before there was a registry; empty without a registry.
+
+        Raises StoreError when they are not known.
+        """
+
+
+class UndoInPlaces:
+    """Restores deletions, those of one bookie cluster after those of another.
+
+    ``alone`` is the undo where no cluster is registered; ``undo_of`` makes that of one cluster. ``everywhere`` has the
+    ledgers of all clusters.
+    """
+
+    def __init__(
+        self,
+        alone: Undo,
+        clusters: NamedCatalogs,
+        everywhere: LedgerCatalog,
+        undone: RecordsUndone,
+        undo_of: Callable[[RestoringCatalog, RecordsUndone], Undo],
+    ) -> None:
+        self._alone = alone
+        self._clusters = clusters
+        self._undone = _UndoneAnywhere(undone, everywhere)
+        self._undo_of = undo_of
+
+    def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
+        """Restore the deletions as `Undo.run` does."""
+        return self._each(deletions, Undo.run)
+
+    def preview(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
+        """Yield the result that an undo of each ledger would have now; write nothing."""
+        return self._each(deletions, Undo.preview)
+
+    def _each(
+        self, deletions: Iterable[Deletion], act: Callable[[Undo, Iterable[Deletion]], Iterator[list[UndoRow]]]
+    ) -> Iterator[list[UndoRow]]:
+        catalogs = self._clusters.catalogs()
+        if not catalogs:
+            yield from act(self._alone, deletions)
+            return
+        for name in sorted({deletion.entry.bookie_cluster for deletion in deletions}):
+            some = _OfCluster(deletions, name)
+            catalog = catalogs.get(name)
+            if catalog is None:
+                yield [_of_no_cluster(deletion, catalogs) for deletion in some]
+                continue
+            for rows in act(self._undo_of(catalog, self._undone), some):
+                yield [replace(row, reason=_told(name, row.reason)) for row in rows]
+
+
+class _OfCluster:
+    """The deletions of one bookie cluster; may be iterated over as often as all."""
+
+    def __init__(self, deletions: Iterable[Deletion], name: str) -> None:
+        self._deletions = deletions
+        self._name = name
+
+    def __iter__(self) -> Iterator[Deletion]:
+        return (deletion for deletion in self._deletions if deletion.entry.bookie_cluster == self._name)
+
+
+class _UndoneAnywhere:
+    """The records of undone ledgers, one for all places of a ledger, kept as long as one of them has it."""
+
+    def __init__(self, undone: RecordsUndone, everywhere: LedgerCatalog) -> None:
+        self._undone = undone
+        self._everywhere = everywhere
+
+    def read_many(self, ledger_ids: Sequence[int]) -> Mapping[int, UndoneLedger]:
+        """Return the records of these ledgers, where there is one."""
+        return self._undone.read_many(ledger_ids)
+
+    def note_many(self, ledgers: Sequence[UndoneLedger]) -> None:
+        """Write the record of each ledger; a copy was made at another time than its original, so it names none."""
+        self._undone.note_many([replace(ledger, ctime_ms=None) for ledger in ledgers])
+
+    def withdraw_many(self, ledger_ids: Sequence[int]) -> frozenset[int]:
+        """Remove the records of those of these ledgers that are in no cluster; return those that had one."""
+        readings = self._everywhere.read_many(ledger_ids)
+        return self._undone.withdraw_many([each.ledger_id for each in readings if isinstance(each, AbsentLedger)])
+
+
+def _of_no_cluster(deletion: Deletion, names: Collection[str]) -> UndoRow:
+    entry = deletion.entry
+    there = ", ".join(sorted(name for name in names if name))
+    obstacle = f"it was deleted in the bookie cluster {entry.bookie_cluster!r}, and there are {there}"
+    case = UndoCase(deletion, UnreadableLedger(entry.ledger_id, obstacle), None, obstacle)
+    return conclusion(case, {}, {}, ())
+
+
+def _told(name: str, reason: str) -> str:
+    return "; ".join(part for part in (f"in bookie cluster {name}" if name else "", reason) if part)

@@ -1,0 +1,138 @@
+"""Undo over two bookie clusters: what was deleted in one of them comes back there, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep, decode_record
+from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Selection
+from bookwarden.deletion.journal.writing import FileJournal
+from bookwarden.deletion.phase_two.undone import RecordsUndone
+from bookwarden.deletion.ports import RestoringCatalog
+from bookwarden.deletion.undo.operation import Undo
+from bookwarden.deletion.undo.places import UndoInPlaces
+from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
+from bookwarden.errors import StoreUnavailableError
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from unit.deletion.test_undo import GONE, Site
+from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters
+
+
+class PlacedSite(Site):
+    """A store with two bookie clusters, their bookies' answers, and one journal."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.two = TwoBookieClusters(self.store)
+        self.two.register()
+
+    def deleted_in(self, cluster: str, ledger_id: int, **changes: object) -> JournalEntry:
+        """Journal a deletion in a cluster; by "" one from before there was a registry."""
+        path = ledger_path(ROOTS[cluster or "a"], ledger_id)
+        fields: dict[str, object] = {"ledger_id": ledger_id, "path": path, "bookie_cluster": cluster, **changes}
+        return self.deleted(**fields)
+
+    def in_places(self, journal: FileJournal) -> UndoInPlaces:
+        def undo_of(catalog: RestoringCatalog, undone: RecordsUndone) -> Undo:
+            return Undo(catalog, self, self, journal, decode_ledger_metadata, "undo-1", undone=undone)
+
+        two = self.two
+        return UndoInPlaces(undo_of(two.catalog, self.undone), two.clusters, two.catalog, self.undone, undo_of)
+
+    def rows(self, *, preview: bool = False) -> list[UndoRow]:
+        journal = FileJournal(self.folder)
+        try:
+            undo, deletions = self.in_places(journal), self.selected(Selection())
+            return [row for rows in (undo.preview if preview else undo.run)(deletions) for row in rows]
+        finally:
+            journal.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> PlacedSite:
+    return PlacedSite(tmp_path)
+
+
+def test_each_deletion_comes_back_into_the_cluster_that_its_row_names(site: PlacedSite) -> None:
+    entries = [site.deleted_in("a", 7), site.deleted_in("b", 7), site.deleted_in("b", 8), site.deleted_in("", 9)]
+    preview = site.rows(preview=True)
+    assert [row.outcome for row in preview] == [UndoOutcome.WOULD_RESTORE] * 4
+    assert [site.raw(entry.path) for entry in entries] == [None] * 4
+    rows = site.rows()
+    assert [(row.ledger_id, row.outcome, row.reason) for row in rows] == [
+        (9, UndoOutcome.RESTORED, ""),
+        (7, UndoOutcome.RESTORED, "in bookie cluster a"),
+        (7, UndoOutcome.RESTORED, "in bookie cluster b"),
+        (8, UndoOutcome.RESTORED, "in bookie cluster b"),
+    ]
+    assert [site.raw(entry.path) for entry in entries] == [entry.raw for entry in entries]
+    assert [site.two.places_of(ledger_id) for ledger_id in (7, 8, 9)] == ["ab", "b", "a"]
+    steps = [each for each in JournalReader(JournalFolder(site.folder)) if isinstance(each, UndoRecord)]
+    restored = sorted((each.ledger_id, each.bookie_cluster) for each in steps if each.step is UndoStep.RESTORED)
+    assert restored == [(7, "a"), (7, "b"), (8, "b"), (9, "")]
+    # A second time there is nothing left to put back, in any cluster.
+    assert {row.outcome for row in site.rows()} == {UndoOutcome.RESTORED}
+    assert all("put back before" in row.reason for row in site.rows())
+
+
+def test_a_deletion_in_a_cluster_that_is_gone_is_not_put_into_another(site: PlacedSite) -> None:
+    site.deleted_in("a", 7, bookie_cluster="c")
+    site.deleted_in("b", 8)
+    rows = {row.ledger_id: row for row in site.rows()}
+    assert rows[7].outcome is UndoOutcome.NOT_RESTORABLE
+    assert "deleted in the bookie cluster 'c', and there are a, b" in rows[7].reason
+    assert rows[8].outcome is UndoOutcome.RESTORED
+    assert (site.two.places_of(7), site.two.places_of(8)) == ("", "b")
+
+
+def test_what_is_lost_in_one_cluster_stays_known_as_undone_while_another_has_it(site: PlacedSite) -> None:
+    site.deleted_in("a", 7)
+    site.deleted_in("b", 7)
+    site.deleted_in("b", 8)
+    asked: list[int] = []
+
+    def before_asking() -> None:
+        asked.append(len(asked))
+        gone = len(asked) == 2
+        for bookie in ("b1", "b2"):
+            site.answers |= {(bookie, 7, entry): GONE for entry in (0, 9)} if gone else {}
+            site.answers |= {(bookie, 8, entry): GONE for entry in (0, 9)} if gone else {}
+
+    site.before_asking = before_asking
+    rows = [(row.ledger_id, row.outcome) for row in site.rows()]
+    assert rows == [(7, UndoOutcome.RESTORED), (7, UndoOutcome.LOST), (8, UndoOutcome.LOST)]
+    assert (site.two.places_of(7), site.two.places_of(8)) == ("a", "")
+    assert list(site.undone.read_many([7, 8])) == [7]
+    # A copy was made at another time; the record keeps the ledger whatever that is.
+    assert site.undone.read_many([7])[7].ctime_ms is None
+
+
+def test_without_a_registry_and_while_it_is_not_known(site: PlacedSite) -> None:
+    site.deleted_in("", 7)
+    site.two.register(b"{")
+    with pytest.raises(StoreUnavailableError):
+        site.rows()
+    assert site.two.places_of(7) == ""
+    node = site.store.get("/bookwarden/bookie-clusters")
+    assert node is not None
+    site.store.delete_many([("/bookwarden/bookie-clusters", node.version)])
+    site.two.clusters.look_again()
+    (row,) = site.rows()
+    assert (row.outcome, row.reason) == (UndoOutcome.RESTORED, "")
+
+
+def test_records_without_a_cluster_are_written_as_ever() -> None:
+    entry = JournalEntry(7, "t/n/persistent/a", "/p", 3, 1, b"raw", "q/1", 2)
+    assert b"bookie_cluster" not in entry.encode()
+    placed = JournalEntry(7, "t/n/persistent/a", "/p", 3, 1, b"raw", "q/1", 2, "b")
+    for record in (
+        entry,
+        placed,
+        UndoRecord(7, "q/1", "u", UndoStep.LOST, 2, "b"),
+        UndoRecord(7, "q", "u", UndoStep.LOST, 2),
+    ):
+        assert decode_record(record.encode()) == record
+    assert b"bookie_cluster" not in UndoRecord(7, "q", "u", UndoStep.LOST, 2).encode()
