@@ -15,12 +15,16 @@ import org.apache.bookkeeper.discover.BookieServiceInfo;
 import org.apache.bookkeeper.discover.RegistrationClient;
 import org.apache.bookkeeper.meta.LedgerLayout;
 import org.apache.bookkeeper.meta.LedgerManager;
+import org.apache.bookkeeper.meta.LedgerMetadataSerDe;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.proto.BookkeeperInternalCallbacks.LedgerMetadataListener;
 import org.apache.bookkeeper.util.BookKeeperConstants;
+import org.apache.bookkeeper.util.StringUtils;
+import org.apache.bookkeeper.versioning.LongVersion;
 import org.apache.bookkeeper.versioning.Version;
 import org.apache.bookkeeper.versioning.Versioned;
 import org.apache.pulsar.metadata.api.GetResult;
+import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 import org.apache.pulsar.metadata.bookkeeper.PulsarLayoutManager;
 import org.apache.pulsar.metadata.bookkeeper.PulsarLedgerManagerFactory;
@@ -35,9 +39,10 @@ import org.slf4j.LoggerFactory;
 final class BookieCluster {
     private static final Logger LOG = LoggerFactory.getLogger(BookieCluster.class);
     /** The one layout whose paths Pulsar's ledger manager reads; "long hierarchical" has others for small ids. */
-    private static final Set<String> LAYOUTS = Set.of("org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory",
-            "org.apache.pulsar.metadata.bookkeeper.PulsarLedgerManagerFactory");
+    private static final String LAYOUT = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory";
     private static final int LAYOUT_VERSION = 1;
+    /** A node that is never there. */
+    private static final String BARRIER = "bookwarden-read-barrier";
 
     /** The metadata that was reached is not that of this cluster, or of a layout that cannot be read. */
     static final class WrongClusterException extends IOException {
@@ -151,14 +156,46 @@ final class BookieCluster {
 
     // Ledgers
 
-    /** Read a ledger's metadata; fails with a BKException, which is NoSuchLedgerExists only if it is known absent. */
+    /**
+     * Read a ledger's metadata, maybe from memory; fails with a BKException, NoSuchLedgerExists if it is not there.
+     * An answer from memory says nothing of whether its store can be read.
+     */
     CompletableFuture<Versioned<LedgerMetadata>> read(long ledger) {
-        return ask(ledgers -> Answers.within(limitMillis, ledgers.readLedgerMetadata(ledger)));
+        return ask(false, now -> Answers.within(limitMillis, now.ledgers.readLedgerMetadata(ledger)));
+    }
+
+    /**
+     * Read a ledger's metadata as it is now, past all memory. A server of ZooKeeper may be behind: what another session
+     * wrote is seen for sure only after a write of our own, and the deletion of what is not there is one that leaves
+     * nothing behind. (The store's own sync does nothing in Pulsar 4.2.)
+     */
+    CompletableFuture<Versioned<LedgerMetadata>> readNow(long ledger) {
+        String path = entry.ledgersRoot() + StringUtils.getHybridHierarchicalLedgerPath(ledger);
+        return ask(true, now -> Answers.within(limitMillis, now.store.delete(child(BARRIER), Optional.empty())
+                .handle((done, error) -> passed(error)).thenCompose(x -> now.store.get(path))
+                .thenApply(found -> parse(ledger, found))));
+    }
+
+    private static Void passed(Throwable error) {
+        if (error != null && !(Answers.cause(error) instanceof MetadataStoreException.NotFoundException)) {
+            throw new CompletionException(error);
+        }
+        return null;
+    }
+
+    private static Versioned<LedgerMetadata> parse(long ledger, Optional<GetResult> found) {
+        try {
+            GetResult node = found.orElseThrow(BKException.BKNoSuchLedgerExistsOnMetadataServerException::new);
+            return new Versioned<>(new LedgerMetadataSerDe().parseConfig(node.getValue(), ledger,
+                    Optional.of(node.getStat().getCreationTimestamp())), new LongVersion(node.getStat().getVersion()));
+        } catch (IOException | BKException e) {
+            throw new CompletionException(e);
+        }
     }
 
     /** Create a ledger's metadata; LedgerExist, for which the client takes another id, if there is one already. */
     CompletableFuture<Versioned<LedgerMetadata>> create(long ledger, LedgerMetadata metadata) {
-        return ask(ledgers -> ledgers.createLedgerMetadata(ledger, metadata).handle((made, error) -> {
+        return ask(true, now -> now.ledgers.createLedgerMetadata(ledger, metadata).handle((made, error) -> {
             if (error == null) {
                 return made;
             }
@@ -169,11 +206,11 @@ final class BookieCluster {
     }
 
     CompletableFuture<Versioned<LedgerMetadata>> write(long ledger, LedgerMetadata metadata, Version version) {
-        return ask(ledgers -> ledgers.writeLedgerMetadata(ledger, metadata, version));
+        return ask(true, now -> now.ledgers.writeLedgerMetadata(ledger, metadata, version));
     }
 
     CompletableFuture<Void> remove(long ledger, Version version) {
-        return ask(ledgers -> Answers.within(limitMillis, ledgers.removeLedgerMetadata(ledger, version)));
+        return ask(true, now -> Answers.within(limitMillis, now.ledgers.removeLedgerMetadata(ledger, version)));
     }
 
     void listen(long ledger, LedgerMetadataListener listener) {
@@ -190,21 +227,25 @@ final class BookieCluster {
         }
     }
 
-    private <T> CompletableFuture<T> ask(Function<LedgerManager, CompletableFuture<T>> question) {
+    /** Ask; an answer that tells that its store can be read, ``fresh``, takes back an earlier failure. */
+    private <T> CompletableFuture<T> ask(boolean fresh, Function<Connection, CompletableFuture<T>> question) {
         Connection now = connection;
         if (now == null || isWrong()) {
             return Answers.failed(new BKException.MetaStoreException(
                     new IOException("bookie cluster " + name() + " cannot be asked", trouble)));
         }
         CompletableFuture<T> answer = new CompletableFuture<>();
-        question.apply(now.ledgers).whenComplete((value, error) -> {
-            if (error == null) {
+        question.apply(now).whenComplete((value, error) -> {
+            BKException failure = error == null ? null : Answers.translated(error);
+            if (failure != null && !Answers.isOrdinary(failure)) {
+                settle(Answers.cause(error));
+            } else if (fresh) {
                 settle(null);
+            }
+            if (failure == null) {
                 answer.complete(value);
             } else {
-                BKException translated = Answers.translated(error);
-                settle(Answers.isOrdinary(translated) ? null : Answers.cause(error));
-                answer.completeExceptionally(translated);
+                answer.completeExceptionally(failure);
             }
         });
         return answer;
@@ -273,7 +314,7 @@ final class BookieCluster {
     private void checkLayout(Optional<GetResult> found) throws IOException {
         if (found.isPresent()) {
             String manager = LedgerLayout.parseLayout(found.get().getValue()).getManagerFactoryClass();
-            if (!LAYOUTS.contains(manager)) {
+            if (!manager.equals(LAYOUT)) {
                 throw new WrongClusterException("bookie cluster " + name() + ": its ledgers have the layout of "
                         + manager + ", not the hierarchical one");
             }

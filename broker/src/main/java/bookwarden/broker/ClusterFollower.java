@@ -9,6 +9,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
@@ -82,22 +83,31 @@ final class ClusterFollower {
         }
     }
 
-    private ClusterFollower(Settings settings) {
+    private ClusterFollower(Settings settings) throws IOException {
         this.settings = settings;
         key = settings.key();
         ownsStore = settings.store() == null;
-        store = ownsStore ? Stores.create(settings.storeUrl(), settings.sessionTimeoutMillis()) : settings.store();
+        try {
+            store = ownsStore ? Stores.create(settings.storeUrl(), settings.sessionTimeoutMillis()) : settings.store();
+        } catch (CompletionException e) {
+            throw new IOException("Pulsar's metadata store " + settings.storeUrl() + ": " + e.getCause(), e);
+        }
         stores = new Stores(store, settings.sessionTimeoutMillis());
         seen = new SeenNode(store, settings.registryPath() + "-seen", settings.readMillis());
     }
 
     private void start() throws IOException, InterruptedException {
+        boolean started = false;
         try {
             apply(read(settings.startMillis()), true);
+            started = true;
         } catch (RefusedException | ExecutionException | TimeoutException | IOException | RuntimeException e) {
-            close();
             throw new IOException("the registry of bookie clusters " + settings.registryPath() + " cannot be followed: "
                     + Answers.cause(e), e);
+        } finally {
+            if (!started) {
+                close();
+            }
         }
         store.registerListener(notification -> {
             if (notification.getPath().equals(settings.registryPath())) {
@@ -134,7 +144,7 @@ final class ClusterFollower {
     /** Run something after all that was notified before; one thread does it all, so that nobody sees the older last. */
     CompletableFuture<Void> notify(Runnable task) {
         CompletableFuture<Void> done = new CompletableFuture<>();
-        run(notifier, () -> {
+        boolean accepted = run(notifier, () -> {
             try {
                 task.run();
                 done.complete(null);
@@ -143,6 +153,9 @@ final class ClusterFollower {
                 done.completeExceptionally(e);
             }
         });
+        if (!accepted) {
+            done.completeExceptionally(new IOException("the bookie clusters are not followed any more"));
+        }
         return done;
     }
 
@@ -152,12 +165,16 @@ final class ClusterFollower {
 
     // Following
 
+    /** Read the registry, and look whether each cluster is there; an error must not end the polls. */
     private void poll() {
-        refresh();
-        List<BookieCluster> followed = view.oldestFirst();
-        CompletableFuture<?>[] probes = followed.stream().map(each -> each.probe(settings.readMillis()))
-                .toArray(CompletableFuture<?>[]::new);
-        CompletableFuture.allOf(probes).thenRun(() -> run(worker, this::report));
+        try {
+            refresh();
+            CompletableFuture<?>[] probes = view.oldestFirst().stream().map(each -> each.probe(settings.readMillis()))
+                    .toArray(CompletableFuture<?>[]::new);
+            CompletableFuture.allOf(probes).thenRun(() -> run(worker, this::report));
+        } catch (RuntimeException e) {
+            LOG.error("following the bookie clusters", e);
+        }
     }
 
     private void refresh() {
@@ -333,11 +350,13 @@ final class ClusterFollower {
         }
     }
 
-    private static void run(ScheduledExecutorService thread, Runnable task) {
+    /** Return whether the thread takes the task, which it does until all is closed. */
+    private static boolean run(ScheduledExecutorService thread, Runnable task) {
         try {
             thread.execute(task);
+            return true;
         } catch (RejectedExecutionException e) {
-            LOG.debug("closed meanwhile", e);
+            return false;
         }
     }
 

@@ -3,6 +3,7 @@ package bookwarden.broker;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -29,6 +30,11 @@ final class RoutingLedgerManager implements LedgerManager {
 
     /** A ledger's metadata with its version as the client gets it, and the cluster that has it. */
     record Found(BookieCluster cluster, Versioned<LedgerMetadata> metadata) {
+    }
+
+    /** A way of reading a ledger's metadata from one cluster. */
+    private interface Read {
+        CompletableFuture<Versioned<LedgerMetadata>> of(BookieCluster cluster, long ledger);
     }
 
     private final ClusterFollower follower;
@@ -81,30 +87,42 @@ final class RoutingLedgerManager implements LedgerManager {
     /**
      * Find the cluster that has a ledger. Absent in one, the next is asked; also after an error, since an original is
      * the truth wherever it is, and a copy is one of a closed ledger. But if no other has it, the error is the answer.
+     * It is absent only if each cluster said so twice, the second time past all memory.
      */
     CompletableFuture<Found> find(long ledger) {
         ClusterView view = follower.view();
-        CompletableFuture<Found> answer = new CompletableFuture<>();
-        ask(view, view.readingOrder().iterator(), ledger, null, answer);
+        return search(view, ledger, BookieCluster::read)
+                .thenCompose(found -> found.isPresent() ? CompletableFuture.completedFuture(found)
+                        : search(view, ledger, BookieCluster::readNow))
+                .thenCompose(found -> found.map(CompletableFuture::completedFuture).orElseGet(
+                        () -> Answers.failed(new BKException.BKNoSuchLedgerExistsOnMetadataServerException())));
+    }
+
+    private CompletableFuture<Optional<Found>> search(ClusterView view, long ledger, Read read) {
+        CompletableFuture<Optional<Found>> answer = new CompletableFuture<>();
+        ask(view, view.readingOrder().iterator(), ledger, read, null, answer);
         return answer;
     }
 
-    private void ask(ClusterView view, Iterator<BookieCluster> rest, long ledger, BKException firstError,
-                     CompletableFuture<Found> answer) {
+    private void ask(ClusterView view, Iterator<BookieCluster> rest, long ledger, Read read, BKException firstError,
+                     CompletableFuture<Optional<Found>> answer) {
         if (!rest.hasNext()) {
-            answer.completeExceptionally(firstError != null ? firstError
-                    : new BKException.BKNoSuchLedgerExistsOnMetadataServerException());
+            if (firstError == null) {
+                answer.complete(Optional.empty());
+            } else {
+                answer.completeExceptionally(firstError);
+            }
             return;
         }
         BookieCluster cluster = rest.next();
-        cluster.read(ledger).whenComplete((found, error) -> {
+        read.of(cluster, ledger).whenComplete((found, error) -> {
             if (error == null && isThere(view, cluster, found.getValue())) {
-                answer.complete(new Found(cluster, place(view, cluster, found)));
+                answer.complete(Optional.of(new Found(cluster, place(view, cluster, found))));
                 return;
             }
             BKException failure = error == null ? null : Answers.translated(error);
             boolean unknown = failure != null && !Answers.isAbsent(failure);
-            ask(view, rest, ledger, firstError == null && unknown ? failure : firstError, answer);
+            ask(view, rest, ledger, read, firstError == null && unknown ? failure : firstError, answer);
         });
     }
 
@@ -221,7 +239,7 @@ final class RoutingLedgerManager implements LedgerManager {
                                                      Version version) {
         CompletableFuture<Boolean> removed;
         if (cluster.entry().shared()) {
-            removed = cluster.read(ledger).thenCompose(found -> isOurs(view, cluster, found.getValue())
+            removed = cluster.readNow(ledger).thenCompose(found -> isOurs(view, cluster, found.getValue())
                     ? cluster.remove(ledger, version == Version.ANY ? found.getVersion() : version).thenApply(x -> true)
                     : CompletableFuture.completedFuture(false));
         } else {

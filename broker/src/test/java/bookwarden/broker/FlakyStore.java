@@ -6,12 +6,13 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStore;
 import org.apache.pulsar.metadata.api.MetadataStoreConfig;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.MetadataStoreProvider;
+import org.apache.pulsar.metadata.api.Notification;
 import org.apache.pulsar.metadata.api.Stat;
 import org.apache.pulsar.metadata.api.extended.CreateOption;
 import org.apache.pulsar.metadata.impl.LocalMemoryMetadataStore;
@@ -21,22 +22,27 @@ public final class FlakyStore extends LocalMemoryMetadataStore {
     enum Mood { WELL, FAILING, HANGING }
 
     private static final Map<String, Mood> MOODS = new ConcurrentHashMap<>();
-    private static final Map<String, AtomicInteger> SESSIONS = new ConcurrentHashMap<>();
+    private static final Map<String, List<FlakyStore>> SESSIONS = new ConcurrentHashMap<>();
+    private final List<CompletableFuture<?>> hanging = new CopyOnWriteArrayList<>();
     private final String url;
+    private volatile boolean deaf;
 
     private FlakyStore(String url, MetadataStoreConfig config) throws MetadataStoreException {
         super("memory:" + url, config);
         this.url = url;
-        SESSIONS.computeIfAbsent(url, x -> new AtomicInteger()).incrementAndGet();
+        sessions(url).add(this);
     }
 
+    /** Change the mood; what hung before fails now, as what a lost connection had not answered. */
     static void set(String url, Mood mood) {
         MOODS.put(url, mood);
+        sessions(url).forEach(each -> each.hanging.forEach(
+                answer -> answer.completeExceptionally(new MetadataStoreException("connection lost"))));
     }
 
-    /** Return how many sessions with it are open. */
-    static int sessions(String url) {
-        return SESSIONS.computeIfAbsent(url, x -> new AtomicInteger()).get();
+    /** Return the open sessions with it. */
+    static List<FlakyStore> sessions(String url) {
+        return SESSIONS.computeIfAbsent(url, x -> new CopyOnWriteArrayList<>());
     }
 
     /** Return the answer of a store in this mood. */
@@ -45,9 +51,23 @@ public final class FlakyStore extends LocalMemoryMetadataStore {
             case FAILING:
                 return CompletableFuture.failedFuture(new MetadataStoreException("connection lost"));
             case HANGING:
-                return new CompletableFuture<>();
+                CompletableFuture<T> none = new CompletableFuture<>();
+                hanging.add(none);
+                return none;
             default:
                 return good;
+        }
+    }
+
+    /** From now on no open session hears of changes that another session makes. */
+    static void deafen(String url) {
+        sessions(url).forEach(each -> each.deaf = true);
+    }
+
+    @Override
+    public void accept(Notification notification) {
+        if (!deaf) {
+            super.accept(notification);
         }
     }
 
@@ -75,7 +95,7 @@ public final class FlakyStore extends LocalMemoryMetadataStore {
 
     @Override
     public void close() throws Exception {
-        SESSIONS.get(url).decrementAndGet();
+        sessions(url).remove(this);
         super.close();
     }
 

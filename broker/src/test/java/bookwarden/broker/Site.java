@@ -32,7 +32,12 @@ final class Site implements AutoCloseable {
     private static final long PATIENCE_SECONDS = 30;
 
     /** A cluster: its store, and what the registry says of it. */
-    record Cluster(MetadataStoreExtended store, String storeUrl, String root, String instance, boolean shared) {
+    record Cluster(MetadataStoreExtended first, String storeUrl, String root, String instance, boolean shared) {
+        /** Return the session of the follower, if it has one: a store in memory tells only its own of changes. */
+        MetadataStoreExtended store() {
+            return storeUrl == null || FlakyStore.sessions(storeUrl).isEmpty() ? first
+                    : FlakyStore.sessions(storeUrl).get(0);
+        }
     }
 
     final MetadataStoreExtended own;
@@ -74,11 +79,11 @@ final class Site implements AutoCloseable {
     }
 
     void put(Cluster cluster, String path, String value) throws Exception {
-        cluster.store.put(cluster.root + "/" + path, value.getBytes(UTF_8), Optional.empty()).get();
+        cluster.store().put(cluster.root + "/" + path, value.getBytes(UTF_8), Optional.empty()).get();
     }
 
     void delete(Cluster cluster, String path) throws Exception {
-        cluster.store.delete(cluster.root + "/" + path, Optional.empty()).get();
+        cluster.store().delete(cluster.root + "/" + path, Optional.empty()).get();
     }
 
     /** Write the next registry: these clusters, the first of them active. */
@@ -165,13 +170,13 @@ final class Site implements AutoCloseable {
 
     /** Write a ledger's metadata past the jar, as the copy of a switch is, or another Pulsar cluster's ledger. */
     void plant(Cluster cluster, LedgerMetadata metadata) throws Exception {
-        cluster.store.put(cluster.root + StringUtils.getHybridHierarchicalLedgerPath(metadata.getLedgerId()),
+        cluster.store().put(cluster.root + StringUtils.getHybridHierarchicalLedgerPath(metadata.getLedgerId()),
                 new LedgerMetadataSerDe().serialize(metadata), Optional.empty()).get();
     }
 
     /** Return whether a cluster has metadata of a ledger, whatever it is. */
     boolean has(Cluster cluster, long id) throws Exception {
-        return cluster.store.get(cluster.root + StringUtils.getHybridHierarchicalLedgerPath(id)).get().isPresent();
+        return cluster.store().get(cluster.root + StringUtils.getHybridHierarchicalLedgerPath(id)).get().isPresent();
     }
 
     @Override

@@ -1,0 +1,301 @@
+package bookwarden.broker;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.prometheus.client.CollectorRegistry;
+import java.io.IOException;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import org.apache.bookkeeper.client.BKException;
+import org.apache.bookkeeper.net.BookieId;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** What of the registry is followed, what is refused, and what is said of it. */
+class ClusterFollowerTest {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private Site site;
+    private Site.Cluster a;
+    private Site.Cluster b;
+
+    @BeforeEach
+    void start() throws Exception {
+        site = new Site();
+        a = site.cluster("a", "a1:3181");
+        b = site.flaky("b", false, "b1:3181");
+    }
+
+    @AfterEach
+    void stop() throws Exception {
+        site.close();
+    }
+
+    private static double errors() {
+        return CollectorRegistry.defaultRegistry.getSampleValue("bookwarden_bookie_clusters_registry_errors_total");
+    }
+
+    /** Wait until a reading of the registry was of no use, and then for one that is not the one under way. */
+    private static void awaitRefusal() throws Exception {
+        double before = errors();
+        Site.until(() -> errors() >= before + 2);
+    }
+
+    private JsonNode seen() throws Exception {
+        Site.until(() -> site.own.getChildren(Registry.PATH + "-seen").get().size() == 1);
+        List<String> names = site.own.getChildren(Registry.PATH + "-seen").get();
+        return JSON.readTree(site.own.get(Registry.PATH + "-seen/" + names.get(0)).get().get().getValue());
+    }
+
+    @Test
+    void allClientsOfAProcessShareAFollower() throws Exception {
+        site.register("a");
+        ClusterFollower first = site.follow();
+        assertSame(first, site.follow());
+    }
+
+    @Test
+    void aSwitchIsFollowedAndSaid() throws Exception {
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        site.register("a", "b");
+        site.register("b", "a");
+        site.await(follower, 3);
+        assertEquals("b", follower.view().active().name());
+        Site.until(() -> seen().get("epoch").longValue() == 3);
+        JsonNode said = seen();
+        assertEquals("b", said.get("active").textValue());
+        assertEquals(Site.OWNER, said.get("owner").textValue());
+        assertEquals(ProcessHandle.current().pid(), said.get("pid").longValue());
+        assertEquals(b.instance(), said.get("instances").get("b").textValue());
+        assertEquals(a.instance(), said.get("instances").get("a").textValue());
+        assertEquals(0, said.get("unreachable").size());
+    }
+
+    @Test
+    void theSeenNodeIsWrittenAgainWhenItIsGoneAndGoesWithTheLastClient() throws Exception {
+        site.register("a");
+        ClusterFollower follower = ClusterFollower.acquire(site.settings());
+        String folder = Registry.PATH + "-seen";
+        Site.until(() -> site.own.getChildren(folder).get().size() == 1);
+        String first = site.own.getChildren(folder).get().get(0);
+        site.own.delete(folder + "/" + first, Optional.empty()).get();
+        Site.until(() -> site.own.getChildren(folder).get().size() == 1);
+        follower.release();
+        assertEquals(0, site.own.getChildren(folder).get().size());
+    }
+
+    @Test
+    void whatIsOfNoUseIsRefusedAndTheLastGoodStateKept() throws Exception {
+        site.register("a");
+        site.register("b", "a");
+        ClusterFollower follower = site.follow();
+        ObjectNode otherIds = site.registry(3, "a", "b");
+        otherIds.put("idRoot", "/other");
+        ObjectNode otherOwner = site.registry(3, "a", "b");
+        otherOwner.put("owner", "00000000");
+        ObjectNode otherRoot = site.registry(3, "a", "b");
+        ((ObjectNode) otherRoot.get("clusters").get("a")).put("ledgersRoot", "/elsewhere");
+        site.since.put("c", 3L);
+        site.clusters.put("c", new Site.Cluster(site.own, null, "/bookies-c", "nobody", false));
+        Object[] broken = {"{", site.registry(1, "a", "b"), site.registry(2, "a", "b"), otherIds, otherOwner, otherRoot,
+                site.registry(3, "a", "b", "c"), site.registry(3, "c", "a", "b")};
+        for (Object each : broken) {
+            site.write(each);
+            awaitRefusal();
+            assertEquals(2, follower.view().registry().epoch());
+            assertEquals("b", follower.view().active().name());
+        }
+        site.own.delete(Registry.PATH, Optional.empty()).get();
+        awaitRefusal();
+        assertEquals(2, follower.view().registry().epoch());
+        site.write(site.registry(3, "a", "b"));
+        site.await(follower, 3);
+        assertEquals("a", follower.view().active().name());
+    }
+
+    @Test
+    void anUnreachableClusterIsNotMadeActiveBeforeItAnswers() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        ClusterFollower follower = site.follow();
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.HANGING);
+        site.register("b", "a");
+        awaitRefusal();
+        assertEquals("a", follower.view().active().name());
+        Site.until(() -> seen().get("unreachable").size() == 1);
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        site.await(follower, 3);
+        Site.until(() -> seen().get("unreachable").size() == 0);
+    }
+
+    @Test
+    void aNewClusterThatIsUnreachableIsNotFollowedBeforeItAnswers() throws Exception {
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
+        site.register("a", "b");
+        awaitRefusal();
+        assertEquals(1, follower.view().registry().epoch());
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        site.await(follower, 2);
+    }
+
+    @Test
+    void withoutARegistryOrItsActiveClusterABrokerDoesNotStart() throws Exception {
+        assertThrows(IOException.class, site::follow);
+        site.write("{}");
+        assertThrows(IOException.class, site::follow);
+        site.register("a");
+        site.register("b", "a");
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
+        assertThrows(IOException.class, site::follow);
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        site.follow();
+    }
+
+    @Test
+    void aBrokerStartsWhileAClusterThatIsNotActiveIsOutOfReach() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
+        ClusterFollower follower = site.follow();
+        Site.until(() -> seen().get("unreachable").size() == 1);
+        assertEquals(1, seen().get("instances").size());
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
+        assertEquals(BKException.Code.MetaStoreException, Site.errorOf(ledgers.readLedgerMetadata(7)));
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        Site.until(() -> seen().get("instances").size() == 2);
+        assertEquals(BKException.Code.NoSuchLedgerExistsOnMetadataServerException,
+                Site.errorOf(ledgers.readLedgerMetadata(7)));
+        ledgers.close();
+    }
+
+    @Test
+    void metadataThatIsAnothersOrOfAnotherLayoutIsRefusedAtTheStartToo() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        site.put(b, "INSTANCEID", "another");
+        assertThrows(IOException.class, site::follow);
+        site.put(b, "INSTANCEID", b.instance());
+        site.put(b, "LAYOUT", "2\norg.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory:1");
+        assertThrows(IOException.class, site::follow);
+        site.put(b, "LAYOUT", "2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1");
+        site.follow();
+    }
+
+    @Test
+    void aClusterWhoseMetadataWasReplacedIsNeverTakenForEmpty() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        ClusterFollower follower = site.follow();
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
+        site.put(b, "INSTANCEID", "another");
+        Site.until(() -> follower.view().oldestFirst().get(1).isWrong());
+        assertEquals(BKException.Code.MetaStoreException, Site.errorOf(ledgers.readLedgerMetadata(7)));
+        ledgers.close();
+    }
+
+    @Test
+    void aClusterThatIsNotRegisteredAnyMoreIsLetGo() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        ClusterFollower follower = site.follow();
+        assertEquals(1, FlakyStore.sessions(b.storeUrl()).size());
+        site.register("a");
+        site.await(follower, 3);
+        Site.until(() -> FlakyStore.sessions(b.storeUrl()).size() == 0);
+        site.since.remove("b");
+        site.register("a", "b");
+        site.await(follower, 4);
+        assertEquals(1, FlakyStore.sessions(b.storeUrl()).size());
+    }
+
+    @Test
+    void clustersInOneStoreShareASession() throws Exception {
+        Site.Cluster c = new Site.Cluster(b.store(), b.storeUrl(), "/bookies-c", "c", false);
+        site.clusters.put("c", c);
+        site.put(c, "INSTANCEID", "c");
+        site.register("a", "b", "c");
+        site.follow();
+        assertEquals(1, FlakyStore.sessions(b.storeUrl()).size());
+    }
+
+    @Test
+    void bookiesThatAreInTwoClustersRefuseTheNewOneAndBelongToNone() throws Exception {
+        site.put(b, "available/a1:3181", "");
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        site.register("a", "b");
+        awaitRefusal();
+        assertEquals(1, follower.view().registry().epoch());
+        site.delete(b, "available/a1:3181");
+        site.await(follower, 2);
+        site.put(b, "available/a1:3181", "");
+        BookieId both = BookieId.parse("a1:3181");
+        Site.until(() -> follower.view().clusterOf(both) == null);
+    }
+
+    @Test
+    void aStoppedBookieStaysAMemberByItsCookie() throws Exception {
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        BookieId stopped = BookieId.parse("a1:3181");
+        site.delete(a, "available/a1:3181");
+        Site.until(() -> follower.view().active().registered().isEmpty());
+        assertEquals("a", follower.view().clusterOf(stopped).name());
+        site.delete(a, "cookies/a1:3181");
+        Site.until(() -> follower.view().clusterOf(stopped) == null);
+    }
+
+    @Test
+    void clientsHearOfTheBookiesOfAllClusters() throws Exception {
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        BookieUnion union = new BookieUnion(follower);
+        CompletableFuture<Void> both = new CompletableFuture<>();
+        Site.get(union.watchWritableBookies(bookies -> {
+            if (bookies.getValue().equals(java.util.Set.copyOf(Site.ids("a1:3181", "b1:3181")))) {
+                both.complete(null);
+            }
+        }));
+        site.register("a", "b");
+        Site.get(both);
+        assertTrue(Site.get(union.getAllBookies()).getValue().size() == 2);
+        union.close();
+    }
+
+    @Test
+    void closingLeavesNoThreadAndNoSession() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        ClusterFollower follower = ClusterFollower.acquire(site.settings());
+        follower.release();
+        Site.until(() -> FlakyStore.sessions(b.storeUrl()).size() == 0);
+        Site.until(() -> Thread.getAllStackTraces().keySet().stream()
+                .noneMatch(each -> each.getName().startsWith("bookwarden-")));
+    }
+
+    @Test
+    void theMetricsSayWhatIsFollowed() throws Exception {
+        site.register("a");
+        site.register("b", "a");
+        ClusterFollower follower = site.follow();
+        site.await(follower, 2);
+        CollectorRegistry metrics = CollectorRegistry.defaultRegistry;
+        String[] label = {"bookie_cluster"};
+        assertEquals(2, metrics.getSampleValue("bookwarden_bookie_clusters_epoch"));
+        assertEquals(1, metrics.getSampleValue("bookwarden_bookie_clusters_active", label, new String[] {"b"}));
+        assertEquals(0, metrics.getSampleValue("bookwarden_bookie_clusters_active", label, new String[] {"a"}));
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
+        Site.until(() -> metrics.getSampleValue("bookwarden_bookie_clusters_unreachable", label, new String[] {"b"})
+                == 1);
+    }
+}
