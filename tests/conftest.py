@@ -67,7 +67,8 @@ def _ports_of_this_worker() -> Iterator[None]:
 def _quick_start_of_servers() -> Iterator[None]:
     """Let clusters that tests start in their own process map their classes from an archive."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bookwarden.devcluster.cluster.load_runtime", quick_runtime)
+        for module in ("cluster", "bookie_clusters"):
+            patch.setattr(f"bookwarden.devcluster.{module}.load_runtime", quick_runtime)
         yield
 
 

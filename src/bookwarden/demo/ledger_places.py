@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+
+
+class ClusterLedgers(NamedTuple):
+    """The place of a cluster's ledgers."""
+
+    store: MetadataStore
+    root: str
+    bookie_ids: Set[str]  #: Those of its bookies.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +45,19 @@ def ledgers_of_topic(store: MetadataStore, topic: str) -> frozenset[int]:
     return frozenset(ledger.ledger_id for ledger in read.info.ledgers) if read else frozenset()
 
 
-def find_places(store: MetadataStore, roots: Mapping[str, str], bookie_ids: Mapping[str, Set[str]]) -> LedgerPlaces:
-    """List the ledgers below each cluster's root; ``bookie_ids`` are those of its bookies.
+def find_places(clusters: Mapping[str, ClusterLedgers]) -> LedgerPlaces:
+    """List the ledgers of clusters, by name.
 
     Raises StoreError where a root cannot be listed, FormatError where metadata cannot be read.
     """
     by_cluster, astray = {}, []
-    for name, root in roots.items():
+    for name, (store, root, bookie_ids) in clusters.items():
         listing = LedgerListing(store, root)
         pieces = [listing.read(piece) for piece in listing.pieces()]
         by_cluster[name] = frozenset(ledger_id for piece in pieces for ledger_id in piece.ids)
         for piece in pieces:
             for path, node in zip(piece.paths, piece.nodes, strict=True):
                 segments = decode_ledger_metadata(node.value).segments
-                strangers = {bookie for each in segments for bookie in each.ensemble} - bookie_ids[name]
+                strangers = {bookie for each in segments for bookie in each.ensemble} - bookie_ids
                 astray += [f"{path} names {', '.join(sorted(strangers))}"] if strangers else []
     return LedgerPlaces(by_cluster, tuple(astray))

@@ -1,10 +1,11 @@
-"""A Pulsar on this machine with two bookie clusters, and brokers that see them as one through bookwarden's jar."""
+"""A Pulsar on this machine with several bookie clusters, and brokers that see them as one through bookwarden's jar."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,8 @@ from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDG
 from bookwarden.devcluster.servers.specs import Runtime, ServerFactory, load_runtime
 from bookwarden.devcluster.servers.starting import PatientStart
 
-#: The ledgers roots of the bookie clusters, by name: a is the one that Pulsar sets up.
-LEDGERS_ROOTS: Final[Mapping[str, str]] = {"a": PULSARS_LEDGERS_ROOT, "b": "/bookies-b"}
 _SETUP_SECONDS: Final = 180.0
-_ENTRIES_PER_LEDGER: Final = 200
+_ENTRIES_PER_LEDGER: Final = 100
 _BOOKIE_SETTINGS: Final = {
     # Two of a kind share the disk with each other.
     "journalSyncData": "false",
@@ -46,6 +45,47 @@ DRIVER_PROPERTIES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """A bookie cluster to be run."""
+
+    name: str
+    ledgers_root: str
+    bookies: int = 2  #: At least the two of an ensemble.
+    own_zookeeper: bool = False  #: Its metadata is not in Pulsar's ZooKeeper.
+
+
+#: The first is the one that Pulsar sets up.
+TWO_CLUSTERS: Final = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b"))
+
+
+class RunBookies:
+    """The bookies of one cluster, and where their metadata is."""
+
+    def __init__(self, plan: ClusterPlan, zookeeper_port: int, factories: Sequence[ServerFactory]) -> None:
+        """Make a handle on a cluster; its bookies start by their processes."""
+        self.name = plan.name
+        self.ledgers_root = plan.ledgers_root
+        self.ids = frozenset(f"{LOOPBACK}:{factory.ports.bookie}" for factory in factories)
+        self.processes = tuple(ServerProcess(factory.bookie()) for factory in factories)
+        #: Its ZooKeeper, as Pulsar writes it.
+        self.store_url = f"zk:{LOOPBACK}:{zookeeper_port}"
+        #: The ZooKeeper, if it is not Pulsar's.
+        self.zookeeper = ServerProcess(factories[0].zookeeper()) if plan.own_zookeeper else None
+        #: Writes its first nodes; None for the one that Pulsar sets up.
+        self.setup = ServerProcess(factories[0].new_bookkeeper()) if plan.ledgers_root != PULSARS_LEDGERS_ROOT else None
+
+    @property
+    def metadata_service_uri(self) -> str:
+        """The place of its metadata, as an operator registers it."""
+        return f"zk+hierarchical://{self.store_url.removeprefix('zk:')}{self.ledgers_root}"
+
+    @property
+    def servers(self) -> tuple[ServerProcess, ...]:
+        """Its servers, in the order in which they start."""
+        return (*([self.zookeeper] if self.zookeeper else []), *self.processes)
+
+
 class SiteBroker:
     """One of the brokers."""
 
@@ -63,11 +103,11 @@ class SiteBroker:
         return PulsarConnection(self.service_url, self.admin_url)
 
 
-class TwoBookieClusters:
-    """A ZooKeeper, bookie clusters a and b, and brokers, each of a version; killed when a with statement ends.
+class SwitchablePulsar:
+    """A ZooKeeper, bookie clusters and brokers, each broker of a version; killed when a with statement ends.
 
-    ``jar`` is bookwarden's jar for brokers; without one they are stock brokers, on a alone. With one they start only
-    once the registry of bookie clusters is there: start the bookies, write it, start the brokers.
+    ``jar`` is bookwarden's jar for brokers; without one they are stock brokers, on the first cluster alone. With one
+    they start only once the registry of bookie clusters is there: start the bookies, write it, start the brokers.
     """
 
     def __init__(
@@ -75,55 +115,42 @@ class TwoBookieClusters:
         home: Path,
         jar: Path | None,
         *,
+        clusters: Sequence[ClusterPlan] = TWO_CLUSTERS,
         brokers: Sequence[str] = PULSAR_VERSIONS[:1],
-        bookies: int = 2,
+        broker_settings: Mapping[str, str] | None = None,
         throughput: bool = False,
-        runtime: Callable[[str], Runtime] = load_runtime,
         progress: Progress = lambda _line: None,
     ) -> None:
-        """Make a handle on servers in a home; ``bookies`` are those of each cluster, at least the two of an ensemble.
-
-        ``throughput`` is that of ClusterOptions.
-        """
+        """Make a handle on servers in a home; ``broker_settings`` and ``throughput`` are those of ClusterOptions."""
         self._home = home
-        self._throughput = throughput
+        self._options = ClusterOptions(
+            pulsar=brokers[0],
+            throughput=throughput,
+            bookie_settings=_BOOKIE_SETTINGS,
+            broker_settings=broker_settings or {},
+        )
         self._jar = jar
-        self._runtime = runtime
         self._progress = progress
-        zookeeper, *ports = free_ports(1 + len(LEDGERS_ROOTS) * bookies + 2 * len(brokers))
+        (zookeeper,) = free_ports(1)
         self._ports = ClusterPorts(zookeeper, 0, 0, 0)
-        factory = self._factory("zookeeper", self._ports, ClusterOptions(pulsar=brokers[0]))
-        self.zookeeper = ServerProcess(factory.zookeeper())
-        self._new_bookkeepers: list[ServerProcess] = []
-        #: By the cluster's name.
-        self.bookies: dict[str, tuple[ServerProcess, ...]] = {}
-        #: Ids of the bookies, by the cluster's name.
-        self.bookie_ids: dict[str, frozenset[str]] = {}
-        for name, root in LEDGERS_ROOTS.items():
-            own, ports = ports[:bookies], ports[bookies:]
-            options = ClusterOptions(
-                pulsar=brokers[0], bookie_settings=_BOOKIE_SETTINGS, ledgers_root=root, throughput=throughput
-            )
-            self._add_bookies(name, own, options)
+        self._zookeeper_factory = self._factory("zookeeper", self._ports, self._options)
+        self.zookeeper = ServerProcess(self._zookeeper_factory.zookeeper())
+        #: By name.
+        self.clusters = {plan.name: self._bookies(plan) for plan in clusters}
         self.brokers = tuple(
-            SiteBroker(self._broker_factory(number, version, *ports[2 * number - 2 : 2 * number]))
-            for number, version in enumerate(brokers, start=1)
+            SiteBroker(self._broker_factory(number, version)) for number, version in enumerate(brokers, start=1)
         )
 
     @property
     def store_url(self) -> str:
         """Pulsar's metadata store, as Pulsar writes it."""
-        return settings.store_url(self._ports, ClusterOptions())
+        return settings.store_url(self._ports, self._options)
 
     @property
     def servers(self) -> tuple[ServerProcess, ...]:
         """All servers, in the order in which they start."""
-        bookies = [bookie for cluster in self.bookies.values() for bookie in cluster]
+        bookies = [server for cluster in self.clusters.values() for server in cluster.servers]
         return (self.zookeeper, *bookies, *(broker.process for broker in self.brokers))
-
-    def metadata_service_uri(self, name: str) -> str:
-        """Return where the bookies of a cluster keep their metadata, as an operator registers it."""
-        return f"zk+hierarchical://{LOOPBACK}:{self._ports.zookeeper}{LEDGERS_ROOTS[name]}"
 
     @property
     def driver_uri(self) -> str:
@@ -136,21 +163,22 @@ class TwoBookieClusters:
         return PulsarConnection(f"pulsar://{addresses}", self.brokers[0].admin_url)
 
     def start_bookies(self) -> None:
-        """Start the ZooKeeper, write the first metadata, and start all bookies."""
+        """Start each ZooKeeper, write the first metadata, and start all bookies."""
         self._progress(f"starting ZooKeeper on {self.store_url}")
         self.zookeeper.start()
         patient = PatientStart(self.zookeeper.is_running, self._progress)
-        first = self.brokers[0]
-        setup = self._factory("zookeeper", self._ports, ClusterOptions(pulsar=first.version))
-        patient.run(ServerProcess(setup.metadata_setup(first.service_url, first.admin_url)), _SETUP_SECONDS)
-        for program in self._new_bookkeepers:
-            patient.run(program, _SETUP_SECONDS)
-        for name, bookies in self.bookies.items():
-            self._progress(f"starting {len(bookies)} bookies of cluster {name}")
-            for bookie in bookies:
+        setup = self._zookeeper_factory.metadata_setup(self.brokers[0].service_url, self.brokers[0].admin_url)
+        patient.run(ServerProcess(setup), _SETUP_SECONDS)
+        for cluster in self.clusters.values():
+            if cluster.zookeeper is not None:
+                cluster.zookeeper.start()
+            if cluster.setup is not None:
+                patient.run(cluster.setup, _SETUP_SECONDS)
+            self._progress(f"starting {len(cluster.processes)} bookies of cluster {cluster.name}")
+            for bookie in cluster.processes:
                 bookie.start(wait=False)
-        for bookies in self.bookies.values():
-            for bookie in bookies:
+        for cluster in self.clusters.values():
+            for bookie in cluster.processes:
                 patient.wait_until_ready(bookie)
 
     def start_brokers(self) -> None:
@@ -169,43 +197,43 @@ class TwoBookieClusters:
             server.kill()
 
     def stock_broker(self) -> SiteBroker:
-        """Make one more broker, without the jar and on a alone, as an operator may forget one; it is not started."""
-        return SiteBroker(self._broker_factory(0, self.brokers[0].version, *free_ports(2), stock=True))
+        """Make one more broker, without the jar, as an operator may forget one; it is not started."""
+        return SiteBroker(self._broker_factory(0, self.brokers[0].version, stock=True))
 
-    def _add_bookies(self, name: str, ports: Sequence[int], options: ClusterOptions) -> None:
+    def _bookies(self, plan: ClusterPlan) -> RunBookies:
+        options = dataclasses.replace(self._options, ledgers_root=plan.ledgers_root)
+        (zookeeper,) = free_ports(1) if plan.own_zookeeper else (self._ports.zookeeper,)
         factories = [
-            self._factory(f"bookie-{name}-{number}", dataclasses.replace(self._ports, bookie=port), options)
-            for number, port in enumerate(ports, start=1)
+            self._factory(f"bookie-{plan.name}-{number}", ClusterPorts(zookeeper, port, 0, 0), options)
+            for number, port in enumerate(free_ports(plan.bookies), start=1)
         ]
-        if options.ledgers_root != PULSARS_LEDGERS_ROOT:
-            self._new_bookkeepers.append(ServerProcess(factories[0].new_bookkeeper()))
-        self.bookies[name] = tuple(ServerProcess(factory.bookie()) for factory in factories)
-        self.bookie_ids[name] = frozenset(f"{LOOPBACK}:{port}" for port in ports)
+        return RunBookies(plan, zookeeper, factories)
 
-    def _broker_factory(
-        self, number: int, version: str, broker: int, web: int, *, stock: bool = False
-    ) -> ServerFactory:
-        options = ClusterOptions(
-            pulsar=version,
-            max_entries_per_ledger=_ENTRIES_PER_LEDGER,
-            broker_settings=_BROKER_SETTINGS,
-            throughput=self._throughput,
+    def _broker_factory(self, number: int, version: str, *, stock: bool = False) -> ServerFactory:
+        broker_settings = {**_BROKER_SETTINGS, **self._options.broker_settings}
+        options = dataclasses.replace(
+            self._options, pulsar=version, max_entries_per_ledger=_ENTRIES_PER_LEDGER, broker_settings=broker_settings
         )
         if self._jar is not None and not stock:
             options = dataclasses.replace(
                 options,
-                broker_settings={**_BROKER_SETTINGS, "bookkeeperMetadataServiceUri": self.driver_uri},
+                broker_settings={**broker_settings, "bookkeeperMetadataServiceUri": self.driver_uri},
                 broker_jar=str(self._jar),
                 broker_properties=DRIVER_PROPERTIES,
             )
-        ports = dataclasses.replace(self._ports, broker=broker, web=web)
-        return self._factory(f"broker-{number}", ports, options)
+        broker, web = free_ports(2)
+        return self._factory(f"broker-{number}", dataclasses.replace(self._ports, broker=broker, web=web), options)
 
     def _factory(self, folder: str, ports: ClusterPorts, options: ClusterOptions) -> ServerFactory:
-        return ServerFactory(self._home / folder, ports, options, functools.partial(self._runtime, options.pulsar))
+        return ServerFactory(self._home / folder, ports, options, functools.partial(_runtime, options.pulsar))
 
-    def __enter__(self) -> TwoBookieClusters:
+    def __enter__(self) -> SwitchablePulsar:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.kill()
+
+
+@functools.cache
+def _runtime(version: str) -> Runtime:
+    return load_runtime(version)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.demo.ledger_places import find_places
+from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
 from bookwarden.demo.load import TopicTally
 from bookwarden.devcluster import ClusterOptions
 from bookwarden.devcluster.servers.java import Java
@@ -57,13 +57,17 @@ def with_ledgers(*placed: tuple[str, int, tuple[str, ...]]) -> MemoryStore:
     return store
 
 
+def places_in(store: MemoryStore) -> LedgerPlaces:
+    return find_places({name: ClusterLedgers(store, root, BOOKIES[name]) for name, root in ROOTS.items()})
+
+
 def test_ledgers_are_counted_by_cluster_and_topic() -> None:
-    earlier = find_places(with_ledgers(("/ledgers", 1, ("a1",))), ROOTS, BOOKIES)
+    earlier = places_in(with_ledgers(("/ledgers", 1, ("a1",))))
     store = with_ledgers(
         ("/ledgers", 1, ("a1",)), ("/ledgers", 2, ("a1", "a2")), ("/bookies-b", 5_000_000_000, ("b1",))
     )
     Population(store).names(ManagedLedgerHolder("t/n/persistent/x"), [2, 5_000_000_000])
-    places = find_places(store, ROOTS, BOOKIES)
+    places = places_in(store)
     assert places.by_cluster == {"a": {1, 2}, "b": {5_000_000_000}}
     assert places.since(earlier) == {"a": {2}, "b": {5_000_000_000}}
     assert places.of_topic(store, "persistent://t/n/x") == {"a": 1, "b": 1}
@@ -73,7 +77,7 @@ def test_ledgers_are_counted_by_cluster_and_topic() -> None:
 
 def test_a_ledger_that_names_a_bookie_of_another_cluster_is_astray() -> None:
     store = with_ledgers(("/ledgers", 1, ("a1", "b2")), ("/bookies-b", 2, ("b1", "gone")))
-    astray = find_places(store, ROOTS, BOOKIES).astray
+    astray = places_in(store).astray
     assert astray == ("/ledgers/00/0000/L0001 names b2", "/bookies-b/00/0000/L0002 names gone")
 
 

@@ -1,0 +1,252 @@
+"""The bookie cluster of running brokers is switched under load, and back: nothing is lost, nothing goes astray.
+
+Of the two brokers one is of 4.0.8 and one of 4.2.4, both with the same jar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.demo.ledger_places import LedgerPlaces, ledgers_of_topic
+from bookwarden.demo.load import Load, TopicTally
+from bookwarden.devcluster.bookie_clusters import ClusterPlan
+from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
+from bookwarden.switching.registry import serialize_registry
+from servers.switching.site import SwitchingSite, switching_site
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
+
+_LOG = logging.getLogger(__name__)
+
+TOPICS = 6
+PER_SECOND = 40
+# More than a ledger of each topic.
+ENOUGH = 130
+PATIENCE = 120
+# What the switch may cost is below one second; two busy cores are given more.
+LONGEST_GAP = 10.0
+CLUSTERS = (
+    # One more than an ensemble needs.
+    ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=3),
+    ClusterPlan("b", "/bookies-b"),
+    ClusterPlan("c", "/bookies-c", own_zookeeper=True),
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with switching_site(tmp_path_factory.mktemp("switching"), PULSAR_VERSIONS, CLUSTERS) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def load_on(site: SwitchingSite, topics: Sequence[str]) -> Iterator[Load]:
+    """Send to and receive from all topics in the block."""
+    with Load(site.connection, topics, PER_SECOND) as load:
+        load.start()
+        load.wait_for(PER_SECOND, PATIENCE)
+        yield load
+
+
+def assert_nothing_lost(tallies: Sequence[TopicTally], *, doubled: bool = False) -> None:
+    """Check that each acknowledged message was received, in order; ``doubled`` allows some to come twice."""
+    for tally in tallies:
+        _LOG.warning("%s", tally)
+    assert all(tally.sent for tally in tallies)
+    assert [tally for tally in tallies if tally.lost or tally.send_errors] == []
+    assert doubled or [tally for tally in tallies if tally.doubled or tally.disordered] == []
+
+
+def assert_switched_at_once(load: Load, what: str, begin: float, followed: float) -> None:
+    gap, before = load.longest_gap(begin, time.monotonic()), load.longest_gap(begin - 1, begin)
+    _LOG.warning("%s: followed in %.3f s; longest gap %.3f s, in the second before %.3f s", what, followed, gap, before)
+    assert gap < LONGEST_GAP
+
+
+def assert_all_there(site: SwitchingSite, load: Load) -> None:
+    """Check that a reader finds each acknowledged message."""
+    assert set(load.lost_to_a_reader(site.connection).values()) == {0}
+
+
+def assert_none_astray(site: SwitchingSite) -> LedgerPlaces:
+    places = site.places()
+    assert places.astray == ()
+    return places
+
+
+def has_ledgers_on(places: LedgerPlaces, site: SwitchingSite, topic: str) -> set[str]:
+    return {name for name, count in places.of_topic(site.store, topic).items() if count}
+
+
+def test_a_cluster_is_registered_and_switched_to_under_load(site: SwitchingSite) -> None:
+    assert site.brokers_without_jar() == []
+    topics = site.new_topics(TOPICS)
+    assert {site.owner(topic) for topic in topics} == {broker.service_url for broker in site.brokers}
+    with load_on(site, topics) as load:
+        site.ensure("a")
+        begin = time.monotonic()
+        followed = site.switch("b")
+        at_the_switch = site.places()
+        load.wait_for(ENOUGH, PATIENCE)
+        assert_switched_at_once(load, "a to b", begin, followed)
+        made = assert_none_astray(site).since(at_the_switch)
+        assert not made["a"]
+        assert len(made["b"]) >= TOPICS
+        assert_nothing_lost(load.stop())
+        site.kill_brokers()
+        assert_all_there(site, load)
+    assert_none_astray(site)
+
+
+def test_it_is_switched_back_under_load_while_bundles_move(site: SwitchingSite) -> None:
+    site.ensure("b")
+    topics = site.new_topics(TOPICS)
+    ended = threading.Event()
+
+    def move_bundles() -> None:
+        for shift in range(1, 100):
+            site.spread(topics, shift)
+            if ended.wait(1.0):
+                return
+
+    with load_on(site, topics) as load:
+        load.wait_for(ENOUGH, PATIENCE)
+        mover = threading.Thread(target=move_bundles)
+        mover.start()
+        try:
+            site.switch("a")
+            at_the_switch = site.places()
+            load.wait_for(ENOUGH, PATIENCE)
+        finally:
+            ended.set()
+            mover.join()
+        # What was unacknowledged when a bundle moved comes again.
+        assert_nothing_lost(load.stop(), doubled=True)
+        made = assert_none_astray(site).since(at_the_switch)
+        assert made["a"]
+        assert not made["b"]
+        assert_all_there(site, load)
+    places = site.places()
+    listed = frozenset[int]().union(*(ledgers_of_topic(site.store, topic) for topic in topics))
+    for topic in topics:
+        assert has_ledgers_on(places, site, topic) == {"a", "b"}
+        site.admin.delete(topic_path(topic), params={"force": True})
+    eventually(lambda: not listed & frozenset().union(*site.places().by_cluster.values()), PATIENCE)
+
+
+def test_brokers_keep_to_the_last_good_registry_and_none_starts_without_one(site: SwitchingSite) -> None:
+    site.ensure("a")
+    good = site.registry()
+    older = dataclasses.replace(good.switched("b", "test", 1), epoch=good.epoch - 1)
+    wrong = dataclasses.replace(good.clusters["b"], instance="of another")
+    elsewhere = dataclasses.replace(
+        good.switched("b", "test", 1), epoch=good.epoch + 1, clusters={**good.clusters, "b": wrong}
+    )
+    topics = site.new_topics(TOPICS)
+    with load_on(site, topics) as load:
+        at_the_beginning = site.places()
+        begin = time.monotonic()
+        try:
+            for value in (b"{", b"", serialize_registry(older), serialize_registry(elsewhere)):
+                site.write_raw(value)
+                load.wait_for(PER_SECOND, PATIENCE)
+            site.remove_registry()
+            load.wait_for(ENOUGH, PATIENCE)
+            assert load.longest_gap(begin, time.monotonic()) < LONGEST_GAP
+            assert site.followed_epochs() == {good.epoch}
+            # One that starts now would not know where ledgers are.
+            last = site.brokers[-1].process
+            last.kill()
+            last.start(wait=False)
+            eventually(lambda: not last.is_running(), PATIENCE)
+        finally:
+            site.restore(good)
+        site.servers.start_brokers()
+        assert_nothing_lost(load.stop(), doubled=True)
+        made = assert_none_astray(site).since(at_the_beginning)
+        assert made["a"]
+        assert not made["b"]
+        site.switch("b")
+        assert_all_there(site, load)
+
+
+def test_an_outage_of_one_clusters_metadata_fails_no_read_of_another(site: SwitchingSite) -> None:
+    site.ensure("b")
+    topics = site.new_topics(TOPICS)
+    with load_on(site, topics) as load:
+        load.wait_for(ENOUGH, PATIENCE)
+        begin = time.monotonic()
+        followed = site.switch("c")
+        load.wait_for(ENOUGH, PATIENCE)
+        assert_switched_at_once(load, "b to c, on another ZooKeeper", begin, followed)
+        site.switch("a")
+        load.wait_for(ENOUGH, PATIENCE)
+        assert_nothing_lost(load.stop())
+        places = assert_none_astray(site)
+        for topic in topics:
+            assert has_ledgers_on(places, site, topic) == {"a", "b", "c"}
+        assert_all_there(site, load)
+    topics = site.new_topics(TOPICS)
+    site.switch("b")
+    with load_on(site, topics) as load:
+        load.wait_for(ENOUGH, PATIENCE)
+        site.switch("a")
+        zookeeper = site.servers.clusters["c"].zookeeper
+        assert zookeeper is not None
+        with zookeeper.outage():
+            # Brokers ask c for the ledgers of b before they ask b.
+            load.wait_for(ENOUGH, PATIENCE)
+            site.spread(topics, 1)
+            load.wait_for(PER_SECOND, PATIENCE)
+            site.switch("b")
+            load.wait_for(ENOUGH, PATIENCE)
+            assert_nothing_lost(load.stop(), doubled=True)
+            assert_all_there(site, load)
+    assert_none_astray(site)
+
+
+def test_bookies_of_the_cluster_that_was_left_die(site: SwitchingSite) -> None:
+    site.ensure("a")
+    topics = site.new_topics(TOPICS)
+    cluster = site.servers.clusters["a"]
+    dead = cluster.processes[:2]
+    try:
+        with load_on(site, topics) as load:
+            for number, bookie in enumerate(dead):
+                site.ensure("a")
+                load.wait_for(ENOUGH, PATIENCE)
+                begin = time.monotonic()
+                followed = site.switch("b")
+                # Of what is open on a: the first time another bookie of a replaces it, the second time none is left.
+                bookie.kill()
+                load.wait_for(PER_SECOND, PATIENCE)
+                assert_switched_at_once(load, f"a to b, {1 - number} bookies to spare", begin, followed)
+                # While it is registered, it may be chosen to take the place of another.
+                eventually(lambda left=2 - number: len(site.writable_bookies("a")) == left, PATIENCE)
+            assert_nothing_lost(load.stop())
+            assert_none_astray(site)
+    finally:
+        for bookie in dead:
+            if not bookie.is_running():
+                bookie.start()
+    assert_all_there(site, load)
+
+
+def test_a_broker_without_the_jar_is_seen(site: SwitchingSite) -> None:
+    stock = site.servers.stock_broker()
+    assert site.brokers_without_jar() == []
+    stock.process.start()
+    try:
+        assert site.brokers_without_jar() == [stock.broker_id]
+    finally:
+        stock.process.stop()
+    eventually(lambda: site.brokers_without_jar() == [], PATIENCE)

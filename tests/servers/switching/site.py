@@ -1,0 +1,211 @@
+"""Brokers over two bookie clusters, with the registry that they follow: changed, awaited and looked at by tests."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
+from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker, SwitchablePulsar
+from bookwarden.ledgers.names import TopicName
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.urls import open_store
+from bookwarden.switching.followers import brokers_without_jar, read_followers
+from bookwarden.switching.registry import (
+    REGISTRY_PATH,
+    Registry,
+    parse_registry,
+    serialize_registry,
+)
+from servers.switching.broker_jar import broker_jar
+from servers.waiting import eventually
+
+_BUNDLES = 8
+_FOLLOW_SECONDS = 60
+
+
+class SwitchingSite:
+    """The servers, and the store in which the registry is."""
+
+    def __init__(self, servers: SwitchablePulsar) -> None:
+        self.servers = servers
+        urls = {servers.store_url, *(cluster.store_url for cluster in servers.clusters.values())}
+        self._stores = {url: open_store(url) for url in urls}
+        self.store = self._stores[servers.store_url]
+        self.connection = servers.connection()
+        self.admin = PulsarAdmin(self.connection, timeout_s=60)
+
+    @property
+    def brokers(self) -> tuple[SiteBroker, ...]:
+        return self.servers.brokers
+
+    def command(self, *words: str) -> Any:
+        """Run a command below `bookie-clusters` that has to end well; return what it prints."""
+        urls = f"metadata_store.urls=['{self.servers.store_url}']"
+        ended = CliRunner().invoke(cli, ["-o", "json", "--set", urls, "bookie-clusters", *words])
+        assert ended.exit_code == 0, ended.output
+        return json.loads(ended.stdout)
+
+    def register(self, name: str, *options: str) -> None:
+        """Register a bookie cluster."""
+        uri = self.servers.clusters[name].metadata_service_uri
+        self.command("register", "--name", name, "--metadata-service-uri", uri, "--yes", *options)
+
+    def registry(self) -> Registry:
+        return parse_registry(self._node().value)
+
+    def change(self, next_of: Callable[[Registry], Registry]) -> float:
+        """Replace the registry by its successor; wait until all brokers follow; return how many seconds they took."""
+        node = self._node()
+        changed = next_of(parse_registry(node.value))
+        begin = time.monotonic()
+        self.store.put(REGISTRY_PATH, serialize_registry(changed), node.version)
+        self.wait_until_followed(changed)
+        return time.monotonic() - begin
+
+    def ensure(self, active: str) -> None:
+        """Bring the registry to where all clusters are registered and this one is active, as a test begins."""
+        for name in sorted(self.servers.clusters.keys() - self.registry().clusters.keys()):
+            self.register(name)
+            self.wait_until_followed()
+        if self.registry().active != active:
+            self.switch(active)
+
+    def switch(self, target: str) -> float:
+        """Make another cluster active; return how many seconds it took until all brokers followed."""
+        return self.change(lambda registry: registry.switched(target, "test", int(time.time() * 1000)))
+
+    def write_raw(self, value: bytes) -> None:
+        """Put anything into the registry's node."""
+        self.store.put(REGISTRY_PATH, value, self._node().version)
+
+    def remove_registry(self) -> None:
+        self.store.delete_many([(REGISTRY_PATH, self._node().version)])
+
+    def restore(self, good: Registry) -> None:
+        """Put a registry back, whatever is in its place."""
+        self.store.sync()
+        if self.store.get(REGISTRY_PATH) is None:
+            self.store.create(REGISTRY_PATH, serialize_registry(good))
+        else:
+            self.write_raw(serialize_registry(good))
+
+    def followed_epochs(self) -> set[int | None]:
+        """The epochs that brokers follow."""
+        return {follower.epoch for follower in read_followers(self.store)}
+
+    def brokers_without_jar(self) -> list[str]:
+        """The names of the brokers that follow no registry."""
+        return brokers_without_jar(self.store, read_followers(self.store))
+
+    def wait_until_followed(self, registry: Registry | None = None) -> None:
+        """Wait until each broker follows the registry as it is now."""
+        epoch = (registry or self.registry()).epoch
+
+        def followed() -> bool:
+            found = read_followers(self.store)
+            return len(found) == len(self.brokers) and {follower.epoch for follower in found} == {epoch}
+
+        eventually(followed, _FOLLOW_SECONDS, pause=0.002)
+
+    def places(self) -> LedgerPlaces:
+        """List the ledgers of all clusters, never older than this call."""
+        return find_places(
+            {
+                name: ClusterLedgers(self._stores[bookies.store_url], bookies.ledgers_root, bookies.ids)
+                for name, bookies in self.servers.clusters.items()
+            }
+        )
+
+    def writable_bookies(self, name: str) -> list[str]:
+        """List the bookies of a cluster that are registered now."""
+        bookies = self.servers.clusters[name]
+        available = f"{bookies.ledgers_root}/available"
+        return [bookie for bookie in self._stores[bookies.store_url].children_of(available) if bookie in bookies.ids]
+
+    def new_topics(self, count: int) -> list[str]:
+        """Make a namespace that keeps all messages, and topics in it that all brokers share."""
+        tenant = f"t-{secrets.token_hex(4)}"
+        self.admin.put(f"/tenants/{tenant}", {"allowedClusters": ["dev"]})
+        namespace = f"{tenant}/n"
+        self.admin.put(f"/namespaces/{namespace}", {"bundles": {"numBundles": _BUNDLES}})
+        keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        self.admin.post(f"/namespaces/{namespace}/retention", keep)
+        topics = [f"persistent://{namespace}/topic-{number}" for number in range(count)]
+        for topic in topics:
+            self.admin.put(topic_path(topic))
+        self.spread(topics)
+        return topics
+
+    def spread(self, topics: Sequence[str], shift: int = 0) -> None:
+        """Give the bundles of the topics to the brokers in turn, from the one of number ``shift`` on."""
+        bundles = {(_namespace(topic), self._bundle(topic)): topic for topic in topics}
+        for number, (namespace, bundle) in enumerate(sorted(bundles), start=shift):
+            broker = self.brokers[number % len(self.brokers)]
+            # Only a bundle that somebody owns can be sent elsewhere.
+            self.owner(bundles[namespace, bundle])
+            self.admin.put(f"/namespaces/{namespace}/{bundle}/unload", params={"destinationBroker": broker.broker_id})
+
+    def owner(self, topic: str) -> str:
+        """Return the broker's service URL, after one was made the owner if nobody was."""
+        return str(self.admin.get_json(f"/lookup/v2/topic{topic_path(topic)}")["brokerUrl"])
+
+    def kill_brokers(self) -> None:
+        """Kill all brokers with SIGKILL, and start them again."""
+        for broker in self.brokers:
+            broker.process.kill()
+        self.servers.start_brokers()
+        self.wait_until_followed()
+
+    def close(self) -> None:
+        self.admin.close()
+        for store in self._stores.values():
+            store.close()
+
+    def _bundle(self, topic: str) -> str:
+        answer = self.admin.request("GET", f"/lookup/v2/topic{topic_path(topic)}/bundle", ok=(200,))
+        return answer.data.decode().strip('"')
+
+    def _node(self) -> Versioned:
+        self.store.sync()
+        node = self.store.get(REGISTRY_PATH)
+        assert node is not None
+        return node
+
+
+def _namespace(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"{name.tenant}/{name.namespace}"
+
+
+@contextmanager
+def switching_site(
+    home: Path,
+    brokers: Sequence[str],
+    clusters: Sequence[ClusterPlan] = TWO_CLUSTERS,
+    broker_settings: Mapping[str, str] | None = None,
+) -> Iterator[SwitchingSite]:
+    """Run the servers for the block, with brokers of these versions and the first cluster alone in the registry."""
+    with SwitchablePulsar(
+        home,
+        broker_jar(),
+        clusters=clusters,
+        brokers=brokers,
+        broker_settings=broker_settings,
+    ) as servers:
+        servers.start_bookies()
+        with closing(SwitchingSite(servers)) as site:
+            site.register(next(iter(servers.clusters)), "--bootstrap")
+            servers.start_brokers()
+            site.wait_until_followed()
+            yield site
