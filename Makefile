@@ -1,4 +1,5 @@
 # make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
+# make demo STORY=switch  two bookie clusters, brokers switched from one to the other and back under load
 # make test    lint, types, import contracts, all tests on the real servers; two files at a time, make test WORKERS=1 one
 # make bench   every benchmark; make bench BENCH=sweep runs one
 # make broker-jar   the jar for brokers (broker/), tested by its own tests; the wheel brings it
@@ -31,8 +32,8 @@ $(STAMP): setup.cfg pyproject.toml
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,dev]'
 	@touch $@
 
-demo: $(STAMP)
-	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA))
+demo: $(STAMP) $(if $(filter switch,$(STORY)),$(BROKER_JAR))
+	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA)) $(if $(STORY),--story $(STORY))
 
 test: lint $(BROKER_JAR)
 	@echo "== tests on the real servers"

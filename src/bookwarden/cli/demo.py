@@ -16,6 +16,7 @@ import yaml
 from bookwarden.cli.dev import settings_of
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
+from bookwarden.cli.switch_demo import describe_switch, play_switch
 from bookwarden.config import load_settings
 from bookwarden.demo.fates import Ending
 from bookwarden.demo.finale import Finale
@@ -49,23 +50,42 @@ _FOREIGN = ("BOOKWARDEN_", "AWS_")
     type=click.Choice(METADATA_STORES),
     default=METADATA_STORES[0],
     show_default=True,
-    help="Where broker and bookie keep their metadata.",
+    help="Where broker and bookie keep their metadata; the switch needs zookeeper.",
+)
+@click.option(
+    "--story",
+    type=click.Choice(["deletion", "switch"]),
+    default="deletion",
+    show_default=True,
+    help="The deletion of ledgers, or the live switch to another bookie cluster.",
 )
 @pass_invocation
-def demo(invocation: Invocation, keep: bool, metadata: str) -> None:
+def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
     """Show the main job on a real Pulsar on this machine.
 
     Starts ZooKeeper or Oxia, bookie, broker and an object store, fills topics, offloads, trims and deletes, sends a
     forged mark, one that comes before its metadata update and one that cannot be carried out, sweeps, undoes a
     deletion, and then looks in the metadata store, on the bookie and in the bucket what became of each ledger. Ends
     with 0 only if that is what should have. Everything is stopped at the end.
+
+    With --story switch, two brokers with bookwarden's jar are switched from one bookie cluster to another and back
+    while producers and consumers run, and each message is counted.
     """
+    if story == "switch" and metadata != METADATA_STORES[0]:
+        raise click.UsageError("--story switch runs on zookeeper alone")
     started = time.monotonic()
 
     def say(line: str) -> None:
         invocation.say(f"[{time.monotonic() - started:5.1f} s] {line}")
 
     _forget_environment()
+    if story == "switch":
+        with _home(keep) as home, sigterm_unwinds():
+            switched = play_switch(home, say)
+        invocation.write(describe_switch(switched, time.monotonic() - started))
+        if not switched.as_it_should:
+            raise DemoError("the switch did not end as it should; run again with --keep and look into the logs")
+        return
     with _home(keep) as home, sigterm_unwinds(), running_stage(home, say, metadata) as stage:
         file = _write_settings(stage)
         finale = Story(stage, load_settings(file), file, say).play()
