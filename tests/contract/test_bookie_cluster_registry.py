@@ -126,6 +126,19 @@ def test_clusters_come_and_go(site: Site) -> None:
     assert second["cluster"]["ledgersRoot"] == site.other
     assert (second["epoch"], second["raisedBy"], second["nextLedgerId"]) == (2, 2_495, 2_500)
     assert site.pulsar.ephemeral_sequential("/ledgers/idgen/ID-", b"").endswith("-0000002500")
+    # A root inside that of b, by a chroot that b's own root is not below.
+    inside = f"{site.other}/inside"
+    initialise(site.zookeeper, f"{inside}/ledgers", "d")
+    site.refused(
+        ["register", "--name", "d", "--metadata-service-uri", f"metadata-store:zk:localhost:{port}{inside}"],
+        f"its root {inside}/ledgers and the root {site.other} of 'b' are in one store",
+    )
+    # And one that Pulsar's chroot, with the root of a, is inside of.
+    initialise(site.pulsar, "", "e")
+    site.refused(
+        ["register", "--name", "e", "--metadata-service-uri", f"zk+null://{site.hosts}{chroot}"],
+        f"its root {chroot} and the root {chroot}/ledgers of 'a' are in one store",
+    )
     # A third one below Pulsar's chroot is in Pulsar's own store, and its root a path there.
     initialise(site.pulsar, "/ledgers-c", "c")
     initialise(site.pulsar, "/bookies-c", "c2")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bookwarden.metastore.interface import Versioned
@@ -48,8 +49,8 @@ def follower_value(registry: Registry, **fields: Any) -> bytes:
 class SessionStore(MemoryStore):
     """A store in memory that tells the sessions that the test says nodes end with."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(clock)
         self.sessions: dict[str, int] = {}
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:

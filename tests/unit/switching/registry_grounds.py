@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
@@ -24,8 +27,8 @@ A, B = Place(PULSAR, "/ledgers"), Place(OTHER, "/bookies-b")
 class Ground:
     """Pulsar's own store with bookie cluster a in it, another store, and the operations on them."""
 
-    def __init__(self) -> None:
-        self.pulsar = SessionStore()
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.pulsar = SessionStore(clock)
         self.stores: dict[str, MemoryStore] = {PULSAR: self.pulsar, OTHER: MemoryStore()}
         self.registry = RegistryNode(self.pulsar, PULSAR)
         self.brokers_place = A

@@ -197,9 +197,11 @@ def test_a_registry_that_brokers_follow_is_not_begun_anew(begun: Ground) -> None
     refused(begun, first(), "brokers follow a registry of epoch 7 although .* is gone: write its value back")
 
 
-def test_a_copy_of_pulsars_own_store_is_not_taken_for_it(ground: Ground) -> None:
-    ground.stores[ALIAS] = MemoryStore(clock=lambda: 1.0)
-    ground.cluster(Place(ALIAS, "/ledgers"), "instance-a", ("a1:3181",))
+@pytest.mark.parametrize(("seconds", "bookies"), [(7.0, ("a1:3181", "a2:3181")), (5.0, ("a1:3181",)), (5.0, ())])
+def test_a_copy_of_pulsars_own_store_is_not_taken_for_it(seconds: float, bookies: tuple[str, ...]) -> None:
+    ground = Ground(clock=lambda: 5.0)
+    ground.stores[ALIAS] = MemoryStore(clock=lambda: seconds)
+    ground.cluster(Place(ALIAS, "/ledgers"), "instance-a", bookies)
     ground.brokers_place = Place(ALIAS, "/ledgers")
     refused(ground, first(Place(ALIAS, "/ledgers")), "one is a copy of the other")
 

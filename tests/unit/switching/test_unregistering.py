@@ -61,7 +61,12 @@ def test_a_ledger_without_a_mark_is_ours_where_nobody_else_writes(ground: Ground
 
 
 @pytest.mark.parametrize("value", [b"", b"garbage"])
-def test_a_ledger_that_cannot_be_understood_may_be_ours(ground: Ground, value: bytes) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_ledger_that_cannot_be_understood_may_be_ours(value: bytes, shared: bool) -> None:
+    ground = Ground()
+    ground.register(first())
+    ground.cluster(B, "instance-b")
+    ground.register(further(shared=shared))
     ground.make(ground.stores[OTHER], "/bookies-b/00/0000/L0009", value)
     refused(ground, "b", "such as 9")
 
