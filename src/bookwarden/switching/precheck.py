@@ -277,7 +277,11 @@ def _groups(seen: Observations) -> Iterator[Found]:
     if seen.namespaces is None:
         yield warns("the metadata store has no policies of namespaces", _ELSEWHERE)
     elif not faults:
-        yield ok(f"{len(asked)} bookie affinity groups are asked for, and the target has bookies for all of them")
+        yield ok(
+            f"{seen.target} has bookies for all {len(asked)} that ask for groups of bookies"
+            if asked
+            else "no namespace and no broker asks for groups of bookies"
+        )
 
 
 def _bookies_of(seen: Observations, groups: frozenset[str]) -> frozenset[str]:
@@ -312,7 +316,7 @@ def _racks(seen: Observations) -> Iterator[Found]:
             "name their racks: `pulsar-admin bookies set-bookie-rack`; replicas may share one until then",
         )
     else:
-        yield ok(f"the bookies of {seen.target} are in {len(there)} racks")
+        yield ok(f"racks of the bookies of {seen.target}: {', '.join(sorted(there))}")
 
 
 def _broker_settings(seen: Observations) -> Iterator[Found]:

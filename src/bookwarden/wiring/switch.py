@@ -5,28 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
+from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.disk_space import Space, read_disk_space
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
+from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
 from bookwarden.clusters.bookkeeper.members import read_instance, read_members
 from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
 from bookwarden.clusters.pulsar.metadata.bookie_placement import read_bookie_map, read_placements
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_registered_brokers
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.processes import described_here
+from bookwarden.switching.inventory import Inventory, take_inventory
 from bookwarden.switching.observing import Sources, observe
 from bookwarden.switching.operation import Switch, SwitchEvent
 from bookwarden.switching.precheck import Precheck, judge
-from bookwarden.switching.registry import BookieCluster
+from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.switching import SwitchingContext
+
+# A topic with much to flush takes its time.
+_UNLOAD_TIMEOUT_S: Final = 60.0
 
 
 class SwitchContext(SwitchingContext):
@@ -64,6 +72,15 @@ class SwitchContext(SwitchingContext):
     def precheck(self, target: str) -> Precheck:
         """Look at everything that a switch to this cluster depends on, and judge it; changes nothing."""
         return judge(observe(self._sources, self.registry.require().registry, target))
+
+    @cached_property
+    def topics(self) -> Topics:
+        """The topics of the cluster; connected when asked."""
+        return Topics(self._keep(PulsarAdmin(connection_of(self.settings.pulsar), _UNLOAD_TIMEOUT_S)))
+
+    def inventory(self, registry: Registry) -> Inventory:
+        """Count the ledgers of all registered clusters; changes nothing."""
+        return take_inventory(registry, lambda each: read_every_ledger(self.store_of(each), each.ledgers_root))
 
     def _disk_space(self, cluster: BookieCluster, bookie_ids: Sequence[str]) -> Mapping[str, Space]:
         addresses = BookieAddresses(self.store_of(cluster), cluster.ledgers_root)

@@ -7,13 +7,18 @@ from typing import Any, Final
 
 import click
 
+from bookwarden.cli.bookie_clusters.ledgers import inventory_data, inventory_parts
 from bookwarden.cli.bookie_clusters.output import registry_data
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.switching.brokers import Broker
+from bookwarden.switching.inventory import Unloaded
+from bookwarden.switching.inventory import roll as roll_topics
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
 
 _UNDER_WAY: Final = 25
@@ -32,16 +37,32 @@ Exit codes: 0 nothing was begun, or it is DONE; 25 under way; 27 DONE_WITH_FAILU
 
 @click.command(epilog=_EPILOG)
 @click.option("--watch", is_flag=True, help="Show each change, until nothing is under way.")
+@click.option("--ledgers", is_flag=True, help="List all ledgers: by cluster and kind, and what still writes elsewhere.")
+@click.option("--roll", is_flag=True, help="With --ledgers: unload the topics that still write elsewhere.")
+@click.option(
+    "--per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="N",
+    help="Topics that --roll unloads in a second.",
+)
+@yes_option
 @output_option
 @pass_invocation
-def status(invocation: Invocation, watch: bool) -> None:
+def status(invocation: Invocation, watch: bool, ledgers: bool, roll: bool, per_second: float, yes: bool) -> None:
     """Show where a switch stands.
 
     The phase, the registered bookie clusters, the newest order, and by which epoch each live broker acts. Changes
-    nothing, and stopping it stops nothing.
+    nothing but what --roll unloads, and stopping it stops nothing.
     """
+    if (roll and not ledgers) or (watch and ledgers):
+        raise click.UsageError("--roll goes with --ledgers, and --watch without")
     with SwitchContext(invocation.settings) as context:
         state = context.switch.state()
+        if ledgers and state.registry is not None:
+            _show_ledgers(invocation, context, state, state.registry, roll=roll, per_second=per_second, yes=yes)
+            click.get_current_context().exit(_CODES.get(state.phase, 0))
         invocation.write(_describe(context.pulsar_url, state))
         shown = _data(context.pulsar_url, state)
         while watch and _CODES.get(state.phase) == _UNDER_WAY:
@@ -52,6 +73,37 @@ def status(invocation: Invocation, watch: bool) -> None:
                 invocation.write(_describe(context.pulsar_url, state))
                 shown = now
     click.get_current_context().exit(_CODES.get(state.phase, 0))
+
+
+def _show_ledgers(
+    invocation: Invocation,
+    context: SwitchContext,
+    state: State,
+    registry: Registry,
+    *,
+    roll: bool,
+    per_second: float,
+    yes: bool,
+) -> None:
+    """Show the state with the ledgers of all clusters, and unload what still writes elsewhere if that is asked for."""
+    found = context.inventory(registry)
+    document = _describe(context.pulsar_url, state)
+    data = {**_data(context.pulsar_url, state), **inventory_data(found)}
+    unloaded: list[Unloaded] = []
+    if roll:
+        if invocation.output != "json":
+            invocation.write(Document(data, (*document.parts, *inventory_parts(found, registry))))
+        if found.topics:
+            confirm(f"Unload {counted(len(found.topics), 'topic')}? Clients connect anew.", yes=yes, look="--ledgers")
+        unloaded = roll_topics(found.topics, context.topics.unload, per_second, lambda one: _tell(invocation, one))
+        data["unloaded"] = [{"topic": one.topic, "trouble": one.trouble or None} for one in unloaded]
+        if invocation.output != "json":
+            return
+    invocation.write(Document(data, (*document.parts, *inventory_parts(found, registry))))
+
+
+def _tell(invocation: Invocation, one: Unloaded) -> None:
+    invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
 
 
 def _describe(url: str, state: State) -> Document:

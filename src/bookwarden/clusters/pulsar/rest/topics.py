@@ -62,6 +62,10 @@ class Topics:
         """Remove the consumed ledgers that retention no longer holds, on all partitions."""
         self._admin.post(f"{topic_path(topic)}/trim")
 
+    def unload(self, topic: str) -> None:
+        """Have the owner close a partition, or a topic without; clients connect anew. NotFoundError if none has it."""
+        self._admin.put(f"{topic_path(topic)}/unload")
+
     def delete_topic(self, topic: str, *, force: bool) -> None:
         """Delete the topic with all its partitions; `force` disconnects clients and drops subscriptions."""
         partitioned = TopicName.parse(topic).partition is None and self.partition_count(topic) > 0

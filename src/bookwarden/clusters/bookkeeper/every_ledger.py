@@ -1,0 +1,23 @@
+"""The metadata of every ledger of a bookie cluster, one directory after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.metadata import LedgerMetadata
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+
+
+def read_every_ledger(store: MetadataStore, root: str) -> Iterator[tuple[int, LedgerMetadata | None]]:
+    """Yield each ledger with its metadata, None where that is not understood; StoreError where a part is not read."""
+    listing = LedgerListing(store, root)
+    for piece in listing.pieces():
+        found = listing.read(piece)
+        for ledger_id, node in zip(found.ids, found.nodes, strict=True):
+            try:
+                yield ledger_id, decode_ledger_metadata(node.value)
+            except FormatError:
+                yield ledger_id, None

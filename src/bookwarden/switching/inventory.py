@@ -1,0 +1,128 @@
+"""The ledgers of all bookie clusters, counted; those that are still written outside the active one, and their topics.
+
+A ledger that is open when brokers are switched stays where it is until it rolls. Unloading its topic closes it at
+once, and the next one is made in the active cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bookwarden.errors import BookwardenError, FormatError, NotFoundError
+from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.kinds import Holder, LedgerComponent
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden.ledgers.names import TopicName
+from bookwarden.switching.registry import OWNER_KEY, BookieCluster, Registry
+
+#: For ledgers of another application than Pulsar, or without custom metadata.
+OTHER = "other"
+#: For ledgers whose metadata cannot be understood.
+UNREADABLE = "unreadable"
+# A topic that is unloaded closes these; of the others each is closed as soon as it is written.
+_OF_LOADED_TOPICS = (LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR)
+
+
+class Count(NamedTuple):
+    """The ledgers of one kind in one cluster; those in recovery count as open. Only closed ones have a size."""
+
+    cluster: str
+    kind: str
+    open: int
+    closed: int
+    size: int  #: In bytes, of one copy of each entry.
+
+
+class OpenLedger(NamedTuple):
+    """A ledger that is open in a cluster that is not active; the holder is None where nothing tells it."""
+
+    cluster: str
+    ledger_id: int
+    holder: Holder | None
+
+    @property
+    def topic(self) -> str | None:
+        """The topic that closes it when it is unloaded; None where there is none."""
+        if self.holder is None or self.holder.component not in _OF_LOADED_TOPICS:
+            return None
+        try:
+            return str(TopicName.of_managed_ledger(self.holder.topic))
+        except FormatError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All ledgers of this Pulsar cluster, counted, and those that are open outside the active bookie cluster."""
+
+    counts: tuple[Count, ...]
+    left: tuple[OpenLedger, ...]
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics to unload, so that nothing is written outside the active cluster any more."""
+        return sorted({one.topic for one in self.left if one.topic is not None})
+
+
+def take_inventory(
+    registry: Registry, read: Callable[[BookieCluster], Iterable[tuple[int, LedgerMetadata | None]]]
+) -> Inventory:
+    """Count the ledgers of all clusters; raises StoreError where a cluster cannot be listed whole.
+
+    ``read`` yields the ledgers of a cluster, with None for metadata that cannot be understood.
+    """
+    open_, closed, sizes = (Counter[tuple[str, str]]() for _ in range(3))
+    left: list[OpenLedger] = []
+    for cluster in registry.in_reading_order():
+        for ledger_id, metadata in read(cluster):
+            if metadata is None:
+                open_[cluster.name, UNREADABLE] += 1
+                continue
+            if cluster.shared and metadata.custom.get(OWNER_KEY) != registry.owner.encode():
+                continue
+            holder = identify_holder(metadata.custom)
+            key = cluster.name, OTHER if holder is None else holder.ledgers_label
+            if metadata.state is LedgerState.CLOSED:
+                closed[key] += 1
+                sizes[key] += metadata.length
+                continue
+            open_[key] += 1
+            if cluster.name != registry.active:
+                left.append(OpenLedger(cluster.name, ledger_id, holder))
+    counts = (Count(*key, open_[key], closed[key], sizes[key]) for key in sorted({*open_, *closed}))
+    return Inventory(tuple(counts), tuple(left))
+
+
+class Unloaded(NamedTuple):
+    """A topic; ``trouble`` says why it was not unloaded, "" if it was."""
+
+    topic: str
+    trouble: str
+
+
+def roll(
+    topics: Iterable[str],
+    unload: Callable[[str], None],
+    per_second: float,
+    tell: Callable[[Unloaded], object],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Unloaded]:
+    """Unload the topics, not more than so many in a second; ``tell`` is called with each. A failure ends nothing."""
+    done: list[Unloaded] = []
+    for topic in topics:
+        if done:
+            sleep(1 / per_second)
+        try:
+            unload(topic)
+            done.append(Unloaded(topic, ""))
+        except NotFoundError:
+            done.append(Unloaded(topic, "no broker has it loaded; what it left open is closed when it is loaded"))
+        except BookwardenError as error:
+            done.append(Unloaded(topic, str(error)))
+        tell(done[-1])
+    return done

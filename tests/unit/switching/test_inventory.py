@@ -1,0 +1,110 @@
+"""The ledgers of all clusters, and what still writes outside the active one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bookwarden.errors import NotFoundError, PulsarUnavailableError
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.kinds.cursor import CursorHolder
+from bookwarden.ledgers.kinds.managed_ledger import ManagedLedgerHolder
+from bookwarden.ledgers.kinds.schema import SchemaHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden.switching.inventory import OTHER, UNREADABLE, Count, OpenLedger, Unloaded, roll, take_inventory
+from bookwarden.switching.registry import OWNER_KEY, BookieCluster
+from servers.switching.ground import OWNER, registry_of
+
+TOPIC = ManagedLedgerHolder("t/n/persistent/topic")
+CURSOR = CursorHolder("t/n/persistent/other-partition-3", "sub")
+SCHEMA = SchemaHolder("t/n/topic")
+OPEN, CLOSED = LedgerState.OPEN, LedgerState.CLOSED
+
+Ledgers = Mapping[str, list[tuple[int, LedgerMetadata | None]]]
+
+
+def ledger(state: LedgerState, holder: Holder | None = TOPIC, length: int = 0, **more: bytes) -> LedgerMetadata:
+    custom = {} if holder is None else {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
+    return LedgerMetadata(3, state, 2, 2, 2, (), length, custom={**custom, **more})
+
+
+LEDGERS: Ledgers = {
+    "a": [
+        (1, ledger(CLOSED, length=100)),
+        (2, ledger(CLOSED, length=11)),
+        (3, ledger(OPEN)),
+        (4, ledger(LedgerState.IN_RECOVERY, CURSOR)),
+        (5, ledger(OPEN, SCHEMA)),
+        (6, ledger(OPEN, None)),
+        (7, None),
+    ],
+    "b": [(8, ledger(OPEN)), (9, ledger(CLOSED, SCHEMA, 7))],
+}
+
+
+def test_ledgers_are_counted_by_cluster_and_kind() -> None:
+    found = take_inventory(registry_of("b"), lambda each: LEDGERS[each.name])
+    assert set(found.counts) == {
+        Count("a", TOPIC.ledgers_label, 1, 2, 111),
+        Count("a", CURSOR.ledgers_label, 1, 0, 0),
+        Count("a", SCHEMA.ledgers_label, 1, 0, 0),
+        Count("a", OTHER, 1, 0, 0),
+        Count("a", UNREADABLE, 1, 0, 0),
+        Count("b", TOPIC.ledgers_label, 1, 0, 0),
+        Count("b", SCHEMA.ledgers_label, 0, 1, 7),
+    }
+
+
+def test_what_is_open_outside_the_active_cluster_is_named_with_its_topic() -> None:
+    found = take_inventory(registry_of("b"), lambda each: LEDGERS[each.name])
+    assert found.left == (
+        OpenLedger("a", 3, TOPIC),
+        OpenLedger("a", 4, CURSOR),
+        OpenLedger("a", 5, SCHEMA),
+        OpenLedger("a", 6, None),
+    )
+    assert [one.topic for one in found.left] == [
+        "persistent://t/n/topic",
+        "persistent://t/n/other-partition-3",
+        *(None, None),
+    ]
+    assert found.topics == ["persistent://t/n/other-partition-3", "persistent://t/n/topic"]
+
+
+def test_foreign_ledgers_of_a_shared_cluster_are_not_ours() -> None:
+    registry = registry_of("b")
+    shared: BookieCluster = replace(registry.clusters["a"], shared=True)
+    registry = replace(registry, clusters={**registry.clusters, "a": shared})
+    ledgers: Ledgers = {
+        "a": [
+            (1, ledger(OPEN)),
+            (2, ledger(OPEN, **{OWNER_KEY: b"00000000"})),
+            (3, ledger(OPEN, **{OWNER_KEY: OWNER.encode()})),
+        ],
+        "b": [],
+    }
+    found = take_inventory(registry, lambda each: ledgers[each.name])
+    assert [one.ledger_id for one in found.left] == [3]
+    assert found.counts == (Count("a", TOPIC.ledgers_label, 1, 0, 0),)
+
+
+def test_topics_are_unloaded_one_after_another_and_a_failure_ends_nothing() -> None:
+    asked: list[str] = []
+    pauses: list[float] = []
+    told: list[Unloaded] = []
+
+    def unload(topic: str) -> None:
+        asked.append(topic)
+        if topic == "absent":
+            raise NotFoundError("no such topic")
+        if topic == "stuck":
+            raise PulsarUnavailableError("no answer")
+
+    done = roll(["first", "absent", "stuck", "last"], unload, 4.0, told.append, sleep=pauses.append)
+    assert asked == ["first", "absent", "stuck", "last"]
+    assert pauses == [0.25] * 3
+    assert told == done
+    assert [one.trouble for one in done][::3] == ["", ""]
+    assert "no broker has it loaded" in done[1].trouble
+    assert done[2].trouble == "no answer"
