@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from bookwarden.cli.bookie_clusters.precheck import NOT_READY
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import LedgerPlaces, ledgers_of_topic
 from bookwarden.demo.load import Load, TopicTally
 from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
+from bookwarden.findings import Verdict
 from bookwarden.switching.registry import serialize_registry
 from servers.switching.site import SwitchingSite, switching_site
 from servers.waiting import eventually
@@ -94,10 +96,11 @@ def test_a_cluster_is_registered_and_switched_to_under_load(site: SwitchingSite)
     with load_on(site, topics) as load:
         site.ensure("a")
         begin = time.monotonic()
-        followed = site.switch("b")
+        switched = site.command("switch", "--target", "b", "--yes")
         at_the_switch = site.places()
         load.wait_for(ENOUGH, PATIENCE)
-        assert_switched_at_once(load, "a to b", begin, followed)
+        assert {each["name"] for each in switched["brokers"]} == {broker.broker_id for broker in site.brokers}
+        assert_switched_at_once(load, "a to b", begin, max(each["seconds"] for each in switched["brokers"]))
         made = assert_none_astray(site).since(at_the_switch)
         assert not made["a"]
         assert len(made["b"]) >= TOPICS
@@ -123,7 +126,7 @@ def test_it_is_switched_back_under_load_while_bundles_move(site: SwitchingSite) 
         mover = threading.Thread(target=move_bundles)
         mover.start()
         try:
-            site.switch("a")
+            assert site.command("rollback", "--yes")["target"] == "a"
             at_the_switch = site.places()
             load.wait_for(ENOUGH, PATIENCE)
         finally:
@@ -241,12 +244,17 @@ def test_bookies_of_the_cluster_that_was_left_die(site: SwitchingSite) -> None:
     assert_all_there(site, load)
 
 
-def test_a_broker_without_the_jar_is_seen(site: SwitchingSite) -> None:
+def test_a_broker_without_the_jar_is_seen_and_nothing_switched(site: SwitchingSite) -> None:
+    site.ensure("a")
     stock = site.servers.stock_broker()
     assert site.brokers_without_jar() == []
     stock.process.start()
     try:
         assert site.brokers_without_jar() == [stock.broker_id]
+        refused = site.command("switch", "--target", "c", "--yes", exit_code=NOT_READY)
+        (failing,) = (check for check in refused["checks"] if check["severity"] == Verdict.FAILS.value)
+        assert failing["evidence"].startswith(f"{stock.broker_id} does not follow the registry")
+        assert site.registry().active == "a"
     finally:
         stock.process.stop()
     eventually(lambda: site.brokers_without_jar() == [], PATIENCE)

@@ -49,11 +49,16 @@ class SwitchingSite:
     def brokers(self) -> tuple[SiteBroker, ...]:
         return self.servers.brokers
 
-    def command(self, *words: str) -> Any:
-        """Run a command below `bookie-clusters` that has to end well; return what it prints."""
-        urls = f"metadata_store.urls=['{self.servers.store_url}']"
-        ended = CliRunner().invoke(cli, ["-o", "json", "--set", urls, "bookie-clusters", *words])
-        assert ended.exit_code == 0, ended.output
+    def command(self, *words: str, exit_code: int = 0) -> Any:
+        """Run a command below `bookie-clusters` that has to end so; return what it prints."""
+        settings = {
+            "metadata_store.urls": f"['{self.servers.store_url}']",
+            "pulsar.service_url": self.connection.service_url,
+            "pulsar.admin_url": self.connection.admin_url,
+        }
+        given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        ended = CliRunner().invoke(cli, ["-o", "json", *given, "bookie-clusters", *words])
+        assert ended.exit_code == exit_code, ended.output
         return json.loads(ended.stdout)
 
     def register(self, name: str, *options: str) -> None:
