@@ -281,7 +281,7 @@ def _of_metadata(wanted: Wanted, seen: ClusterSeen) -> Iterator[str]:
             "(`bookkeeper shell initnewcluster`)"
         )
     if seen.layout_problem:
-        yield f"{seen.layout_problem}: brokers with the jar read hierarchical and longhierarchical alone"
+        yield f"{seen.layout_problem}: Pulsar's ledger manager has the paths of hierarchical alone"
 
 
 def looked(cluster: ClusterMetadata, name: str) -> ClusterSeen:

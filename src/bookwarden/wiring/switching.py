@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.service_uris import bookkeeper_place, is_service_uri
 from bookwarden.config import MetadataStoreSettings, Settings
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot
 from bookwarden.resources import Resources
@@ -18,6 +19,8 @@ from bookwarden.switching.registry import BookieCluster
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.switching.unregistering import Unregistration
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
+
+_OTHER_PATHS: Final = ("longhierarchical", "flat")
 
 
 class SwitchingContext(Resources):
@@ -64,13 +67,19 @@ class SwitchingContext(Resources):
 
 
 def place_of_uri(uri: str) -> Place:
-    """Parse an operator's metadataServiceUri; ConfigError if it is none that brokers with the jar could use."""
+    """Parse an operator's metadataServiceUri.
+
+    ConfigError if it is none, RefusedError for one that brokers with the jar would not find the ledgers of.
+    """
     if not is_service_uri(uri):
         raise ConfigError(
             f"{uri} is no metadataServiceUri: expected zk+hierarchical://host:port/ledgers or "
             "metadata-store:zk:host:port, as bookies have it"
         )
     place = bookkeeper_place(uri)
+    manager = uri.strip().lower().partition("://")[0].partition("+")[2]
+    if manager in _OTHER_PATHS:
+        raise RefusedError(f"{uri}: Pulsar's ledger manager has the paths of hierarchical alone, not of {manager}")
     return Place(place.url, place.ledgers_root)
 
 

@@ -168,6 +168,14 @@ def test_only_a_uri_that_bookies_have_is_one(site: Site, uri: str) -> None:
     assert "is no metadataServiceUri" in result.stderr
 
 
+@pytest.mark.parametrize("manager", ["flat", "LongHierarchical"])
+def test_a_uri_of_another_ledger_manager_is_refused(site: Site, manager: str) -> None:
+    uri = f"zk+{manager}://h:2181/ledgers"
+    result = site.run("register", "--bootstrap", "--name", "a", "--metadata-service-uri", uri)
+    assert result.exit_code == RefusedError.exit_code
+    assert "has the paths of hierarchical alone" in result.stderr
+
+
 def test_deprecating_is_idempotent_and_the_active_one_cannot_be(switched: Site) -> None:
     found = json.loads(switched.run("deprecate", "a", "-o", "json").stdout)
     assert [(one["name"], one["status"]) for one in found["clusters"]] == [("b", "ACTIVE"), ("a", "DEPRECATED")]

@@ -16,6 +16,8 @@ from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Status
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 ALIAS = "memory:alias"
+MANAGERS = b"2\norg.apache.bookkeeper.meta."
+HYBRID = MANAGERS + b"HierarchicalLedgerManagerFactory:1"
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def ground() -> Ground:
 def begun(ground: Ground) -> Ground:
     """With a registered, and b there to be."""
     ground.register(first())
-    ground.cluster(B, "instance-b", ("b1:3181", "b2:3181"), b"2\norg.apache.HierarchicalLedgerManagerFactory:1")
+    ground.cluster(B, "instance-b", ("b1:3181", "b2:3181"), HYBRID)
     return ground
 
 
@@ -142,7 +144,12 @@ def test_a_leap_that_stock_brokers_do_not_notice_waits_for_them(begun: Ground) -
         (further(Place(ALIAS, "/ledgers")), "it is registered as 'a': both have the INSTANCEID instance-a"),
         (further(Place(OTHER, "/nothing")), "memory:other has no /nothing: initialise the cluster"),
         (further(Place(OTHER, "/empty")), "memory:other has no /empty/INSTANCEID: it is another root, or was not"),
-        (further(Place(OTHER, "/flat")), "its LAYOUT is flat: brokers with the jar read hierarchical"),
+        (
+            further(Place(OTHER, "/flat")),
+            "its LAYOUT is flat, .*: Pulsar's ledger manager has the paths of hierarchical",
+        ),
+        (further(Place(OTHER, "/long")), "its LAYOUT is longhierarchical"),
+        (further(Place(OTHER, "/ours")), "its LAYOUT is hierarchical, .*org.example.Hierarchical"),
         (further(Place(OTHER, "/legacy")), "its LAYOUT is legacyhierarchical"),
         (further(Place(OTHER, "/strange")), "names no layout that is known"),
         (further(Place(PULSAR, "/ledgers-b")), "its root /ledgers-b and the root /ledgers of 'a' are in one store"),
@@ -160,6 +167,8 @@ def test_what_would_make_two_clusters_one_or_one_two_is_refused(begun: Ground, w
     begun.make(other, "/empty/idgen")
     begun.cluster(Place(OTHER, "/flat"), "flat", layout=b"1\nflat:1")
     begun.cluster(Place(OTHER, "/legacy"), "legacy", layout=b"1\nhierarchical:1")
+    begun.cluster(Place(OTHER, "/long"), "long", layout=MANAGERS + b"LongHierarchicalLedgerManagerFactory:1")
+    begun.cluster(Place(OTHER, "/ours"), "ours", layout=b"2\norg.example.HierarchicalLedgerManagerFactory:1")
     begun.cluster(Place(OTHER, "/strange"), "strange", layout=b"2\norg.example.OurOwnManagerFactory:1")
     begun.cluster(Place(OTHER, "/common"), "common", ("c1:3181", "a2:3181"))
     for root in ("/ledgers-b", "/ledgers/b", "/led"):

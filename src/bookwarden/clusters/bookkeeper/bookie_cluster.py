@@ -7,11 +7,12 @@ Format: discover.ZKRegistrationManager and PulsarRegistrationManager: ``INSTANCE
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
-from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, parse_layout
+from bookwarden.clusters.bookkeeper.ledger_paths import parse_layout
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import ClusterSeen, LedgerReading, LiveBookie
@@ -20,8 +21,10 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
-_READONLY = "readonly"
-_READ_BY_BROKERS = (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL)
+_READONLY: Final = "readonly"
+# The one manager whose paths are those of Pulsar's own. longhierarchical has small ids elsewhere: brokers would find
+# none of its ledgers, and its bookies would collect those that brokers make (meta.LongHierarchicalLedgerManager).
+_READ_BY_BROKERS: Final = b"org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
 
 
 class BookieClusterMetadata:
@@ -97,4 +100,5 @@ def _layout_problem(raw: bytes) -> str:
         layout = parse_layout(raw)
     except FormatError as error:
         return str(error)
-    return "" if layout in _READ_BY_BROKERS else f"its LAYOUT is {layout.value}"
+    lines = raw.strip().split(b"\n")
+    return "" if lines[-1].rpartition(b":")[0] == _READ_BY_BROKERS else f"its LAYOUT is {layout.value}, {raw[:80]!r}"
