@@ -38,7 +38,7 @@ import org.slf4j.LoggerFactory;
  */
 final class BookieCluster {
     private static final Logger LOG = LoggerFactory.getLogger(BookieCluster.class);
-    /** The one layout whose paths Pulsar's ledger manager reads; "long hierarchical" has others for small ids. */
+    /** The layout whose paths Pulsar's ledger manager reads; "long hierarchical" has others for small ids. */
     private static final String LAYOUT = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory";
     private static final int LAYOUT_VERSION = 1;
     /** A node that is never there. */
@@ -304,7 +304,8 @@ final class BookieCluster {
     }
 
     private void checkInstance(Optional<GetResult> found) throws WrongClusterException {
-        String instance = found.map(each -> new String(each.getValue(), StandardCharsets.UTF_8)).orElse("nothing");
+        String instance =
+                found.map(each -> new String(each.getValue(), StandardCharsets.UTF_8).strip()).orElse("nothing");
         if (!instance.equals(entry.instance())) {
             throw new WrongClusterException("bookie cluster " + name() + ": INSTANCEID below " + entry.ledgersRoot()
                     + " says " + instance + ", it was registered with " + entry.instance());
@@ -314,7 +315,7 @@ final class BookieCluster {
     private void checkLayout(Optional<GetResult> found) throws IOException {
         if (found.isPresent()) {
             String manager = LedgerLayout.parseLayout(found.get().getValue()).getManagerFactoryClass();
-            if (!manager.equals(LAYOUT)) {
+            if (!LAYOUT.equals(manager)) {
                 throw new WrongClusterException("bookie cluster " + name() + ": its ledgers have the layout of "
                         + manager + ", not the hierarchical one");
             }

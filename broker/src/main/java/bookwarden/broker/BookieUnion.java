@@ -28,6 +28,8 @@ final class BookieUnion implements RegistrationClient {
     @Override
     public void close() {
         follower.removeListener(changed);
+        onWritable.clear();
+        onReadOnly.clear();
     }
 
     private void changed() {

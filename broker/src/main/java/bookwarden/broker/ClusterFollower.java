@@ -333,7 +333,7 @@ final class ClusterFollower {
             run(worker, seen::remove);
         }
         worker.shutdown();
-        notifier.shutdown();
+        notifier.shutdownNow();
         try {
             if (!worker.awaitTermination(settings.reachMillis(), TimeUnit.MILLISECONDS)) {
                 worker.shutdownNow();

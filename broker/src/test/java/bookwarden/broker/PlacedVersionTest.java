@@ -30,6 +30,7 @@ class PlacedVersionTest {
         assertEquals(BEFORE, first.compare(version(3, true, "b", 2, 0)));
         assertEquals(BEFORE, first.compare(version(3, false, "b", 2, 0)));
         assertEquals(AFTER, version(4, false, "b", 2, 0).compare(first));
+        assertEquals(AFTER, version(3, true, "a", 1, 0).compare(version(3, false, "b", 2, 0)));
     }
 
     @Test

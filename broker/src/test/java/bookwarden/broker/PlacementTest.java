@@ -76,9 +76,9 @@ class PlacementTest {
 
     @AfterEach
     void stop() throws Exception {
-        policy.uninitalize();
         bookies.close();
         site.close();
+        policy.uninitalize();
     }
 
     private Set<BookieId> ensemble(int size) throws Exception {

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -47,6 +48,13 @@ class RegistryFormatTest {
     void refusesEachBrokenSample(Path sample) throws IOException {
         byte[] value = Files.readAllBytes(sample);
         assertThrows(IOException.class, () -> RegistryFormat.parse(value));
+    }
+
+    @Test
+    void refusesANegativeEpochOfRegistration() throws IOException {
+        String value = Files.readString(SAMPLES.resolve("valid/switched.json"));
+        assertThrows(IOException.class, () -> RegistryFormat.parse(value.replace("\"since\": 1", "\"since\": -1")
+                .getBytes(StandardCharsets.UTF_8)));
     }
 
     @Test

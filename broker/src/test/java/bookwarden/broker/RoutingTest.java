@@ -128,7 +128,9 @@ class RoutingTest {
             site.plant(b, each);
             assertEquals("a", placeOf(each.getLedgerId()));
         }
-        site.plant(b, partial[0]);
+        site.plant(a, closed(6, -1, 0, OF_A).build());
+        site.plant(b, copy(ledger(6, OF_B), "-1:0"));
+        assertEquals("a", placeOf(6));
         site.delete(a, "00/0000/L0001");
         assertEquals(ABSENT, errorOf(ledgers.readLedgerMetadata(1)));
     }
