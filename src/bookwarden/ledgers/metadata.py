@@ -121,7 +121,7 @@ class ClusterSeen:
     """A bookie cluster, as the metadata below a ledgers root tells of it."""
 
     exists: bool  #: There is a node of that root.
-    instance: str | None  #: What its INSTANCEID says; None without one.
+    instance: str | None  #: What its INSTANCEID says; None without one, or if that is no text.
     instance_created_ms: int  #: When that node was made, by the store's clock; 0 without one.
     layout_problem: str  #: Why its LAYOUT is none that brokers with the jar read; "" if they do, or if there is none.
     bookies: frozenset[str]  #: Ids of the bookies that are registered, writable or not, or have a cookie.

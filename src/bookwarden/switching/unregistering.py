@@ -16,6 +16,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.owners import may_be_ours
 from bookwarden.switching.ports import ClusterMetadata, OpensCluster
+from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import looked
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
@@ -51,6 +52,7 @@ class Unregistration:
         before = self.registry.require()
         registry = before.registry
         after, cluster = registry.without_cluster(name), registry.cluster(name)
+        self._require_no_order(registry, name)
         self._require_followed(registry, name)
         metadata = self.open_cluster(self.registry.place_of(cluster))
         seen = looked(metadata, name)
@@ -80,6 +82,18 @@ class Unregistration:
     def carry_out(self, plan: UnregistrationPlan) -> None:
         """Put the registry without the cluster into its node, if it is still as it was when the ledgers were listed."""
         self.registry.replace(plan.before, plan.after)
+
+    def _require_no_order(self, registry: Registry, name: str) -> None:
+        last = find_order(self.pulsar)
+        if last is None or not last.order.is_under_way or name not in (last.order.source, last.order.target):
+            return
+        order = last.order
+        if order.is_in(registry) or order.after_epoch == registry.epoch:
+            raise _refused(
+                name,
+                f"the switch from {order.source} to {order.target} is not over ({order.phase.value}): see "
+                "`bookwarden bookie-clusters status`",
+            )
 
     def _require_followed(self, registry: Registry, name: str) -> None:
         late = [broker for broker in read_brokers(self.pulsar) if not broker.follows(registry.epoch)]

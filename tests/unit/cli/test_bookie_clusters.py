@@ -103,6 +103,7 @@ def test_one_of_no_registry_is_not_found(site: Site) -> None:
 def test_the_registry_is_that_of_the_first_root(switched: Site) -> None:
     text = " ".join(switched.run("list", more=("memory:other",)).stdout.split())
     assert f"The registry is that of memory:{switched.name}; memory:other in metadata_store.urls" in text
+    assert "sweep, scan and undo refuse settings with more than one root" in text
 
 
 def test_garbage_is_told() -> None:

@@ -187,6 +187,17 @@ def test_roots_of_two_clusters_in_a_store_that_is_not_pulsars_are_compared_too(b
     refused(begun, further(Place(ALIAS, "/bookies-b2"), name="b2", uri="x"), "the root /bookies-b of 'b' are in one")
 
 
+@pytest.mark.parametrize("value", [b"", b"\xff"])
+def test_an_instance_that_is_no_text_is_none(ground: Ground, value: bytes) -> None:
+    ground.pulsar.put("/ledgers/INSTANCEID", value, 0)
+    refused(ground, first(), "memory:pulsar has no /ledgers/INSTANCEID")
+
+
+def test_an_instance_is_kept_as_it_is_since_brokers_compare_it_so(ground: Ground) -> None:
+    ground.pulsar.put("/ledgers/INSTANCEID", b"instance-a\n", 0)
+    assert ground.register(first()).cluster("a").instance == "instance-a\n"
+
+
 def test_all_reasons_are_told_at_once(begun: Ground) -> None:
     begun.cluster(Place(PULSAR, "/ledgers-b"), "other", ("a1:3181",))
     refused(begun, further(Place(PULSAR, "/ledgers-b"), name="a"), "of this name", "in one store", "a1:3181 is in both")

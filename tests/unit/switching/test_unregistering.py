@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
+from bookwarden.leases import holder_here
+from bookwarden.switching.order import Order, Phase, order_fields
+from bookwarden.switching.record import ORDER_PATH
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 
@@ -96,6 +100,31 @@ def test_a_broker_that_does_not_follow_may_still_write_there(ground: Ground, epo
     assert ground.unregistration.plan("b")
     ground.broker("h:8080", epoch)
     refused(ground, "b", f"1 brokers do not follow epoch 2, such as {told}, and may still write there")
+
+
+@pytest.mark.parametrize(
+    ("phase", "after_epoch", "source", "target", "stays"),
+    [
+        (Phase.SWITCH_TRIGGERED, 2, "a", "b", True),
+        (Phase.ROLLBACK, 2, "b", "a", True),
+        # It was never carried out, and cannot be any more.
+        (Phase.SWITCH_TRIGGERED, 1, "a", "b", False),
+        (Phase.SWITCH_TRIGGERED, 2, "a", "c", False),
+        (Phase.DONE, 2, "a", "b", False),
+    ],
+)
+def test_one_that_an_order_is_under_way_for_stays(
+    ground: Ground, phase: Phase, after_epoch: int, source: str, target: str, stays: bool
+) -> None:
+    fields = order_fields(Order(source, target, after_epoch, "h:1", 5, phase))
+    value = json.dumps({**fields, "holder": holder_here(), "isHeld": True}).encode()
+    ground.make(ground.pulsar, ORDER_PATH, value)
+    if stays:
+        refused(
+            ground, "b", rf"from {source} to {target} is not over \({phase.value}\): see `bookwarden bookie-clusters"
+        )
+    else:
+        assert ground.unregistration.plan("b")
 
 
 @pytest.mark.parametrize("silent", [PULSAR, OTHER])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
@@ -23,7 +24,7 @@ def describe_registry(context: SwitchingContext, registry: Registry | None, *not
     data = {"registry": context.pulsar_url, **registry_data(registry)}
     if registry is None:
         place = "No bookie cluster is registered: brokers use the one of their bookkeeperMetadataServiceUri alone."
-        return Document(data, (Note(place), *_notes(context, notes)))
+        return Document(data, (Note(place), *notes_of(context, notes)))
     clusters = [cluster_data(registry, name) for name in _ordered(registry)]
     rows = tuple(
         (
@@ -49,7 +50,7 @@ def describe_registry(context: SwitchingContext, registry: Registry | None, *not
                 f"{moment(directive.time_ms)})",
             )
         )
-    parts: list[Part] = [Facts(tuple(pairs)), Table(_COLUMNS, rows), *_notes(context, notes)]
+    parts: list[Part] = [Facts(tuple(pairs)), Table(_COLUMNS, rows), *notes_of(context, notes)]
     return Document(data, tuple(parts))
 
 
@@ -110,10 +111,12 @@ def _ordered(registry: Registry) -> list[str]:
     return [cluster.name for cluster in registry.in_reading_order()]
 
 
-def _notes(context: SwitchingContext, notes: tuple[str, ...]) -> list[Note]:
+def notes_of(context: SwitchingContext, notes: Sequence[str]) -> list[Note]:
+    """Return these notes, and what there is to say of further metadata roots in the settings."""
     others = context.settings.metadata_store.urls[1:]
     more = (
         f"The registry is that of {context.pulsar_url}; {', '.join(others)} in metadata_store.urls belong to other "
-        "Pulsar clusters, each with a registry of its own."
+        "Pulsar clusters, which do not follow it. Where bookie clusters are registered, sweep, scan and undo refuse "
+        "settings with more than one root."
     )
     return [Note(text) for text in (*notes, *((more,) if others else ()))]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import cluster_data
+from bookwarden.cli.bookie_clusters.output import cluster_data, notes_of
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.cli.shell.output import Document, Facts, Note, counted
+from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.switching.registering import RegistrationPlan, Wanted
 from bookwarden.switching.registry import Status
@@ -105,9 +105,4 @@ def _describe(context: SwitchingContext, plan: RegistrationPlan, raised: int, *,
         )
     if not plan.bookies:
         notes.append("It has no bookie yet: start some before it is switched to.")
-    if len(context.settings.metadata_store.urls) > 1:
-        notes.append(
-            f"The registry is that of {context.pulsar_url}, the first of metadata_store.urls: the other roots are "
-            "Pulsar clusters that do not follow it."
-        )
-    return Document(data, (Facts(pairs), *(Note(text) for text in notes)))
+    return Document(data, (Facts(pairs), *notes_of(context, notes)))

@@ -43,10 +43,9 @@ class BookieClusterMetadata:
         live = frozenset(self._registered(f"{root}/available")) | frozenset(
             self._registered(f"{root}/available/{_READONLY}")
         )
-        named = instance.value.decode("utf-8", "replace").strip() if instance is not None else ""
         return ClusterSeen(
             exists=top is not None,
-            instance=named or None,
+            instance=None if instance is None else _text(instance.value),
             instance_created_ms=0 if instance is None else instance.created_ms,
             layout_problem="" if layout is None else _layout_problem(layout.value),
             bookies=frozenset(bookie.name for bookie in live) | frozenset(self._store.children_of(f"{root}/cookies")),
@@ -93,6 +92,14 @@ class BookieClusterMetadata:
         for name, node in zip(names, nodes, strict=True):
             if node is not None:
                 yield LiveBookie(name, node.created_ms, node.session)
+
+
+def _text(raw: bytes) -> str | None:
+    """Return the text as it is, since brokers compare it so; None for an empty one, or for what is no text."""
+    try:
+        return raw.decode() or None
+    except UnicodeDecodeError:
+        return None
 
 
 def _layout_problem(raw: bytes) -> str:
