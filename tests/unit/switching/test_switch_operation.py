@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from bookwarden.errors import LostRaceError, PulsarUnavailableError, RefusedError, StoreUnavailableError
+from bookwarden.errors import (
+    LostRaceError,
+    OutcomeUnknownError,
+    PulsarUnavailableError,
+    RefusedError,
+    StoreUnavailableError,
+)
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.wrappers import ForwardingStore
@@ -233,6 +239,36 @@ def test_a_change_whose_answer_was_lost_counts(ground: Ground) -> None:
     switch = command(Forgetful(ground.store))
     assert carried(switch, switch.plan("b")).is_whole
     assert ground.registry.epoch == 3
+
+
+class Lossy(ForwardingStore):
+    """Writes the record, and loses the answer of every other write of it."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        super().__init__(inner)
+        self._writes = 0
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        return self._lose(path, lambda: super(Lossy, self).put(path, value, version))
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        self._lose(path, lambda: super(Lossy, self).create(path, value, make_parents=make_parents) or 0)
+
+    def _lose(self, path: str, write: Callable[[], int]) -> int:
+        written = write()
+        if path == ORDER_PATH:
+            self._writes += 1
+            if self._writes % 2:
+                raise OutcomeUnknownError("the connection broke")
+        return written
+
+
+def test_a_record_whose_answer_was_lost_is_still_ours(ground: Ground) -> None:
+    store = Lossy(ground.store)
+    for target in "ba":
+        switch = command(store)
+        assert carried(switch, switch.plan(target)).is_whole
+        assert order_of(ground) == (Phase.DONE, True)
 
 
 def test_a_record_that_somebody_else_took_is_left_to_them(ground: Ground) -> None:
