@@ -78,7 +78,8 @@ def parse_follower(node: Versioned) -> Follower:
         epoch, pid = fields["epoch"], fields.get("pid", 0)
         instances, unreachable = fields["instances"], fields.get("unreachable", [])
         texts = (fields["active"], fields["owner"], *instances, *instances.values(), *unreachable)
-        if not isinstance(epoch, int) or not isinstance(pid, int) or not all(isinstance(one, str) for one in texts):
+        numbers = (type(one) is int for one in (epoch, pid))
+        if not all(numbers) or not all(isinstance(one, str) for one in texts):
             raise TypeError("a field of another type")
         host, jar = str(fields.get("host", "")), str(fields.get("jar", ""))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

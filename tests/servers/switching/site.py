@@ -20,7 +20,8 @@ from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, Sit
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.urls import open_store
-from bookwarden.switching.followers import brokers_without_jar, read_followers
+from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import (
     REGISTRY_PATH,
     Registry,
@@ -111,7 +112,7 @@ class SwitchingSite:
 
     def brokers_without_jar(self) -> list[str]:
         """The names of the brokers that follow no registry."""
-        return brokers_without_jar(self.store, read_followers(self.store))
+        return [broker.name for broker in read_brokers(self.store) if broker.follower is None]
 
     def wait_until_followed(self, registry: Registry | None = None) -> None:
         """Wait until each broker follows the registry as it is now."""

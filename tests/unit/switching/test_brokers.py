@@ -64,7 +64,14 @@ def test_of_several_nodes_the_one_furthest_behind_counts() -> None:
         b'{"epoch": 3}',
         *(
             json.dumps({**json.loads(VALUE), field: wrong}).encode()
-            for field, wrong in {"epoch": "3", "instances": [], "unreachable": [1], "active": None, "owner": 7}.items()
+            for field, wrong in {
+                "epoch": "3",
+                "pid": True,
+                "instances": [],
+                "unreachable": [1],
+                "active": None,
+                "owner": 7,
+            }.items()
         ),
     ],
 )

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.followers import brokers_without_jar, read_followers
+from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import FOLLOWERS_PATH
+from servers.switching.ground import follower_value, registry_of
 
 BROKERS = "/loadbalance/brokers"
 
@@ -34,27 +36,30 @@ def store_of(nodes: Mapping[str, bytes], sessions: Mapping[str, int]) -> WithSes
     return WithSessions(store, sessions)
 
 
+def brokers_without_jar(store: MetadataStore) -> list[str]:
+    return [broker.name for broker in read_brokers(store) if broker.follower is None]
+
+
 def test_without_nodes_nobody_follows() -> None:
     store = store_of({}, {})
     assert read_followers(store) == []
-    assert brokers_without_jar(store, []) == []
+    assert brokers_without_jar(store) == []
 
 
 def test_a_broker_follows_if_a_follower_has_its_session() -> None:
     one = f"{FOLLOWERS_PATH}/1"
     store = store_of(
-        {one: b'{"epoch":3,"host":"h"}', f"{BROKERS}/x:8080": b"", f"{BROKERS}/y:8080": b""},
+        {one: follower_value(registry_of(epoch=3), host="h"), f"{BROKERS}/x:8080": b"", f"{BROKERS}/y:8080": b""},
         {one: 7, f"{BROKERS}/x:8080": 7, f"{BROKERS}/y:8080": 8},
     )
-    (follower,) = followers = read_followers(store)
-    assert (follower.node, follower.epoch, follower.host, follower.session) == (one, 3, "h", 7)
-    assert brokers_without_jar(store, followers) == ["y:8080"]
-    assert brokers_without_jar(store, []) == ["x:8080", "y:8080"]
+    (follower,) = read_followers(store)
+    assert (follower.node, follower.epoch, follower.host) == (one, 3, "h")
+    assert brokers_without_jar(store) == ["y:8080"]
 
 
 def test_where_the_store_tells_no_session_no_broker_is_known_to_follow() -> None:
-    store = store_of({f"{FOLLOWERS_PATH}/1": b'{"epoch":3}', f"{BROKERS}/x:8080": b""}, {})
-    assert brokers_without_jar(store, read_followers(store)) == ["x:8080"]
+    store = store_of({f"{FOLLOWERS_PATH}/1": follower_value(registry_of()), f"{BROKERS}/x:8080": b""}, {})
+    assert brokers_without_jar(store) == ["x:8080"]
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{", b'{"epoch":"3"}', b'{"epoch":true}', b'{"epoch":null}'])
