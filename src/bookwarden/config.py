@@ -301,6 +301,17 @@ class MetricsSettings(_Section):
     port: int = Field(default=0, ge=0, le=65535)
 
 
+class ServeSettings(_Section):
+    """REST by `bookwarden serve`; without a token only this machine may call it."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8089, ge=1, le=65535)
+    token: SecretStr | None = None
+    token_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_private_key_file: str | None = None
+
+
 class SparkSettings(_Section):
     """Spark as the sweep starts it when not started by spark-submit."""
 
@@ -321,6 +332,7 @@ class Settings(BaseSettings):
     sweep: SweepSettings = SweepSettings()
     orphans: OrphanSettings = OrphanSettings()
     metrics: MetricsSettings = MetricsSettings()
+    serve: ServeSettings = ServeSettings()
     spark: SparkSettings = SparkSettings()
 
     @classmethod

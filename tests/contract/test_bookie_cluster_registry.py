@@ -22,6 +22,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
+from servers.switching.ledgers_roots import initialise
 
 pytestmark = pytest.mark.servers
 
@@ -32,13 +33,6 @@ def metadata(owner: str) -> bytes:
     return encode_ledger_metadata(
         LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, segments, 7, 0, "CRC32C", 5, custom=custom)
     )
-
-
-def initialise(store: MetadataStore, root: str, bookie: str) -> None:
-    store.create(f"{root}/available/readonly", b"", make_parents=True)
-    store.create(f"{root}/INSTANCEID", str(uuid4()).encode())
-    store.create(f"{root}/cookies/{bookie}", b"", make_parents=True)
-    store.ephemeral_sequential(f"{root}/available/{bookie}-", b"")
 
 
 class Site:

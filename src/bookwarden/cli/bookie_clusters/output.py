@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
+from bookwarden.switching.documents import cluster_data, registry_data
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switching import SwitchingContext
 
@@ -25,7 +25,7 @@ def describe_registry(context: SwitchingContext, registry: Registry | None, *not
     if registry is None:
         place = "No bookie cluster is registered: brokers use the one of their bookkeeperMetadataServiceUri alone."
         return Document(data, (Note(place), *notes_of(context, notes)))
-    clusters = [cluster_data(registry, name) for name in _ordered(registry)]
+    clusters = data["clusters"]
     rows = tuple(
         (
             one["name"],
@@ -65,50 +65,6 @@ def describe_cluster(registry: Registry, name: str) -> Document:
         for field, value in data.items()
     )
     return Document(data, (Facts(pairs),))
-
-
-def registry_data(registry: Registry | None) -> dict[str, Any]:
-    """Return the registry for programs; without one, epoch 0 and no clusters."""
-    if registry is None:
-        return {"epoch": 0, "owner": None, "idRoot": None, "active": None, "clusters": [], "switchTarget": None}
-    directive = registry.directive
-    return {
-        "epoch": registry.epoch,
-        "owner": registry.owner,
-        "idRoot": registry.id_root,
-        "active": registry.active,
-        "clusters": [cluster_data(registry, name) for name in _ordered(registry)],
-        "switchTarget": None
-        if directive is None
-        else {
-            "source": directive.source,
-            "target": directive.target,
-            "origin": directive.origin,
-            "epoch": directive.epoch,
-            "time": directive.time_ms,
-        },
-    }
-
-
-def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
-    """Return one cluster for programs."""
-    cluster = registry.cluster(name)
-    return {
-        "name": name,
-        "metadataServiceUri": cluster.metadata_service_uri,
-        "status": registry.status_of(name).value,
-        "bootstrap": cluster.bootstrap,
-        "shared": cluster.shared,
-        "storeUrl": cluster.store_url,
-        "ledgersRoot": cluster.ledgers_root,
-        "instance": cluster.instance,
-        "since": cluster.since,
-    }
-
-
-def _ordered(registry: Registry) -> list[str]:
-    """List the names, the active cluster first, then the newest."""
-    return [cluster.name for cluster in registry.in_reading_order()]
 
 
 def notes_of(context: SwitchingContext, notes: Sequence[str]) -> list[Note]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import cluster_data, notes_of
+from bookwarden.cli.bookie_clusters.output import notes_of
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.documents import registration_data
 from bookwarden.switching.registering import RegistrationPlan, Wanted
 from bookwarden.switching.registry import Status
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
@@ -71,18 +72,7 @@ def register(
 
 def _describe(context: SwitchingContext, plan: RegistrationPlan, raised: int, *, dry_run: bool) -> Document:
     cluster, after = plan.cluster, plan.after
-    data = {
-        "registered": not dry_run,
-        "registry": context.pulsar_url,
-        "epoch": after.epoch,
-        "idRoot": after.id_root,
-        "cluster": cluster_data(after, cluster.name),
-        "bookies": plan.bookies,
-        "nextLedgerId": plan.next_id,
-        "aboveItsLedgers": plan.free_id,
-        "raisedBy": raised,
-        "foreignLedgers": plan.foreign,
-    }
+    data = registration_data(context.pulsar_url, plan, raised, dry_run=dry_run)
     store = f"Pulsar's own store {context.pulsar_url}" if cluster.store_url is None else cluster.store_url
     pairs = (
         ("would be registered" if dry_run else "registered", cluster.name),

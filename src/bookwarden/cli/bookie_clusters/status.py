@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from bookwarden.cli.bookie_clusters.ledgers import inventory_data, inventory_parts
-from bookwarden.cli.bookie_clusters.output import registry_data
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.switching.brokers import Broker
+from bookwarden.switching.documents import state_data
 from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.inventory import roll as roll_topics
 from bookwarden.switching.operation import State
@@ -64,11 +64,11 @@ def status(invocation: Invocation, watch: bool, ledgers: bool, roll: bool, per_s
             _show_ledgers(invocation, context, state, state.registry, roll=roll, per_second=per_second, yes=yes)
             click.get_current_context().exit(_CODES.get(state.phase, 0))
         invocation.write(_describe(context.pulsar_url, state))
-        shown = _data(context.pulsar_url, state)
+        shown = state_data(context.pulsar_url, state)
         while watch and _CODES.get(state.phase) == _UNDER_WAY:
             time.sleep(_LOOK_EVERY_S)
             state = context.switch.state()
-            now = _data(context.pulsar_url, state)
+            now = state_data(context.pulsar_url, state)
             if now != shown:
                 invocation.write(_describe(context.pulsar_url, state))
                 shown = now
@@ -88,7 +88,7 @@ def _show_ledgers(
     """Show the state with the ledgers of all clusters, and unload what still writes elsewhere if that is asked for."""
     found = context.inventory(registry)
     document = _describe(context.pulsar_url, state)
-    data = {**_data(context.pulsar_url, state), **inventory_data(found)}
+    data = {**state_data(context.pulsar_url, state), **inventory_data(found)}
     unloaded: list[Unloaded] = []
     if roll:
         if invocation.output != "json":
@@ -134,7 +134,7 @@ def _describe(url: str, state: State) -> Document:
                 "runs, and stop it if that was done."
             )
         )
-    return Document(_data(url, state), tuple(parts))
+    return Document(state_data(url, state), tuple(parts))
 
 
 def _facts(url: str, state: State) -> list[tuple[str, str]]:
@@ -161,37 +161,3 @@ def _row(broker: Broker) -> tuple[str, ...]:
     if one is None:
         return broker.name, "", "", "", "", broker.trouble or "without the jar"
     return broker.name, str(one.epoch), one.active, one.jar, ", ".join(sorted(one.unreachable)), ""
-
-
-def _data(url: str, state: State) -> dict[str, Any]:
-    found = state.order
-    return {
-        "phase": state.phase.value,
-        "registry": url,
-        **registry_data(state.registry),
-        "order": None
-        if found is None
-        else {
-            "source": found.order.source,
-            "target": found.order.target,
-            "epoch": found.order.epoch,
-            "origin": found.order.origin,
-            "time": found.order.time_ms,
-            "phase": found.order.phase.value,
-            "isRollback": found.order.is_rollback,
-            "troubles": list(found.order.troubles),
-            "isHeld": not found.is_free,
-            "holder": found.holder,
-        },
-        "brokers": [
-            {
-                "name": broker.name,
-                "epoch": None if broker.follower is None else broker.follower.epoch,
-                "active": None if broker.follower is None else broker.follower.active,
-                "jar": None if broker.follower is None else broker.follower.jar,
-                "unreachable": [] if broker.follower is None else sorted(broker.follower.unreachable),
-                "trouble": broker.trouble or None,
-            }
-            for broker in state.brokers
-        ],
-    }

@@ -11,6 +11,7 @@ from bookwarden.cli.bookie_clusters.precheck import NOT_READY, describe_precheck
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.documents import switched_data
 from bookwarden.switching.operation import Followed, Planned, Switched
 from bookwarden.wiring.switch import SwitchContext
 
@@ -149,16 +150,6 @@ def _say_what_comes(invocation: Invocation, planned: Planned) -> None:
 
 def _describe(switched: Switched) -> Document:
     order = switched.order
-    data = {
-        "phase": order.phase,
-        "source": order.source,
-        "target": order.target,
-        "isRollback": order.is_rollback,
-        "epoch": switched.epoch,
-        "brokers": [{"name": one.broker, "seconds": one.seconds} for one in switched.followed],
-        "behind": list(switched.behind),
-        "troubles": list(order.troubles),
-    }
     pairs = (("phase", order.phase.value), ("active", order.target), ("epoch", str(switched.epoch)))
     rows = tuple((one.broker, f"{one.seconds:.3f}") for one in switched.followed)
     columns = (Column("broker"), Column("seconds until it followed", right=True))
@@ -171,4 +162,4 @@ def _describe(switched: Switched) -> Document:
                 "cluster, from where all read it. Look into its log; then `bookie-clusters switch --resume`."
             )
         )
-    return Document(data, tuple(parts))
+    return Document(switched_data(switched), tuple(parts))

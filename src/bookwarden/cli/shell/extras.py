@@ -23,6 +23,8 @@ EXTRA_OF: Final = {
     "azure.core": "azure",
     "azure.identity": "azure",
     "azure.storage.blob": "azure",
+    "fastapi": "serve",
+    "uvicorn": "serve",
     "flask": "demo",
     "flask_cors": "demo",
     "moto": "demo",

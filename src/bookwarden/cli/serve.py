@@ -1,0 +1,75 @@
+"""`bookwarden serve`: REST, for programs that drive what commands do."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from pathlib import Path
+
+import click
+
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.config import ServeSettings
+from bookwarden.errors import ConfigError, ServerError
+
+# How long requests under way may take when it is stopped: a switch waits for brokers.
+_STOPPING_SECONDS = 30
+
+
+@click.command()
+@pass_invocation
+def serve(invocation: Invocation) -> None:
+    """Serve REST until it is stopped.
+
+    Offers /admin/v2/bookie-clusters at serve.host and serve.port. Needs a token unless that is this machine alone.
+    """
+    # Late, since the extra that brings these may be missing.
+    import uvicorn
+
+    from bookwarden.server.app import make_app
+
+    settings = invocation.settings.serve
+    token = _token(settings)
+    if token is None and not _is_loopback(settings.host):
+        raise ConfigError(
+            f"serve.host {settings.host} can be reached from other machines: set serve.token_file, or "
+            "BOOKWARDEN_SERVE__TOKEN"
+        )
+    invocation.set_up_logging(logging.INFO)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_app(invocation.settings, token),
+            host=settings.host,
+            port=settings.port,
+            ssl_certfile=settings.tls_certificate_file,
+            ssl_keyfile=settings.tls_private_key_file,
+            log_config=None,
+            timeout_graceful_shutdown=_STOPPING_SECONDS,
+        )
+    )
+    try:
+        server.run()
+    except SystemExit as error:
+        # Its own end when the address is taken.
+        raise ServerError(f"nothing listens on {settings.host}, port {settings.port}: see the line before") from error
+    except OSError as error:
+        raise ConfigError(f"serve.tls_certificate_file and its key cannot be used: {error}") from error
+
+
+def _token(settings: ServeSettings) -> str | None:
+    if settings.token_file is None:
+        return None if settings.token is None else settings.token.get_secret_value() or None
+    try:
+        text = Path(settings.token_file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"serve.token_file {settings.token_file} cannot be read: {error.strerror}") from error
+    if not text:
+        raise ConfigError(f"serve.token_file {settings.token_file} is empty")
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

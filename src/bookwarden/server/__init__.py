@@ -1,0 +1,1 @@
+"""REST: what commands do, over HTTP."""

@@ -1,0 +1,78 @@
+"""The application that `bookwarden serve` runs: its routes, who may call them, and failures as status codes."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.responses import JSONResponse
+
+from bookwarden import errors
+from bookwarden.config import Settings
+from bookwarden.server.bookie_clusters import bookie_clusters_router
+
+_LOG = logging.getLogger(__name__)
+
+# The first class that an error is of; any other is 500.
+_STATUSES: Final[tuple[tuple[type[errors.BookwardenError], int], ...]] = (
+    (errors.ConfigError, 400),
+    (errors.NotFoundError, 404),
+    (errors.RefusedError, 409),
+    (errors.LostRaceError, 409),
+    (errors.PulsarConflictError, 409),
+    (errors.StoreAccessError, 502),
+    (errors.PulsarAccessError, 502),
+    (errors.BookieAccessError, 502),
+    (errors.StoreUnavailableError, 503),
+    (errors.OutcomeUnknownError, 503),
+    (errors.PulsarUnavailableError, 503),
+    (errors.BookieUnavailableError, 503),
+    (errors.MissingExtraError, 501),
+)
+
+
+def make_app(settings: Settings, token: str | None) -> FastAPI:
+    """Make the application; with a token, each request but that for the OpenAPI document has to carry it."""
+    # The pages that FastAPI offers beside the document load scripts from elsewhere.
+    app = FastAPI(title="bookwarden", version="v2", docs_url=None, redoc_url=None)
+    app.include_router(bookie_clusters_router(settings))
+    app.add_exception_handler(errors.BookwardenError, _failed)
+    if token is not None:
+        app.middleware("http")(_Bearer(token))
+    else:
+        # A page that a browser here shows must not get here by a name of its own for this address.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
+    return app
+
+
+def status_of(error: errors.BookwardenError) -> int:
+    """Return the status code that this error is answered with."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    if not isinstance(error, errors.BookwardenError):
+        raise error
+    status = status_of(error)
+    if status >= 500:
+        _LOG.error("%s", error)
+    # As Pulsar's own REST names it.
+    return JSONResponse({"reason": str(error)}, status)
+
+
+class _Bearer:
+    """Lets requests through that carry the token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        given = request.headers.get("authorization", "").encode()
+        if request.url.path != "/openapi.json" and not hmac.compare_digest(given, self._expected):
+            reason = "this needs the header Authorization: Bearer TOKEN, with the token of serve.token_file"
+            return JSONResponse({"reason": reason}, 401, {"WWW-Authenticate": "Bearer"})
+        return await answer(request)

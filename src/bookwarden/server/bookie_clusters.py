@@ -1,0 +1,200 @@
+"""/admin/v2/bookie-clusters: the commands of `bookwarden bookie-clusters`, one to one.
+
+Paths: of PIP-470 where it names them (cleanup waits for the copies that it would delete). Each request opens what it
+needs and closes it again: they are few, and a store that moved is found anew.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, NamedTuple
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from bookwarden.config import Settings
+from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.switching.documents import (
+    SUPERSEDED,
+    cluster_data,
+    registration_data,
+    registry_data,
+    state_data,
+    switched_data,
+)
+from bookwarden.switching.operation import Planned
+from bookwarden.switching.registering import Wanted
+from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+
+_PREFIX: Final = "/admin/v2/bookie-clusters"
+_LONGEST_WAIT_S: Final = 600.0
+
+_Name = Annotated[str, Path(description="Name of a bookie cluster.", min_length=1)]
+_DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Registering(_Body):
+    """A bookie cluster to be registered."""
+
+    metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it.")
+    bootstrap: bool = Field(default=False, description="It is the one that brokers use now: the first of all.")
+    shared: bool = Field(default=False, description="Others write there too: only ledgers with our mark are ours.")
+    raise_ids: bool = Field(
+        default=False, alias="raiseIds", description="Raise the next ledger id where it is behind; else it is refused."
+    )
+
+
+class Deprecating(_Body):
+    """Whether a cluster is kept from becoming active."""
+
+    deprecated: bool
+
+
+class Carrying(_Body):
+    """How a switch is carried out."""
+
+    dry_run: bool = Field(default=False, alias="dryRun", description="Run the precheck alone.")
+    skip_precheck: bool = Field(
+        default=False, alias="skipPrecheck", description="For laboratories only: messages can be lost."
+    )
+    timeout_s: float = Field(
+        default=60.0, ge=0, le=_LONGEST_WAIT_S, alias="timeoutSeconds", description="Wait so long for brokers."
+    )
+
+
+class Switching(Carrying):
+    """An order to switch."""
+
+    target: str = Field(min_length=1, description="The bookie cluster that new ledgers are to go to.")
+
+
+class Reason(BaseModel):
+    """Why a request was not carried out."""
+
+    reason: str
+
+
+class Superseded(BaseModel):
+    """An operation that nothing is left to do for."""
+
+    changed: bool
+    instead: str
+
+
+_FAILURES: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"model": Reason, "description": "What was asked for cannot be."},
+    401: {"model": Reason, "description": "The token is missing or another."},
+    404: {"model": Reason, "description": "There is no such thing."},
+    409: {"description": "Refused: by the precheck, whose result is the answer then, or with its reason."},
+    500: {"model": Reason, "description": "Something that was read is not what it must be."},
+    501: {"model": Reason, "description": "A library is not installed."},
+    502: {"model": Reason, "description": "A store or broker refuses our credentials."},
+    503: {"model": Reason, "description": "A store or broker does not answer: try again."},
+}
+
+
+def bookie_clusters_router(settings: Settings) -> APIRouter:
+    """Make the routes; the settings say where the registry is."""
+    router = APIRouter(prefix=_PREFIX, tags=["bookie-clusters"], responses=_FAILURES)
+    endpoints = _Endpoints(settings)
+    # Those with a word of their own before those with a name.
+    router.get("", summary="List the registered bookie clusters")(endpoints.list)
+    router.get("/status", summary="Show where a switch stands")(endpoints.status)
+    router.post("/switch", summary="Make another bookie cluster active")(endpoints.switch)
+    router.post("/rollback", summary="Return to the bookie cluster before the switch")(endpoints.rollback)
+    for operation in SUPERSEDED:
+        router.post(f"/{operation}", summary="Changes nothing; says what takes its place")(_superseded(operation))
+    router.get("/{name}", summary="Show one bookie cluster")(endpoints.get)
+    router.put("/{name}", summary="Register a bookie cluster")(endpoints.register)
+    router.delete("/{name}", summary="Unregister a bookie cluster")(endpoints.unregister)
+    router.post("/{name}/deprecated", summary="Keep a bookie cluster from becoming active")(endpoints.deprecate)
+    router.get("/{name}/precheck", summary="Check whether brokers can be switched")(endpoints.precheck)
+    return router
+
+
+class _Endpoints(NamedTuple):
+    settings: Settings
+
+    def list(self) -> dict[str, Any]:
+        with SwitchingContext(self.settings) as context:
+            found = context.registry.read()
+            return {"registry": context.pulsar_url, **registry_data(None if found is None else found.registry)}
+
+    def get(self, name: _Name) -> dict[str, Any]:
+        with SwitchingContext(self.settings) as context:
+            found = context.registry.read()
+            if found is None or name not in found.registry.clusters:
+                raise NotFoundError(f"no bookie cluster {name!r} is registered in {context.pulsar_url}")
+            return cluster_data(found.registry, name)
+
+    def register(self, name: _Name, body: Registering, dryRun: _DryRun = False) -> dict[str, Any]:
+        uri = body.metadata_service_uri
+        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap=body.bootstrap, shared=body.shared)
+        with SwitchingContext(self.settings) as context:
+            plan = context.registration.plan(wanted)
+            raised = plan.behind
+            if raised and not (body.raise_ids or dryRun):
+                raise RefusedError(
+                    f"the next ledger id is {plan.next_id}, and {name} has ids up to {plan.free_id - 1}: with raiseIds "
+                    f"the {raised:,} between are left out"
+                )
+            if not dryRun:
+                if raised:
+                    context.registration.raise_ids(plan)
+                plan = context.registration.carry_out(wanted)
+            return registration_data(context.pulsar_url, plan, raised, dry_run=dryRun)
+
+    def unregister(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
+        with SwitchingContext(self.settings) as context:
+            plan = context.unregistration.plan(name)
+            if not dryRun:
+                context.unregistration.carry_out(plan)
+            return registry_data(plan.before.registry if dryRun else plan.after)
+
+    def deprecate(self, name: _Name, body: Deprecating) -> dict[str, Any]:
+        with SwitchingContext(self.settings) as context:
+            seen = context.registry.require()
+            after = seen.registry
+            if after.cluster(name).deprecated != body.deprecated:
+                after = after.with_deprecated(name, body.deprecated)
+                context.registry.replace(seen, after)
+            return registry_data(after)
+
+    def precheck(self, name: _Name) -> dict[str, Any]:
+        with SwitchContext(self.settings) as context:
+            return context.precheck(name).as_json()
+
+    def switch(self, body: Switching) -> JSONResponse:
+        with SwitchContext(self.settings) as context:
+            return _carry_out(context, context.switch.plan(body.target), body)
+
+    def rollback(self, body: Carrying) -> JSONResponse:
+        with SwitchContext(self.settings) as context:
+            return _carry_out(context, context.switch.plan_back(), body)
+
+    def status(self) -> dict[str, Any]:
+        with SwitchContext(self.settings) as context:
+            return state_data(context.pulsar_url, context.switch.state())
+
+
+def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
+    if not context.switch.is_made(planned) and (asked.dry_run or not asked.skip_precheck):
+        result = context.precheck(planned.plan.order.target)
+        if result.failing or asked.dry_run:
+            return JSONResponse(result.as_json(), 409 if result.failing else 200)
+    elif asked.dry_run:
+        return JSONResponse(state_data(context.pulsar_url, context.switch.state()))
+    switched = context.switch.carry_out(planned, wait_s=asked.timeout_s, is_checked=not asked.skip_precheck)
+    return JSONResponse(switched_data(switched))
+
+
+def _superseded(operation: str) -> Any:
+    def answer() -> Superseded:
+        return Superseded(changed=False, instead=SUPERSEDED[operation])
+
+    return answer

@@ -1,0 +1,130 @@
+"""The registry, a registration, a switch and its state as JSON values: the same for commands and for REST."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bookwarden.switching.brokers import Broker
+from bookwarden.switching.operation import State, Switched
+from bookwarden.switching.registering import RegistrationPlan
+from bookwarden.switching.registry import Directive, Registry
+
+#: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
+SUPERSEDED: Final = {
+    "set-read-mode": (
+        "There is no read mode to set: brokers with the jar read every registered bookie cluster, always, and a "
+        "ledger is where its metadata is. To see the places of a ledger: bookwarden ledger show LEDGER_ID"
+    ),
+    "close-client": (
+        "There is no client to close: brokers with the jar close their connections to a bookie cluster by themselves "
+        "once it left the registry: bookwarden bookie-clusters unregister NAME"
+    ),
+}
+
+
+def registry_data(registry: Registry | None) -> dict[str, Any]:
+    """Return the registry; without one, epoch 0 and no clusters."""
+    if registry is None:
+        return {"epoch": 0, "owner": None, "idRoot": None, "active": None, "clusters": [], "switchTarget": None}
+    return {
+        "epoch": registry.epoch,
+        "owner": registry.owner,
+        "idRoot": registry.id_root,
+        "active": registry.active,
+        "clusters": [cluster_data(registry, cluster.name) for cluster in registry.in_reading_order()],
+        "switchTarget": None if registry.directive is None else _directive(registry.directive),
+    }
+
+
+def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
+    """Return one cluster."""
+    cluster = registry.cluster(name)
+    return {
+        "name": name,
+        "metadataServiceUri": cluster.metadata_service_uri,
+        "status": registry.status_of(name).value,
+        "bootstrap": cluster.bootstrap,
+        "shared": cluster.shared,
+        "storeUrl": cluster.store_url,
+        "ledgersRoot": cluster.ledgers_root,
+        "instance": cluster.instance,
+        "since": cluster.since,
+    }
+
+
+def registration_data(url: str, plan: RegistrationPlan, raised: int, *, dry_run: bool) -> dict[str, Any]:
+    """Return a registration in the registry of the store at ``url``; ``raised`` ids were, or would be, left out."""
+    return {
+        "registered": not dry_run,
+        "registry": url,
+        "epoch": plan.after.epoch,
+        "idRoot": plan.after.id_root,
+        "cluster": cluster_data(plan.after, plan.cluster.name),
+        "bookies": sorted(plan.bookies),
+        "nextLedgerId": plan.next_id,
+        "aboveItsLedgers": plan.free_id,
+        "raisedBy": raised,
+        "foreignLedgers": plan.foreign,
+    }
+
+
+def switched_data(switched: Switched) -> dict[str, Any]:
+    """Return the result of a switch."""
+    order = switched.order
+    return {
+        "phase": order.phase.value,
+        "source": order.source,
+        "target": order.target,
+        "isRollback": order.is_rollback,
+        "epoch": switched.epoch,
+        "brokers": [{"name": one.broker, "seconds": one.seconds} for one in switched.followed],
+        "behind": list(switched.behind),
+        "troubles": list(order.troubles),
+    }
+
+
+def state_data(url: str, state: State) -> dict[str, Any]:
+    """Return where everything stands, by the registry of the store at ``url``."""
+    found = state.order
+    return {
+        "phase": state.phase.value,
+        "registry": url,
+        **registry_data(state.registry),
+        "order": None
+        if found is None
+        else {
+            "source": found.order.source,
+            "target": found.order.target,
+            "epoch": found.order.epoch,
+            "origin": found.order.origin,
+            "time": found.order.time_ms,
+            "phase": found.order.phase.value,
+            "isRollback": found.order.is_rollback,
+            "troubles": list(found.order.troubles),
+            "isHeld": not found.is_free,
+            "holder": found.holder,
+        },
+        "brokers": [_broker(each) for each in state.brokers],
+    }
+
+
+def _directive(directive: Directive) -> dict[str, Any]:
+    return {
+        "source": directive.source,
+        "target": directive.target,
+        "origin": directive.origin,
+        "epoch": directive.epoch,
+        "time": directive.time_ms,
+    }
+
+
+def _broker(broker: Broker) -> dict[str, Any]:
+    one = broker.follower
+    return {
+        "name": broker.name,
+        "epoch": None if one is None else one.epoch,
+        "active": None if one is None else one.active,
+        "jar": None if one is None else one.jar,
+        "unreachable": [] if one is None else sorted(one.unreachable),
+        "trouble": broker.trouble or None,
+    }
