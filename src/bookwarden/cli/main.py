@@ -31,7 +31,7 @@ COMMANDS: tuple[LateCommand, ...] = (
         "bookwarden.cli.bookie_clusters.commands:bookie_clusters",
         "Register bookie clusters, and switch between them.",
     ),
-    LateCommand("serve", "bookwarden.cli.serve:serve", "Serve REST, for programs that drive bookie-clusters."),
+    LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST."),
     LateCommand("demo", "bookwarden.cli.demo:demo", "Show the main job on a real Pulsar on this machine."),
 )
 

@@ -19,9 +19,10 @@ _STOPPING_SECONDS = 30
 @click.command()
 @pass_invocation
 def serve(invocation: Invocation) -> None:
-    """Serve REST until it is stopped.
+    """Serve bookie-clusters by REST.
 
-    Offers /admin/v2/bookie-clusters at serve.host and serve.port. Needs a token unless that is this machine alone.
+    Offers /admin/v2/bookie-clusters at serve.host and serve.port until it is stopped. Needs a token unless that is this
+    machine alone.
     """
     # Late, since the extra that brings these may be missing.
     import uvicorn

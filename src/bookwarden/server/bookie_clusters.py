@@ -50,13 +50,13 @@ class Registering(_Body):
 
 
 class Deprecating(_Body):
-    """Whether a cluster is kept from becoming active."""
+    """A cluster to be kept from becoming active, or not any more."""
 
     deprecated: bool
 
 
 class Carrying(_Body):
-    """How a switch is carried out."""
+    """The way in which a switch is carried out."""
 
     dry_run: bool = Field(default=False, alias="dryRun", description="Run the precheck alone.")
     skip_precheck: bool = Field(
@@ -74,7 +74,7 @@ class Switching(Carrying):
 
 
 class Reason(BaseModel):
-    """Why a request was not carried out."""
+    """The reason that a request was not carried out."""
 
     reason: str
 

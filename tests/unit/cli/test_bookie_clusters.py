@@ -13,6 +13,7 @@ from bookwarden.cli.main import cli
 from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.switching.broker_jar import PACKAGED
+from bookwarden.switching.documents import SUPERSEDED
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
 
 SAMPLE = Path(__file__).parents[2] / "data" / "bookie_cluster_registry" / "valid" / "switched.json"
@@ -262,3 +263,11 @@ def test_a_folder_that_is_not_there_is_told(made_up_jar: Path, site: Site, tmp_p
 def test_the_jar_is_looked_for_where_it_is_built() -> None:
     checkout = Path(__file__).parents[3]
     assert f"BROKER_JAR := {PACKAGED.relative_to(checkout)}" in (checkout / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("operation", ["set-read-mode", "close-client"])
+def test_what_is_superseded_says_so_whatever_it_is_given(site: Site, operation: str) -> None:
+    result = site.run(operation, "--name", "a", "-o", "json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"changed": False, "instead": SUPERSEDED[operation]}
+    assert " ".join(Site().run(operation).stdout.split()) == SUPERSEDED[operation]

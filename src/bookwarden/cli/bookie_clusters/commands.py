@@ -9,8 +9,10 @@ from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
 from bookwarden.cli.bookie_clusters.precheck import precheck
 from bookwarden.cli.bookie_clusters.register import register
 from bookwarden.cli.bookie_clusters.status import status
+from bookwarden.cli.bookie_clusters.superseded import superseded
 from bookwarden.cli.bookie_clusters.switch import rollback, switch
 from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
+from bookwarden.switching.documents import SUPERSEDED
 
 _EPILOG = """\b
 Set-up, runbook and what each refusal means: docs/bookie-clusters.md."""
@@ -30,3 +32,5 @@ for _command in (
     *(precheck, switch, status, rollback),
 ):
     bookie_clusters.add_command(_command)
+for _operation in SUPERSEDED:
+    bookie_clusters.add_command(superseded(_operation))
