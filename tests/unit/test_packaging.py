@@ -11,6 +11,7 @@ import click
 
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.late import LateCommand
+from bookwarden.switching.broker_jar import JAR_NAME
 
 CHECKOUT = Path(__file__).parents[2]
 DOCKERFILE = CHECKOUT / "conf" / "deploy" / "kubernetes" / "Dockerfile"
@@ -100,6 +101,14 @@ def test_each_package_of_the_sources_is_in_the_wheel() -> None:
     source = CHECKOUT / "src"
     found = {".".join(path.parent.relative_to(source).parts) for path in source.rglob("__init__.py")}
     assert set(setup()["options"]["packages"].split()) == found | {"bookwarden.schemas"}
+
+
+def test_the_jar_for_brokers_is_of_the_release_of_the_wheel_that_brings_it() -> None:
+    project = (CHECKOUT / "broker" / "pom.xml").read_text(encoding="utf-8")
+    (version,) = re.findall(r"<artifactId>bookwarden-broker</artifactId>\s*<version>(.+)</version>", project)
+    assert version == setup()["metadata"]["version"]
+    (pattern,) = setup()["options.package_data"]["bookwarden.switching"].split()
+    assert (Path("jar") / JAR_NAME).match(pattern)
 
 
 def test_all_has_every_extra_for_a_cluster() -> None:

@@ -170,9 +170,8 @@ final class BookieCluster {
      * nothing behind. (The store's own sync does nothing in Pulsar 4.2.)
      */
     CompletableFuture<Versioned<LedgerMetadata>> readNow(long ledger) {
-        String path = entry.ledgersRoot() + StringUtils.getHybridHierarchicalLedgerPath(ledger);
         return ask(true, now -> Answers.within(limitMillis, now.store.delete(child(BARRIER), Optional.empty())
-                .handle((done, error) -> passed(error)).thenCompose(x -> now.store.get(path))
+                .handle((done, error) -> passed(error)).thenCompose(x -> now.store.get(path(ledger)))
                 .thenApply(found -> parse(ledger, found))));
     }
 
@@ -209,8 +208,11 @@ final class BookieCluster {
         return ask(true, now -> now.ledgers.writeLedgerMetadata(ledger, metadata, version));
     }
 
+    /** Remove a ledger's metadata; not by the ledger manager, which logs an error for each that is not there. */
     CompletableFuture<Void> remove(long ledger, Version version) {
-        return ask(true, now -> Answers.within(limitMillis, now.ledgers.removeLedgerMetadata(ledger, version)));
+        Optional<Long> expected = version == Version.ANY ? Optional.empty()
+                : Optional.of(((LongVersion) version).getLongVersion());
+        return ask(true, now -> Answers.within(limitMillis, now.store.delete(path(ledger), expected)));
     }
 
     void listen(long ledger, LedgerMetadataListener listener) {
@@ -360,6 +362,10 @@ final class BookieCluster {
             names.forEach(each -> found.add(BookieId.parse(each)));
             cookies = Set.copyOf(found);
         });
+    }
+
+    private String path(long ledger) {
+        return entry.ledgersRoot() + StringUtils.getHybridHierarchicalLedgerPath(ledger);
     }
 
     private String child(String name) {

@@ -12,9 +12,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.Executors;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import org.apache.pulsar.metadata.api.GetResult;
@@ -232,7 +232,7 @@ final class ClusterFollower {
         view = after;
         LOG.info("bookie clusters: epoch {}, active {}, of {}", next.epoch(), next.active(),
                 next.clusters().keySet());
-        Metrics.follow(after);
+        Metrics.follow(before, after);
         changed();
         retireAllBut(after);
     }
@@ -361,10 +361,12 @@ final class ClusterFollower {
     }
 
     private static ScheduledExecutorService thread(String name) {
-        return Executors.newSingleThreadScheduledExecutor(task -> {
+        ScheduledThreadPoolExecutor thread = new ScheduledThreadPoolExecutor(1, task -> {
             Thread made = new Thread(task, name);
             made.setDaemon(true);
             return made;
         });
+        thread.setExecuteExistingDelayedTasksAfterShutdownPolicy(false);
+        return thread;
     }
 }

@@ -2,7 +2,9 @@ package bookwarden.broker;
 
 import io.prometheus.client.Counter;
 import io.prometheus.client.Gauge;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 
 /**
  * Metrics on the broker's own endpoint, which prints the default registry. Their label is not named cluster, since the
@@ -29,16 +31,22 @@ final class Metrics {
     private Metrics() {
     }
 
-    /** Show what is followed now. */
-    static void follow(ClusterView view) {
-        EPOCH.set(view.registry().epoch());
-        ACTIVE.clear();
-        view.oldestFirst().forEach(each -> ACTIVE.labels(each.name()).set(each == view.active() ? 1 : 0));
+    /** Show what is followed now, and no more of what was registered before; that is null at the start. */
+    static void follow(ClusterView before, ClusterView after) {
+        EPOCH.set(after.registry().epoch());
+        after.oldestFirst().forEach(each -> ACTIVE.labels(each.name()).set(each == after.active() ? 1 : 0));
+        if (before != null) {
+            Set<String> gone = new HashSet<>(before.registry().clusters().keySet());
+            gone.removeAll(after.registry().clusters().keySet());
+            gone.forEach(each -> {
+                ACTIVE.remove(each);
+                UNREACHABLE.remove(each);
+            });
+        }
     }
 
     /** Show which clusters cannot be read. */
     static void reach(List<BookieCluster> clusters) {
-        UNREACHABLE.clear();
         clusters.forEach(each -> UNREACHABLE.labels(each.name()).set(each.isFailing() ? 1 : 0));
     }
 

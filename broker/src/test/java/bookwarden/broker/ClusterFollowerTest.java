@@ -288,14 +288,21 @@ class ClusterFollowerTest {
         site.register("a");
         site.register("b", "a");
         ClusterFollower follower = site.follow();
-        site.await(follower, 2);
-        CollectorRegistry metrics = CollectorRegistry.defaultRegistry;
-        String[] label = {"bookie_cluster"};
-        assertEquals(2, metrics.getSampleValue("bookwarden_bookie_clusters_epoch"));
-        assertEquals(1, metrics.getSampleValue("bookwarden_bookie_clusters_active", label, new String[] {"b"}));
-        assertEquals(0, metrics.getSampleValue("bookwarden_bookie_clusters_active", label, new String[] {"a"}));
+        Site.until(() -> metric("epoch") == 2 && metric("active", "b") == 1 && metric("active", "a") == 0);
         FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
-        Site.until(() -> metrics.getSampleValue("bookwarden_bookie_clusters_unreachable", label, new String[] {"b"})
-                == 1);
+        Site.until(() -> metric("unreachable", "b") == 1);
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        Site.until(() -> metric("unreachable", "b") == 0);
+        site.register("a");
+        site.await(follower, 3);
+        Site.until(() -> metric("active", "b") == -1 && metric("active", "a") == 1);
+    }
+
+    /** Return a metric's value; -1 if there is none. */
+    private static double metric(String name, String... cluster) {
+        String[] labels = cluster.length == 0 ? cluster : new String[] {"bookie_cluster"};
+        Double value = CollectorRegistry.defaultRegistry.getSampleValue("bookwarden_bookie_clusters_" + name, labels,
+                cluster);
+        return value == null ? -1 : value;
     }
 }

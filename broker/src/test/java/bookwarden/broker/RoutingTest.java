@@ -211,6 +211,7 @@ class RoutingTest {
     @Test
     void aWriteToAClusterThatIsNotRegisteredAnyMoreIsAConflict() throws Exception {
         Versioned<LedgerMetadata> made = get(ledgers.createLedgerMetadata(1, ledger(1, OF_B).build()));
+        site.plant(a, ledger(1, OF_A).build());
         site.register("a");
         site.await(follower, 3);
         assertEquals(BKException.Code.MetadataVersionException,
