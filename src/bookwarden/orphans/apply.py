@@ -114,6 +114,10 @@ def difference(candidate: Candidate, reading: LedgerReading) -> str | None:
         return "BookKeeper has no metadata of it any more"
     if isinstance(reading, UnreadableLedger):
         return f"its metadata cannot be read: {reading.reason}"
+    # In several bookie clusters it is planned in one of its places.
+    planned_place = (candidate.path, candidate.version, candidate.created_ms)
+    same = (each for each in reading.places if (each.path, each.version, each.created_ms) == planned_place)
+    reading = next(same, reading)
     for name, planned, found in (
         ("ledger", candidate.ledger_id, reading.ledger_id),
         ("path", candidate.path, reading.path),

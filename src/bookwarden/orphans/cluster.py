@@ -16,13 +16,15 @@ class Cluster:
 
     #: The store, or the snapshot, with BookKeeper's metadata.
     bookkeeper: MetadataStore
-    bookkeeper_url: str
-    ledgers_root: str
+    bookkeeper_url: str  #: Of that store, as the settings name it.
+    ledgers_root: str  #: In it.
     #: The URLs of all metadata roots.
     roots: Sequence[str]
     #: Raises RefusedError where a root that is none of these shares their BookKeeper, or may; StoreError where that
     #: cannot be seen. Returns notes about other roots.
     require_all_roots: Callable[[], list[str]]
+    #: Returns the identity of all bookie clusters, where several are registered; else an empty text.
+    bookie_clusters: Callable[[], str] = lambda: ""
 
     def identity(self) -> ClusterIdentity:
         """Read the cluster's identity now.
@@ -36,4 +38,7 @@ class Cluster:
             instance_id = "" if node is None else node.value.decode()
         except UnicodeDecodeError as error:
             raise FormatError(f"{self.ledgers_root}/INSTANCEID is no text: it is not BookKeeper's") from error
+        several = self.bookie_clusters()
+        if instance_id and several:
+            instance_id = f"{instance_id.strip()} of {several}"
         return ClusterIdentity.of(instance_id, self.bookkeeper_url, self.ledgers_root, self.roots)

@@ -154,10 +154,23 @@ class BookieClusters:
             return {}
         return {"": placed.first.catalog, **{place.name: place.catalog for place in placed.places}}
 
-    def roots(self) -> list[tuple[MetadataStore, str]]:
+    def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
         """Return store and ledgers root of each registered cluster; raises as `placed`."""
         placed = self.placed()
-        return [] if placed is None else [(place.store, place.cluster.ledgers_root) for place in placed.places]
+        places = () if placed is None else placed.places
+        return {place.name: (place.store, place.cluster.ledgers_root) for place in places}
+
+    def roots(self) -> list[tuple[MetadataStore, str]]:
+        """Return the values of `roots_by_name`."""
+        return list(self.roots_by_name().values())
+
+    def identity(self) -> str:
+        """Return the names and instances of the clusters, where several are registered now; else an empty text."""
+        self.look_again()
+        placed = self.placed()
+        if placed is None or len(placed.places) < 2:
+            return ""
+        return ", ".join(f"{place.name} {place.cluster.instance}" for place in placed.by_age)
 
     def counter(self) -> tuple[MetadataStore, str] | None:
         """Return store and root of the counter that numbers ledgers; None where no cluster is registered."""

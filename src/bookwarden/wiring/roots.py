@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bookwarden.clusters.pulsar.roots.proof import RootsProof
 from bookwarden.config import MetadataStoreSettings
 from bookwarden.metastore.interface import MetadataStore
@@ -29,7 +31,15 @@ def roots_proof_of(
     )
 
 
-def cluster_of(settings: MetadataStoreSettings, bookkeeper: MetadataStore, proof: RootsProof) -> Cluster:
-    """Return the cluster that the settings name; ``bookkeeper`` has BookKeeper's metadata, live or in a snapshot."""
+def cluster_of(
+    settings: MetadataStoreSettings,
+    bookkeeper: MetadataStore,
+    proof: RootsProof,
+    bookie_clusters: Callable[[], str] = lambda: "",
+) -> Cluster:
+    """Return the cluster that the settings name; ``bookkeeper`` has BookKeeper's metadata, live or in a snapshot.
+
+    ``bookie_clusters`` is as in Cluster.
+    """
     place = bookkeeper_place_of(settings)
-    return Cluster(bookkeeper, place.url, place.ledgers_root, settings.urls, proof.require_all_roots)
+    return Cluster(bookkeeper, place.url, place.ledgers_root, settings.urls, proof.require_all_roots, bookie_clusters)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.clusters.bookkeeper.placed_listing import PlacedListing
 from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
@@ -59,13 +60,15 @@ class ScanContext(Resources):
             limit = max_reads_per_second if snapshot is None else None
             self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
             store = self.metadata.bookkeeper_store
-            self.listing = LedgerListing(store, bookkeeper_place_of(source.metadata_store).ledgers_root)
+            alone = LedgerListing(store, bookkeeper_place_of(source.metadata_store).ledgers_root)
+            self.listing = PlacedListing(alone, self.metadata.bookie_clusters.roots_by_name)
             self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
             #: A snapshot's is the live one.
             self.cluster = cluster_of(
                 settings.metadata_store,
                 store,
-                roots_proof_of(source.metadata_store, self.metadata, one_bookie_cluster=True),
+                roots_proof_of(source.metadata_store, self.metadata, one_bookie_cluster=snapshot is not None),
+                self.metadata.bookie_clusters.identity,
             )
             roots = self.metadata.stores
             self._read = (*roots.values(), store)
@@ -140,7 +143,8 @@ class OrphanApplyContext(Resources):
             cluster = cluster_of(
                 settings.metadata_store,
                 metadata.bookkeeper_store,
-                roots_proof_of(settings.metadata_store, metadata, one_bookie_cluster=True),
+                roots_proof_of(settings.metadata_store, metadata),
+                metadata.bookie_clusters.identity,
             )
             sender = self._keep(
                 PendingDeletionSender(connection_of(settings.pulsar), deletion.topic, PendingDeletionCodec())

@@ -12,7 +12,9 @@ from benchmarks.zookeeper_files import node, record, set_data, write_log, write_
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.switching.registry import serialize_registry
 from bookwarden.wiring.scan import ScanContext
+from unit.switching.two_bookie_clusters import REGISTRY
 
 LATEST_MS = 1_700_000_001_000
 
@@ -61,6 +63,21 @@ def test_a_scan_is_not_resumed_on_another_snapshot(settings: Settings, url: str,
     write_log(tmp_path / "zk/log.11", [record(0x11, set_data("/pulsar", b"x", 1), time_ms=LATEST_MS + 7)])
     with pytest.raises(RefusedError, match=rf"begun on zk-snapshot:.*{LATEST_MS} ms.*{LATEST_MS + 7} ms.*new scan"):
         scan.run(scan_id)
+
+
+def test_a_snapshot_is_refused_where_several_bookie_clusters_are_registered(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "zk").mkdir()
+    values = {"/ledgers/INSTANCEID": b"instance-a", "/bookies-b/INSTANCEID": b"instance-b"}
+    values |= {"/bookwarden/bookie-clusters": serialize_registry(REGISTRY)}
+    parents = ["", *(f"/pulsar{path.rpartition('/')[0]}" for path in ["/x", *values])]
+    nodes = [node(path, created_ms=LATEST_MS) for path in parents]
+    nodes += [node(f"/pulsar{path}", value, created_ms=LATEST_MS) for path, value in values.items()]
+    write_snapshot(tmp_path / "zk/snapshot.10", nodes, last_zxid=0x10)
+    url = f"zk-snapshot:{tmp_path / 'zk/snapshot.10'}?work={tmp_path / 'work'}"
+    with ScanContext(settings, url) as context:
+        assert context.metadata.bookie_clusters.names() == {"a", "b"}
+        with pytest.raises(RefusedError, match="bookie clusters a, b are registered"):
+            context.cluster.require_all_roots()
 
 
 def test_a_snapshot_of_a_zookeeper_is_refused_where_the_metadata_is_in_oxia(url: str) -> None:

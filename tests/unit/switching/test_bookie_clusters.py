@@ -46,7 +46,7 @@ def test_a_process_finds_ledgers_in_every_registered_cluster(metadata: MetadataC
     assert metadata.bookie_clusters.counter() == (metadata.store, REGISTRY.id_root)
 
 
-def test_what_lists_ledgers_refuses_where_several_clusters_are_registered(
+def test_what_can_be_done_with_one_cluster_only_refuses_where_several_are_registered(
     settings: Settings, metadata: MetadataContext
 ) -> None:
     site = TwoBookieClusters(metadata.store)

@@ -41,13 +41,15 @@ class ListingPiece:
     """Directories whose ledgers are read together.
 
     The ledgers root itself is one of them where ledgers lie flat in it; of those the piece has ids from ``first_id`` to
-    before ``end_id``. ``unparsable`` are paths found on the way whose names fit no layout.
+    before ``end_id``. ``unparsable`` are paths found on the way whose names fit no layout. ``cluster`` names the
+    registered bookie cluster; it is empty where none is registered.
     """
 
     directories: tuple[str, ...]
     first_id: int = 0
     end_id: int = MAX_LEDGER_ID + 1
     unparsable: tuple[str, ...] = ()
+    cluster: str = ""
 
     def __str__(self) -> str:
         more = f" and {len(self.directories) - 1} more" if len(self.directories) > 1 else ""

@@ -110,6 +110,8 @@ class OrphanScan:
         # With a clock behind ours new ledgers look older than they are.
         begun_ms = header.begun_ms - self._limits.max_clock_skew_ms
         seals |= read_second_pass(stages, source, context, begun_ms, is_file=is_file)
+        # A ledger in a cluster that was registered meanwhile would seem to be missing.
+        self._check_resumed(header, context)
         return Planning(self._spark, self._settings, header, folder, seals, self._progress).make(
             context, source, self._cutoff(header, seals[LEDGERS_STAGE])
         )

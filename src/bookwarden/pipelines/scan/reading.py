@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,6 @@ from bookwarden.config import Settings
 from bookwarden.errors import FormatError, TruncatedListingError
 from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.pipelines.columns.tables import (
     CHANGES,
     COPIES,
@@ -33,6 +32,7 @@ from bookwarden.pipelines.columns.tables import (
 from bookwarden.pipelines.columns.topics import TopicRows
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
+from bookwarden.pipelines.scan.places import created_lately, read_listed
 from bookwarden.wiring.scan import ScanContext
 
 LEDGERS_STAGE = "ledgers"
@@ -85,7 +85,7 @@ class ReadLedgers:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         context = self.source.shared()
-        found = read_ledgers(context.metadata.bookkeeper_store, context.listing, from_json(ListingPiece, piece))
+        found = read_listed(context, from_json(ListingPiece, piece))
         newest = pc.max(found.table.column("created_ms")).as_py() or 0
         folder.write(
             LEDGERS_STAGE,
@@ -220,8 +220,11 @@ class CompareListings:
         new = {one: path for one, path in zip(names.ids, names.paths, strict=True) if one not in known}
         if new:
             limit_ms = max(self.begun_ms, before.newest_ms)
-            read = self.source.shared().listing.read_paths(list(new.values()))
-            old = [row.ledger_id for row in read if row.created_ms < limit_ms]
+            created = self._created(listed, new)
+            if listed.cluster:
+                # A copy has a name too, and is listed where its original is.
+                new = {one: path for one, path in new.items() if one in created}
+            old = [one for one, created_ms in created.items() if created_ms < limit_ms]
             if old:
                 raise TruncatedListingError(
                     f"the first listing of {listed} lacks {len(old):,} ledgers that were there before it, such as "
@@ -230,6 +233,14 @@ class CompareListings:
                 )
         changes = [ChangedLedger(ledger_id, True) for ledger_id in sorted(known.difference(names.ids))]
         return changes + [ChangedLedger(ledger_id, False) for ledger_id in new]
+
+    def _created(self, listed: ListingPiece, new: Mapping[int, str]) -> dict[int, int]:
+        """Read when the new ledgers were created that are still there, in ms since the epoch, by id."""
+        context = self.source.shared()
+        if listed.cluster:
+            return created_lately(context, listed.cluster, list(new))
+        read = context.listing.of("").read_paths(list(new.values()))
+        return {row.ledger_id: row.created_ms for row in read}
 
 
 class _FirstListing(NamedTuple):
