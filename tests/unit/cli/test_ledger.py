@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
+from uuid import uuid4
 
 import pytest
+from click.testing import CliRunner
 
+from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.explaining import Explanation, explain_ledger
@@ -20,9 +24,12 @@ from bookwarden.ledgers.kinds import (
     ManagedLedgerHolder,
     SchemaHolder,
 )
+from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.metastore.urls import open_store
 from servers.population import ROOT, Population
+from unit.switching.two_bookie_clusters import COPY, TwoBookieClusters
 
 TOPIC = ManagedLedgerHolder("tenant/ns/persistent/a%2Fb")
 HOLDERS: list[Holder] = [
@@ -114,3 +121,27 @@ def test_what_is_not_pulsars_is_kept_and_what_is_absent_is_said_to_be(
     assert explain(store, 7).outcome is None
     assert "kept" in explain(store, 7).verdict
     assert "gone" in explain(store, 8).verdict
+
+
+def test_show_says_which_bookie_clusters_have_the_ledger_and_which_one_is_read() -> None:
+    text = " ".join(shown_in_two_clusters(2).split())
+    assert "read from a; also b (an unfinished copy, /bookies-b/00/0000/L0002)" in text
+    assert json.loads(shown_in_two_clusters(1, "-o", "json"))["bookie_clusters"] == [
+        {"name": "b", "path": "/bookies-b/00/0000/L0001", "version": 0, "unfinished_copy": False},
+        {"name": "a", "path": "/ledgers/00/0000/L0001", "version": 0, "unfinished_copy": False},
+    ]
+
+
+def shown_in_two_clusters(ledger_id: int, *options: str) -> str:
+    """Show a ledger of two registered clusters, in a store that the command closes; return the output."""
+    url = f"memory:{uuid4()}"
+    site = TwoBookieClusters(open_store(url))
+    site.register()
+    site.ledger("a", 1)
+    site.ledger("b", 1, **COPY)
+    site.ledger("a", 2)
+    site.ledger("b", 2, state=LedgerState.OPEN, last=None, length=0, **COPY)
+    urls = ["--set", f"metadata_store.urls=['{url}']"]
+    result = CliRunner().invoke(cli, [*urls, *options, "ledger", "show", str(ledger_id)], terminal_width=200)
+    assert result.exit_code == 0, result.output
+    return result.output

@@ -85,3 +85,15 @@ def test_a_registration_that_says_nothing_of_use_is_an_error(store: MemoryStore,
     store.create("/ledgers/available/one:3181", value)
     with pytest.raises(FormatError, match="bookie one:3181"):
         BookieAddresses(store, "/ledgers").find("one:3181")
+
+
+def test_a_bookie_of_another_registered_cluster_is_found_where_that_has_its_registrations(store: MemoryStore) -> None:
+    elsewhere = MemoryStore()
+    elsewhere.create("/bookies-b/available/three", registration(("10.0.0.3", 3183, "bookie-rpc")), make_parents=True)
+    store.create("/ledgers/available/one", registration(("10.0.0.1", 3181, "bookie-rpc")))
+    addresses = BookieAddresses(store, "/ledgers", lambda: [(elsewhere, "/bookies-b")])
+    assert addresses.find("three") == ("10.0.0.3", 3183)
+    assert addresses.find("one") == ("10.0.0.1", 3181)
+    assert addresses.find("10.0.0.9:3181") == ("10.0.0.9", 3181)
+    with pytest.raises(BookieUnavailableError):
+        addresses.find("four")

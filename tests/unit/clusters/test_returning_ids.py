@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
@@ -169,3 +169,22 @@ def test_nobody_looks_at_the_counter_where_nothing_is_to_be_deleted() -> None:
     site.ledgers(DATA, 9)
     site.population.names(DATA, [9])
     assert site.outcomes(DATA, 9, 10) == [Outcome.STILL_REFERENCED, Outcome.ALREADY_GONE]
+
+
+def test_the_one_counter_of_several_bookie_clusters_has_to_be_past_the_ids_of_all() -> None:
+    store, elsewhere = Store(given=8), MemoryStore()
+    store.ledger(5)
+    elsewhere.create(ledger_path("/bookies-b", 9), b"", make_parents=True)
+    registered = True
+    clusters = [(store.nodes, ROOT), (elsewhere, "/bookies-b")]
+    counter = SharedCounter(lambda: (store.nodes, ROOT) if registered else None, lambda: clusters, lambda: True)
+    # What the settings name counts by itself, which is asked where nothing is registered.
+    ids = ReturningIds(elsewhere, "/bookies-b", lambda: False, shared_counter=counter, clock=lambda: store.now)
+    doubt = ids.doubt()
+    assert doubt is not None
+    assert "gets the id 8, but there is a ledger 9" in doubt
+    registered = False
+    assert ids.doubt() is None
+    registered = True
+    store.give(2)
+    assert ids.doubt() is None

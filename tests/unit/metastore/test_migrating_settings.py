@@ -124,6 +124,19 @@ def test_one_of_many_tasks_writes_nothing_to_an_oxia_that_takes_one_writer(
     assert ends.target.list_children("/") == ["a"]
 
 
+def test_one_of_many_tasks_writes_nothing_to_an_oxia_that_only_a_registered_bookie_cluster_has(ends: Ends) -> None:
+    """The settings alone tell how many tasks there are; they do not know it."""
+    for many_may, one_of_many, written in (("false", True, False), ("true", True, True), ("false", False, True)):
+        settings = settings_of(oxia_concurrent_writers=many_may).metadata_store
+        store = open_metadata_store(settings, TARGET, one_of_many=one_of_many)
+        if written:
+            store.create(f"/{many_may}-{one_of_many}", b"")
+        else:
+            with pytest.raises(StoreMovedError, match="takes one writer, and this task is one of many"):
+                store.create("/no", b"")
+    assert ends.target.list_children("/") == ["false-False", "true-True"]
+
+
 def test_a_driver_learns_that_its_ledgers_moved_to_where_one_task_may_write(ends: Ends) -> None:
     settings = settings_of()
     with MetadataContext(settings) as metadata:
