@@ -278,7 +278,8 @@ final class BookieCluster {
      */
     CompletableFuture<Void> probe(long millis) {
         Connection now = connection;
-        CompletableFuture<Void> attempt = now == null ? connect() : verify(now.store).thenCompose(x -> count(now.store));
+        CompletableFuture<Void> attempt =
+                now == null ? connect() : verify(now.store).thenCompose(x -> count(now.store));
         return Answers.within(millis, attempt).handle((done, error) -> {
             note(error == null ? null : Answers.cause(error));
             return null;
@@ -287,7 +288,8 @@ final class BookieCluster {
 
     private synchronized CompletableFuture<Void> connect() {
         if (connecting == null || connecting.isCompletedExceptionally()) {
-            connecting = stores.open(entry.storeUrl()).thenCompose(store -> verify(store).thenCompose(x -> watch(store)));
+            connecting = stores.open(entry.storeUrl())
+                    .thenCompose(store -> verify(store).thenCompose(x -> watch(store)));
         }
         return connecting;
     }

@@ -272,7 +272,8 @@ final class ClusterFollower {
         }
         List<CompletableFuture<Void>> probes = new ArrayList<>();
         for (BookieCluster each : asked) {
-            probes.add(each.probe(starting && each == after.active() ? settings.startMillis() : settings.reachMillis()));
+            boolean needed = starting && each == after.active();
+            probes.add(each.probe(needed ? settings.startMillis() : settings.reachMillis()));
         }
         for (CompletableFuture<Void> each : probes) {
             try {

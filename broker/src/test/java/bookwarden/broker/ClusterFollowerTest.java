@@ -103,10 +103,12 @@ class ClusterFollowerTest {
         otherOwner.put("owner", "00000000");
         ObjectNode otherRoot = site.registry(3, "a", "b");
         ((ObjectNode) otherRoot.get("clusters").get("a")).put("ledgersRoot", "/elsewhere");
+        ObjectNode otherShare = site.registry(3, "a", "b");
+        ((ObjectNode) otherShare.get("clusters").get("a")).put("shared", true);
         site.since.put("c", 3L);
         site.clusters.put("c", new Site.Cluster(site.own, null, "/bookies-c", "nobody", false));
-        Object[] broken = {"{", site.registry(1, "a", "b"), site.registry(2, "a", "b"), otherIds, otherOwner, otherRoot,
-                site.registry(3, "a", "b", "c"), site.registry(3, "c", "a", "b")};
+        Object[] broken = {"{", site.registry(1, "a", "b"), site.registry(2, "a", "b"), otherIds, otherOwner,
+                otherRoot, otherShare, site.registry(3, "a", "b", "c"), site.registry(3, "c", "a", "b")};
         for (Object each : broken) {
             site.write(each);
             awaitRefusal();

@@ -71,7 +71,8 @@ class PlacementTest {
         PerClusterPlacementPolicy.wrap(conf, follower);
         assertEquals(PerClusterPlacementPolicy.class, conf.getEnsemblePlacementPolicy());
         return new PerClusterPlacementPolicy().initialize(conf, Optional.empty(), new HashedWheelTimer(),
-                SettableFeatureProvider.DISABLE_ALL, NullStatsLogger.INSTANCE, BookieSocketAddress.LEGACY_BOOKIEID_RESOLVER);
+                SettableFeatureProvider.DISABLE_ALL, NullStatsLogger.INSTANCE,
+                BookieSocketAddress.LEGACY_BOOKIEID_RESOLVER);
     }
 
     @AfterEach

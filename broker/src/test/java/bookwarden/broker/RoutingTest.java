@@ -225,7 +225,8 @@ class RoutingTest {
                 .newEnsembleEntry(5, Site.ids(OF_A[0], OF_B[0])).build();
         assertEquals(BKException.Code.NotEnoughBookiesException,
                 errorOf(ledgers.writeLedgerMetadata(1, mixed, made.getVersion())));
-        assertEquals(made.getValue().getAllEnsembles(), get(ledgers.readLedgerMetadata(1)).getValue().getAllEnsembles());
+        assertEquals(made.getValue().getAllEnsembles(),
+                get(ledgers.readLedgerMetadata(1)).getValue().getAllEnsembles());
     }
 
     @Test
