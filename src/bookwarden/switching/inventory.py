@@ -17,6 +17,7 @@ from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.registry import OWNER_KEY, BookieCluster, Registry
 
 #: For ledgers of another application than Pulsar, or without custom metadata.
@@ -69,16 +70,19 @@ class Inventory:
 
 
 def take_inventory(
-    registry: Registry, read: Callable[[BookieCluster], Iterable[tuple[int, LedgerMetadata | None]]]
+    registry: Registry,
+    *,
+    store_of: Callable[[BookieCluster], MetadataStore],
+    read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]],
 ) -> Inventory:
     """Count the ledgers of all clusters; raises StoreError where a cluster cannot be listed whole.
 
-    ``read`` yields the ledgers of a cluster, with None for metadata that cannot be understood.
+    ``read`` yields the ledgers at a ledgers root, with None for metadata that cannot be understood.
     """
     open_, closed, sizes = (Counter[tuple[str, str]]() for _ in range(3))
     left: list[OpenLedger] = []
     for cluster in registry.in_reading_order():
-        for ledger_id, metadata in read(cluster):
+        for ledger_id, metadata in read(store_of(cluster), cluster.ledgers_root):
             if metadata is None:
                 open_[cluster.name, UNREADABLE] += 1
                 continue

@@ -17,7 +17,9 @@ from bookwarden.switching.observations import (
     Observations,
     Quorums,
 )
+from bookwarden.switching.precheck import Precheck, judge
 from bookwarden.switching.registry import BookieCluster, Registry
+from bookwarden.switching.registry_node import RegistryNode
 
 _Bookies = frozenset[str]
 _Quorums = tuple[int, int, int]
@@ -45,8 +47,23 @@ class Sources:
     placements: Callable[[MetadataStore], Sequence[tuple[str, _Quorums | None, _Bookies, _Bookies]] | None]
     #: Reads the bookies by group, and the rack by bookie.
     places: Callable[[MetadataStore], tuple[Mapping[str, _Bookies], Mapping[str, str]]]
-    #: Asks bookies of a cluster for the bytes of their disks, those free, and why they did not tell.
-    disks: Callable[[BookieCluster, Sequence[str]], Mapping[str, tuple[int | None, int | None, str]]]
+    #: Asks bookies at a ledgers root for the bytes of their disks, those free, and why they did not tell.
+    disks: Callable[[MetadataStore, str, Sequence[str]], Mapping[str, tuple[int | None, int | None, str]]]
+
+
+class Checks:
+    """The checks before a switch by a registry."""
+
+    def __init__(self, sources: Sources, registry: RegistryNode) -> None:
+        self._sources = sources
+        self._registry = registry
+
+    def precheck(self, target: str) -> Precheck:
+        """Look at everything that a switch to this cluster depends on, and judge it; changes nothing.
+
+        Raises RefusedError if it is not registered.
+        """
+        return judge(observe(self._sources, self._registry.require().registry, target))
 
 
 def observe(sources: Sources, registry: Registry, target: str) -> Observations:
@@ -92,6 +109,7 @@ def _disks(sources: Sources, cluster: BookieCluster, seen: ClusterSeen) -> dict[
     if not seen.writable:
         return {}
     try:
-        return {bookie: DiskSpace(*told) for bookie, told in sources.disks(cluster, sorted(seen.writable)).items()}
+        told = sources.disks(sources.store_of(cluster), cluster.ledgers_root, sorted(seen.writable))
+        return {bookie: DiskSpace(*space) for bookie, space in told.items()}
     except BookwardenError as error:
         return {bookie: DiskSpace(trouble=str(error)) for bookie in seen.writable}

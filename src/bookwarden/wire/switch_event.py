@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from importlib import resources
 from io import BytesIO
+from typing import Final
 
 import fastavro
 
 from bookwarden.wire.writer_schema import parse_writer_schema
+
+_FIELDS: Final = ("source", "target", "origin", "epoch", "timeMs", "owner")
 
 
 def switch_event_schema() -> str:
@@ -18,8 +20,9 @@ def switch_event_schema() -> str:
     return json.dumps(json.loads(text), separators=(",", ":"))
 
 
-def encode_switch_event(fields: Mapping[str, str | int]) -> bytes:
-    """Encode the fields of the schema."""
+def encode_switch_event(source: str, target: str, origin: str, epoch: int, time_ms: int, owner: str) -> bytes:
+    """Encode an event; the schema tells what each field is."""
+    fields = dict(zip(_FIELDS, (source, target, origin, epoch, time_ms, owner), strict=True))
     output = BytesIO()
-    fastavro.schemaless_writer(output, parse_writer_schema(switch_event_schema()).definition, dict(fields))
+    fastavro.schemaless_writer(output, parse_writer_schema(switch_event_schema()).definition, fields)
     return output.getvalue()

@@ -12,8 +12,18 @@ from bookwarden.ledgers.kinds.cursor import CursorHolder
 from bookwarden.ledgers.kinds.managed_ledger import ManagedLedgerHolder
 from bookwarden.ledgers.kinds.schema import SchemaHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
-from bookwarden.switching.inventory import OTHER, UNREADABLE, Count, OpenLedger, Unloaded, roll, take_inventory
-from bookwarden.switching.registry import OWNER_KEY, BookieCluster
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.inventory import (
+    OTHER,
+    UNREADABLE,
+    Count,
+    Inventory,
+    OpenLedger,
+    Unloaded,
+    roll,
+    take_inventory,
+)
+from bookwarden.switching.registry import OWNER_KEY, BookieCluster, Registry
 from servers.switching.ground import OWNER, registry_of
 
 TOPIC = ManagedLedgerHolder("t/n/persistent/topic")
@@ -43,8 +53,12 @@ LEDGERS: Ledgers = {
 }
 
 
+def inventory_of(registry: Registry, ledgers: Ledgers) -> Inventory:
+    return take_inventory(registry, store_of=lambda _: MemoryStore(), read=lambda _, root: ledgers[root.strip("/")])
+
+
 def test_ledgers_are_counted_by_cluster_and_kind() -> None:
-    found = take_inventory(registry_of("b"), lambda each: LEDGERS[each.name])
+    found = inventory_of(registry_of("b"), LEDGERS)
     assert set(found.counts) == {
         Count("a", TOPIC.ledgers_label, 1, 2, 111),
         Count("a", CURSOR.ledgers_label, 1, 0, 0),
@@ -57,7 +71,7 @@ def test_ledgers_are_counted_by_cluster_and_kind() -> None:
 
 
 def test_what_is_open_outside_the_active_cluster_is_named_with_its_topic() -> None:
-    found = take_inventory(registry_of("b"), lambda each: LEDGERS[each.name])
+    found = inventory_of(registry_of("b"), LEDGERS)
     assert found.left == (
         OpenLedger("a", 3, TOPIC),
         OpenLedger("a", 4, CURSOR),
@@ -84,7 +98,7 @@ def test_foreign_ledgers_of_a_shared_cluster_are_not_ours() -> None:
         ],
         "b": [],
     }
-    found = take_inventory(registry, lambda each: ledgers[each.name])
+    found = inventory_of(registry, ledgers)
     assert [one.ledger_id for one in found.left] == [3]
     assert found.counts == (Count("a", TOPIC.ledgers_label, 1, 0, 0),)
 

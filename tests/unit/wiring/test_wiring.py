@@ -25,7 +25,12 @@ def test_the_wiring_only_constructs_and_closes(module: Path) -> None:
 
 def test_admin_clients_are_opened_by_the_wiring_alone() -> None:
     """The source has options of its own, registered brokers are asked one by one, and the demo is a user of all."""
-    others = {"demo/story.py", "pipelines/pulsar_source/planner.py", "pipelines/pulsar_source/reading.py"}
+    others = {
+        "demo/story.py",
+        "demo/switch_story.py",
+        "pipelines/pulsar_source/planner.py",
+        "pipelines/pulsar_source/reading.py",
+    }
     others |= {"clusters/pulsar/rest/registered_brokers.py"}
     modules = {
         path.relative_to(WIRING.parent): path.read_text(encoding="utf-8") for path in WIRING.parent.rglob("*.py")

@@ -40,6 +40,12 @@ def read_ledger_numbers(store: MetadataStore, root: str) -> LedgerNumbers | None
         return None
 
 
+def next_ledger_id(store: MetadataStore, root: str) -> int | None:
+    """Read the id that the next ledger gets; None if none was given yet."""
+    numbers = read_ledger_numbers(store, root)
+    return None if numbers is None else numbers.id_of(numbers.next_number)
+
+
 def largest_ledger_id(store: MetadataStore, root: str, first: int, end: int) -> int | None:
     """Find the largest id with metadata, in any layout, from ``first`` to before ``end``; None if there is none."""
     names = store.children_of(root)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.protocol import OK, ReadDiskSpace, status_name
-from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
+from bookwarden.clusters.bookkeeper.bookies.requests import Answer, BookieOptions, Bookies
+from bookwarden.metastore.interface import MetadataStore
 
 
 class Space(NamedTuple):
@@ -15,6 +17,14 @@ class Space(NamedTuple):
     total: int | None
     free: int | None
     trouble: str
+
+
+def read_disk_space_at(
+    store: MetadataStore, root: str, bookie_ids: Iterable[str], *, options: BookieOptions
+) -> dict[str, Space]:
+    """Ask bookies of the cluster at this ledgers root."""
+    with Bookies(BookieAddresses(store, root), options) as bookies:
+        return read_disk_space(bookies, bookie_ids)
 
 
 def read_disk_space(bookies: Bookies, bookie_ids: Iterable[str]) -> dict[str, Space]:

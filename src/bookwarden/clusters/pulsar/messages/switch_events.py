@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -22,10 +21,10 @@ class SwitchEvents:
             lambda: connection.client(operation_timeout_seconds=int(_TIMEOUT_S)), send_timeout_s=_TIMEOUT_S
         )
 
-    def send(self, fields: Mapping[str, str | int]) -> None:
-        """Send one event, and wait until it is confirmed; raise PulsarError if it is not."""
+    def send(self, event: tuple[str, str, str, int, int, str]) -> None:
+        """Send what `encode_switch_event` takes, and wait until it is confirmed; raise PulsarError if it is not."""
         schema = WriterSchema("AVRO", switch_event_schema())
-        self._producers.send(SWITCH_TOPIC, encode_switch_event(fields), schema=schema, key=None, properties={})
+        self._producers.send(SWITCH_TOPIC, encode_switch_event(*event), schema=schema, key=None, properties={})
         self._producers.flush()
 
     def close(self) -> None:
