@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, RefusedError
@@ -101,3 +102,10 @@ def _checked(registry: Registry) -> bytes:
     value = serialize_registry(registry)
     parse_registry(value)
     return value
+
+
+def store_of_cluster(
+    registry: RegistryNode, store_at: Callable[[str], MetadataStore], cluster: BookieCluster
+) -> MetadataStore:
+    """Return the store that a registered cluster's metadata is in, from what opens the store of a URL."""
+    return store_at(registry.place_of(cluster).url)

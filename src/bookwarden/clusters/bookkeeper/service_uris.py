@@ -14,12 +14,13 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
-from bookwarden.errors import ConfigError, FormatError
+from bookwarden.errors import ConfigError, FormatError, RefusedError
 from bookwarden.metastore.paths import validate_path
 from bookwarden.metastore.urls import split_chroot
 
 _PULSAR_DRIVER: Final = "metadata-store:"
 _LEDGER_MANAGERS: Final = ("hierarchical", "longhierarchical", "flat", "null")
+_OTHER_PATHS: Final = ("longhierarchical", "flat")
 
 # From 4.2 on Pulsar takes these as settings of its client and not as part of the URL (MetadataStoreConfigQueryParams).
 _CLIENT_PARAMETERS: Final = frozenset(
@@ -45,9 +46,29 @@ class BookKeeperPlace:
     ledgers_root: str
 
 
-def is_service_uri(text: str) -> bool:
-    """Return whether the text is a metadataServiceUri, well formed or not, rather than the URL of a store."""
-    return text.strip().startswith(_PULSAR_DRIVER) or text.strip().lower().startswith(("zk://", "zk+"))
+def place_for_brokers(uri: str) -> BookKeeperPlace:
+    """Parse the metadataServiceUri of a bookie cluster whose ledgers Pulsar's own ledger manager finds.
+
+    ConfigError if it is none, such as the URL of a store; RefusedError where that manager has other paths.
+    """
+    text = uri.strip()
+    if not (text.startswith(_PULSAR_DRIVER) or text.lower().startswith(("zk://", "zk+"))):
+        raise ConfigError(
+            f"{uri} is no metadataServiceUri: expected zk+hierarchical://host:port/ledgers or "
+            "metadata-store:zk:host:port, as bookies have it"
+        )
+    place = bookkeeper_place(text)
+    manager = text.lower().partition("://")[0].partition("+")[2]
+    if manager in _OTHER_PATHS:
+        raise RefusedError(f"{uri}: Pulsar's ledger manager has the paths of hierarchical alone, not of {manager}")
+    return place
+
+
+def authority_of(place: BookKeeperPlace) -> str:
+    """Return HOST:PORT/ROOT of the place, as a metadataServiceUri has it after its scheme."""
+    ensemble, chroot = split_chroot(place.url)
+    hosts = ensemble.partition(":")[2].removeprefix("//").partition("/")[0]
+    return f"{hosts.replace(',', ';')}{chroot}{place.ledgers_root}"
 
 
 def bookkeeper_place(text: str, ledgers_root: str | None = None) -> BookKeeperPlace:
