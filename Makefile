@@ -60,7 +60,7 @@ matrix:
 		$(MAKE) --no-print-directory unit PYTHON="$$python" VENV=$(VENV)-$$version || failed="$$failed $$version"; \
 	done; test -z "$$failed" || { echo "== unit tests fail on Python$$failed"; exit 1; }
 
-bench: $(STAMP)
+bench: $(STAMP) $(if $(filter-out switch,$(or $(BENCH),switch)),,$(BROKER_JAR))
 	@exec $(BIN)/python -m benchmarks $(BENCH)
 
 broker-jar: $(BROKER_JAR)

@@ -20,6 +20,7 @@ from benchmarks import (
     scan_snapshot,
     source,
     sweep,
+    switch,
     verify,
 )
 from benchmarks.options import Options
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "delete-zookeeper": delete_zookeeper.run,
     "delete-oxia": delete_oxia.run,
     "verify": verify.run,
+    "switch": switch.run,
 }
 
 

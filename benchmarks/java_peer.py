@@ -40,16 +40,22 @@ class JavaPeer:
 
 
 @contextmanager
-def java_peer(source: str, arguments: Sequence[str]) -> Iterator[JavaPeer]:
-    """Compile and run a file of benchmarks/peer with the jars of Pulsar; it ends with this context."""
+def java_peer(
+    source: str,
+    arguments: Sequence[str],
+    jars: Sequence[str] = (),
+    properties: Sequence[tuple[str, str]] = (),
+) -> Iterator[JavaPeer]:
+    """Compile and run a file of benchmarks/peer with the jars of Pulsar, and others; it ends with this context."""
     command = find_java().command(
         ensure_distribution(),
         str(Path(__file__).parent / "peer" / source),
         arguments,
         heap_mb=1024,
         direct_mb=512,
-        properties=[("bookwarden.log.level", "error")],
+        properties=[("bookwarden.log.level", "error"), *properties],
         full_compiler=True,
+        jars=jars,
     )
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:
