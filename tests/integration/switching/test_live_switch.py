@@ -80,8 +80,10 @@ def assert_all_there(site: SwitchingSite, load: Load) -> None:
 
 
 def assert_none_astray(site: SwitchingSite) -> LedgerPlaces:
+    """Check that no ledger has bookies of two clusters, nor would have had, but for a refusal."""
     places = site.places()
     assert places.astray == ()
+    assert site.metric("refusals_total") == [0.0, 0.0]
     return places
 
 
@@ -101,6 +103,7 @@ def test_a_cluster_is_registered_and_switched_to_under_load(site: SwitchingSite)
         load.wait_for(ENOUGH, PATIENCE)
         assert {each["name"] for each in switched["brokers"]} == {broker.broker_id for broker in site.brokers}
         assert_switched_at_once(load, "a to b", begin, max(each["seconds"] for each in switched["brokers"]))
+        assert site.metric("epoch") == [switched["epoch"]] * 2
         made = assert_none_astray(site).since(at_the_switch)
         assert not made["a"]
         assert len(made["b"]) >= TOPICS
@@ -147,9 +150,11 @@ def test_it_is_switched_back_under_load_while_bundles_move(site: SwitchingSite) 
 
 
 def test_brokers_keep_to_the_last_good_registry_and_none_starts_without_one(site: SwitchingSite) -> None:
+    site.ensure("b")
     site.ensure("a")
     good = site.registry()
-    older = dataclasses.replace(good.switched("b", "test", 1), epoch=good.epoch - 1)
+    # As it was before the last switch.
+    older = dataclasses.replace(good, epoch=good.epoch - 1, active="b", directive=None)
     wrong = dataclasses.replace(good.clusters["b"], instance="of another")
     elsewhere = dataclasses.replace(
         good.switched("b", "test", 1), epoch=good.epoch + 1, clusters={**good.clusters, "b": wrong}

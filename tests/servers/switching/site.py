@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import urllib3
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
@@ -114,6 +115,10 @@ class SwitchingSite:
         """The names of the brokers that follow no registry."""
         return [broker.name for broker in read_brokers(self.store) if broker.follower is None]
 
+    def metric(self, name: str) -> list[float]:
+        """Sum, for each broker, a metric of the jar over its labels, as the broker's own endpoint tells it."""
+        return [_summed(broker.admin_url, f"bookwarden_bookie_clusters_{name}") for broker in self.brokers]
+
     def wait_until_followed(self, registry: Registry | None = None) -> None:
         """Wait until each broker follows the registry as it is now."""
         epoch = (registry or self.registry()).epoch
@@ -187,6 +192,13 @@ class SwitchingSite:
         node = self.store.get(REGISTRY_PATH)
         assert node is not None
         return node
+
+
+def _summed(admin_url: str, name: str) -> float:
+    with urllib3.PoolManager(timeout=30.0) as pool:
+        lines = pool.request("GET", f"{admin_url}/metrics/").data.decode().splitlines()
+    assert any(line.startswith(f"# TYPE {name} ") for line in lines), name
+    return sum(float(line.split()[-1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
 
 def _namespace(topic: str) -> str:
