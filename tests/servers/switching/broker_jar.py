@@ -1,4 +1,4 @@
-"""The jar for brokers: that of `make broker-jar` if there is one of this source, else built once into the cache."""
+"""The jar for brokers, built once of these sources into the cache, as released servers are."""
 
 from __future__ import annotations
 
