@@ -172,7 +172,7 @@ def test_the_files_are_the_same_whatever_tables_the_candidates_come_in(files: Pl
 def test_a_large_file_is_the_same_whatever_tables_its_candidates_come_in(tmp_path: Path) -> None:
     # So many that the file has several pages.
     whole = table(*(CANDIDATES[0]._replace(ledger_id=number, path=f"/l/{number}") for number in range(140_000)))
-    files, counts = PlanFiles(str(tmp_path)), replace(COUNTS, ledgers=whole.num_rows)
+    files, counts = PlanFiles(str(tmp_path), candidates_per_file=250_000), replace(COUNTS, ledgers=whole.num_rows)
     first = files.write(draft(counts=counts), [whole])
     parts = [whole.slice(start, 1_000) for start in range(0, whole.num_rows, 1_000)]
     assert files.write(draft("p2", counts=counts), parts).candidates == first.candidates
