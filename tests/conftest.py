@@ -84,13 +84,20 @@ def _quick_start_of_spark(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _log_level() -> int:
+    return logging.getLogger().level
+
+
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
+def _logging_as_it_was(_log_level: int) -> Iterator[None]:
     """Undo what a command that a test ran in its own process did to the log: others look at what is logged."""
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    # The fixtures of a module, which come before this one, may have run commands too.
+    root.setLevel(_log_level)
+    handlers = list(root.handlers)
     yield
-    root.setLevel(level)
+    root.setLevel(_log_level)
     root.handlers[:] = handlers
 
 
