@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from pathlib import Path
 
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.clusters.pulsar.connection import read_token
 from bookwarden.config import ServeSettings
 from bookwarden.errors import ConfigError, ServerError
 
@@ -58,15 +58,9 @@ def serve(invocation: Invocation) -> None:
 
 
 def _token(settings: ServeSettings) -> str | None:
-    if settings.token_file is None:
-        return None if settings.token is None else settings.token.get_secret_value() or None
-    try:
-        text = Path(settings.token_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"serve.token_file {settings.token_file} cannot be read: {error.strerror}") from error
-    if not text:
-        raise ConfigError(f"serve.token_file {settings.token_file} is empty")
-    return text
+    if settings.token_file is not None:
+        return read_token(settings.token_file)
+    return None if settings.token is None else settings.token.get_secret_value() or None
 
 
 def _is_loopback(host: str) -> bool:

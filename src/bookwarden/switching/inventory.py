@@ -18,7 +18,8 @@ from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.registry import OWNER_KEY, BookieCluster, Registry
+from bookwarden.switching.owners import is_marked
+from bookwarden.switching.registry import BookieCluster, Registry
 
 #: For ledgers of another application than Pulsar, or without custom metadata.
 OTHER = "other"
@@ -86,7 +87,7 @@ def take_inventory(
             if metadata is None:
                 open_[cluster.name, UNREADABLE] += 1
                 continue
-            if cluster.shared and metadata.custom.get(OWNER_KEY) != registry.owner.encode():
+            if cluster.shared and not is_marked(metadata.custom, registry.owner):
                 continue
             holder = identify_holder(metadata.custom)
             key = cluster.name, OTHER if holder is None else holder.ledgers_label

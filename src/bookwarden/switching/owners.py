@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bookwarden.switching.registry import OWNER_KEY
+from bookwarden.ledgers.custom_metadata import OWNER_KEY
 
 
 def is_marked(custom: Mapping[str, bytes] | None, owner: str) -> bool:

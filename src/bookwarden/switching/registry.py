@@ -15,16 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bookwarden.errors import FormatError, RefusedError
-from bookwarden.ledgers import custom_metadata
 
 REGISTRY_PATH: Final = "/bookwarden/bookie-clusters"
 #: Below it each broker has an ephemeral node that says what it follows.
 FOLLOWERS_PATH: Final = "/bookwarden/bookie-clusters-seen"
 FORMAT: Final = 1
-#: Key in a ledger's custom metadata; its value is the `Registry.owner` of the Pulsar cluster that made the ledger.
-OWNER_KEY: Final = custom_metadata.OWNER_KEY
-#: Key in the custom metadata of a copy; its value is `LAST_ENTRY_ID:LENGTH` of the ledger that it is to become.
-COPY_KEY: Final = custom_metadata.COPY_KEY
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _OWNER: Final = re.compile(r"[0-9a-f]{8}")

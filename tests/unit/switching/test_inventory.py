@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bookwarden.errors import NotFoundError, PulsarUnavailableError
-from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.kinds.cursor import CursorHolder
 from bookwarden.ledgers.kinds.managed_ledger import ManagedLedgerHolder
@@ -23,7 +23,7 @@ from bookwarden.switching.inventory import (
     roll,
     take_inventory,
 )
-from bookwarden.switching.registry import OWNER_KEY, BookieCluster, Registry
+from bookwarden.switching.registry import BookieCluster, Registry
 from servers.switching.ground import OWNER, registry_of
 
 TOPIC = ManagedLedgerHolder("t/n/persistent/topic")

@@ -19,6 +19,17 @@ from bookwarden.errors import ConfigError
 AUTH_KINDS = ("none", "token", "tls", "oauth2")
 
 
+def read_token(path: str) -> str:
+    """Read a token from its file; ConfigError if that cannot be read, or is empty."""
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"token file {path} cannot be read: {error.strerror}") from error
+    if not text:
+        raise ConfigError(f"token file {path} is empty")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class PulsarConnection:
     """Addresses and credentials of a Pulsar cluster; picklable, so that it can travel to executors."""
@@ -41,13 +52,7 @@ class PulsarConnection:
     def current_token(self) -> str:
         """Return the token's text, from the file if one is set; raise ConfigError if there is none."""
         if self.token_file:
-            try:
-                text = Path(self.token_file).read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise ConfigError(f"token file {self.token_file} cannot be read: {error.strerror}") from error
-            if not text:
-                raise ConfigError(f"token file {self.token_file} is empty")
-            return text
+            return read_token(self.token_file)
         if self.token:
             return self.token
         raise ConfigError("pulsar.auth is 'token', but neither pulsar.token_file nor pulsar.token is set")
