@@ -66,8 +66,10 @@ class RunBookies:
         """Make a handle on a cluster; its bookies start by their processes."""
         self.name = plan.name
         self.ledgers_root = plan.ledgers_root
-        self.ids = frozenset(f"{LOOPBACK}:{factory.ports.bookie}" for factory in factories)
-        self.processes = tuple(ServerProcess(factory.bookie()) for factory in factories)
+        #: Its bookies, by id.
+        self.bookies = {f"{LOOPBACK}:{factory.ports.bookie}": ServerProcess(factory.bookie()) for factory in factories}
+        self.ids = frozenset(self.bookies)
+        self.processes = tuple(self.bookies.values())
         #: Its ZooKeeper, as Pulsar writes it.
         self.store_url = f"zk:{LOOPBACK}:{zookeeper_port}"
         #: The ZooKeeper, if it is not Pulsar's.
@@ -118,15 +120,16 @@ class SwitchablePulsar:
         clusters: Sequence[ClusterPlan] = TWO_CLUSTERS,
         brokers: Sequence[str] = PULSAR_VERSIONS[:1],
         broker_settings: Mapping[str, str] | None = None,
+        bookie_settings: Mapping[str, str] | None = None,
         throughput: bool = False,
         progress: Progress = lambda _line: None,
     ) -> None:
-        """Make a handle on servers in a home; ``broker_settings`` and ``throughput`` are those of ClusterOptions."""
+        """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions."""
         self._home = home
         self._options = ClusterOptions(
             pulsar=brokers[0],
             throughput=throughput,
-            bookie_settings=_BOOKIE_SETTINGS,
+            bookie_settings={**_BOOKIE_SETTINGS, **(bookie_settings or {})},
             broker_settings=broker_settings or {},
         )
         self._jar = jar

@@ -14,10 +14,12 @@ import urllib3
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
 from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker, SwitchablePulsar
+from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.urls import open_store
@@ -29,11 +31,14 @@ from bookwarden.switching.registry import (
     parse_registry,
     serialize_registry,
 )
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from servers.switching.broker_jar import broker_jar
 from servers.waiting import eventually
 
 _BUNDLES = 8
 _FOLLOW_SECONDS = 60
+# An unload or a compaction may wait for many others on two busy cores.
+_ADMIN_SECONDS = 180
 
 
 class SwitchingSite:
@@ -45,7 +50,7 @@ class SwitchingSite:
         self._stores = {url: open_store(url) for url in urls}
         self.store = self._stores[servers.store_url]
         self.connection = servers.connection()
-        self.admin = PulsarAdmin(self.connection, timeout_s=60)
+        self.admin = PulsarAdmin(self.connection, timeout_s=_ADMIN_SECONDS)
 
     @property
     def brokers(self) -> tuple[SiteBroker, ...]:
@@ -138,6 +143,17 @@ class SwitchingSite:
             }
         )
 
+    def ledgers_of(self, name: str) -> dict[int, LedgerMetadata]:
+        """Read the metadata of each ledger of a cluster, never older than this call."""
+        bookies = self.servers.clusters[name]
+        listing = LedgerListing(self._stores[bookies.store_url], bookies.ledgers_root)
+        pieces = [listing.read(piece) for piece in listing.pieces()]
+        return {
+            ledger_id: decode_ledger_metadata(node.value)
+            for piece in pieces
+            for ledger_id, node in zip(piece.ids, piece.nodes, strict=True)
+        }
+
     def writable_bookies(self, name: str) -> list[str]:
         """List the bookies of a cluster that are registered now."""
         bookies = self.servers.clusters[name]
@@ -158,14 +174,14 @@ class SwitchingSite:
         self.spread(topics)
         return topics
 
-    def spread(self, topics: Sequence[str], shift: int = 0) -> None:
-        """Give the bundles of the topics to the brokers in turn, from the one of number ``shift`` on."""
+    def spread(self, topics: Sequence[str], shift: int = 0, broker: SiteBroker | None = None) -> None:
+        """Give the bundles of the topics to the brokers in turn, from the one of number ``shift`` on, or all to one."""
         bundles = {(_namespace(topic), self._bundle(topic)): topic for topic in topics}
         for number, (namespace, bundle) in enumerate(sorted(bundles), start=shift):
-            broker = self.brokers[number % len(self.brokers)]
+            target = broker or self.brokers[number % len(self.brokers)]
             # Only a bundle that somebody owns can be sent elsewhere.
             self.owner(bundles[namespace, bundle])
-            self.admin.put(f"/namespaces/{namespace}/{bundle}/unload", params={"destinationBroker": broker.broker_id})
+            self.admin.put(f"/namespaces/{namespace}/{bundle}/unload", params={"destinationBroker": target.broker_id})
 
     def owner(self, topic: str) -> str:
         """Return the broker's service URL, after one was made the owner if nobody was."""
@@ -213,6 +229,7 @@ def switching_site(
     brokers: Sequence[str],
     clusters: Sequence[ClusterPlan] = TWO_CLUSTERS,
     broker_settings: Mapping[str, str] | None = None,
+    bookie_settings: Mapping[str, str] | None = None,
 ) -> Iterator[SwitchingSite]:
     """Run the servers for the block, with brokers of these versions and the first cluster alone in the registry."""
     with SwitchablePulsar(
@@ -221,6 +238,7 @@ def switching_site(
         clusters=clusters,
         brokers=brokers,
         broker_settings=broker_settings,
+        bookie_settings=bookie_settings,
     ) as servers:
         servers.start_bookies()
         with closing(SwitchingSite(servers)) as site:
