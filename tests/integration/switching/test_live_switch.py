@@ -213,8 +213,11 @@ def test_an_outage_of_one_clusters_metadata_fails_no_read_of_another(site: Switc
         with zookeeper.outage():
             # Brokers ask c for the ledgers of b before they ask b.
             load.wait_for(ENOUGH, PATIENCE)
+            begin = time.monotonic()
             site.spread(topics, 1)
             load.wait_for(PER_SECOND, PATIENCE)
+            # Each topic was opened anew, which reads what c would be asked for first.
+            assert_switched_at_once(load, "bundles moved without c", begin, 0)
             site.switch("b")
             load.wait_for(ENOUGH, PATIENCE)
             assert_nothing_lost(load.stop(), doubled=True)

@@ -69,6 +69,7 @@ final class BookieCluster {
     private CompletableFuture<Void> connecting;
     private boolean closed;
     private volatile Connection connection;
+    private volatile boolean silent;
     private volatile Throwable trouble = new IOException("its metadata was not reached yet");
     private volatile Set<BookieId> writable = Set.of();
     private volatile Set<BookieId> readOnly = Set.of();
@@ -98,6 +99,16 @@ final class BookieCluster {
     /** Return whether its metadata could not be read lately, or never. */
     boolean isFailing() {
         return trouble != null;
+    }
+
+    /** Return whether it was silent lately, and nothing came from it since. */
+    boolean isSilent() {
+        return silent;
+    }
+
+    /** Note that an answer is waited for so long that others are asked first, until it is there. */
+    void noteSilence() {
+        silent = true;
     }
 
     /** Return what is wrong with it; null if nothing is. */
@@ -239,10 +250,9 @@ final class BookieCluster {
         CompletableFuture<T> answer = new CompletableFuture<>();
         question.apply(now).whenComplete((value, error) -> {
             BKException failure = error == null ? null : Answers.translated(error);
-            if (failure != null && !Answers.isOrdinary(failure)) {
-                settle(Answers.cause(error));
-            } else if (fresh) {
-                settle(null);
+            boolean failed = failure != null && !Answers.isOrdinary(failure);
+            if (failed || fresh) {
+                settle(failed ? Answers.cause(error) : null);
             }
             if (failure == null) {
                 answer.complete(value);
@@ -255,6 +265,7 @@ final class BookieCluster {
 
     /** Remember how the last question went; that it is the wrong cluster is taken back by a probe alone. */
     private void settle(Throwable error) {
+        silent = false;
         if ((error != null || trouble != null) && !isWrong()) {
             note(error);
         }
@@ -281,6 +292,7 @@ final class BookieCluster {
         CompletableFuture<Void> attempt =
                 now == null ? connect() : verify(now.store).thenCompose(x -> count(now.store));
         return Answers.within(millis, attempt).handle((done, error) -> {
+            silent = false;
             note(error == null ? null : Answers.cause(error));
             return null;
         });

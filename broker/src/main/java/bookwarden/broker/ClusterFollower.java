@@ -127,6 +127,11 @@ final class ClusterFollower {
         return view;
     }
 
+    /** Return how long a cluster may be silent before others are asked too. */
+    long patienceMillis() {
+        return settings.patienceMillis();
+    }
+
     /** Return Pulsar's own metadata store. */
     MetadataStoreExtended store() {
         return store;

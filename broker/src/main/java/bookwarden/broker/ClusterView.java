@@ -5,7 +5,9 @@ import java.util.Collection;
 import java.util.Comparator;
 import java.util.List;
 import java.util.function.Predicate;
+import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.net.BookieId;
+import org.apache.bookkeeper.versioning.Versioned;
 
 /**
  * What holds from one change of the registry to the next. An operation takes one view, and keeps to it.
@@ -30,11 +32,27 @@ record ClusterView(Registry registry, BookieCluster active, List<BookieCluster> 
         return new ClusterView(registry, active, List.copyOf(oldestFirst), List.copyOf(byReading));
     }
 
-    /** Return all clusters as they are to be asked now: those that failed lately come last. */
+    /** Return all clusters as they are to be asked now: those that failed lately, or are silent, come last. */
     List<BookieCluster> readingOrder() {
         List<BookieCluster> order = new ArrayList<>(byReading);
-        order.sort(Comparator.comparing(BookieCluster::isFailing));
+        order.sort(Comparator.comparing(each -> each.isFailing() || each.isSilent()));
         return order;
+    }
+
+    /** Return whether metadata that a cluster has is a ledger of ours, and no unfinished copy. */
+    boolean isThere(BookieCluster cluster, LedgerMetadata metadata) {
+        return LedgerMarks.isWhole(metadata) && isOurs(cluster, metadata);
+    }
+
+    /** Return whether it is of our Pulsar cluster; in a shared cluster only the owner mark tells. */
+    boolean isOurs(BookieCluster cluster, LedgerMetadata metadata) {
+        return !cluster.entry().shared() || LedgerMarks.isOwnedBy(metadata, registry.owner());
+    }
+
+    /** Return metadata of a cluster with a version that says where it is. */
+    Versioned<LedgerMetadata> place(BookieCluster cluster, Versioned<LedgerMetadata> metadata) {
+        return new Versioned<>(metadata.getValue(), new PlacedVersion(registry.epoch(), cluster == active,
+                cluster.name(), cluster.entry().since(), metadata.getVersion()));
     }
 
     /**

@@ -122,8 +122,8 @@ final class LedgerListeners {
     /** The ledger's metadata has changed in a cluster, or is gone from it if there is none. */
     private void changed(long ledger, BookieCluster cluster, Versioned<LedgerMetadata> metadata) {
         ClusterView view = manager.view();
-        if (metadata != null && manager.isThere(view, cluster, metadata.getValue())) {
-            tell(ledger, manager.place(view, cluster, metadata));
+        if (metadata != null && view.isThere(cluster, metadata.getValue())) {
+            tell(ledger, view.place(cluster, metadata));
             return;
         }
         Relay left = null;

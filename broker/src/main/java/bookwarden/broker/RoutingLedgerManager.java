@@ -1,12 +1,12 @@
 package bookwarden.broker;
 
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.function.Function;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.meta.LedgerManager;
@@ -27,15 +27,6 @@ final class RoutingLedgerManager implements LedgerManager {
     private static final Logger LOG = LoggerFactory.getLogger(RoutingLedgerManager.class);
     private static final String NOT_LISTED = "several bookie clusters are shown as one, whose ledgers are not listed: "
             + "use the URI of one of them";
-
-    /** A ledger's metadata with its version as the client gets it, and the cluster that has it. */
-    record Found(BookieCluster cluster, Versioned<LedgerMetadata> metadata) {
-    }
-
-    /** A way of reading a ledger's metadata from one cluster. */
-    private interface Read {
-        CompletableFuture<Versioned<LedgerMetadata>> of(BookieCluster cluster, long ledger);
-    }
 
     private final ClusterFollower follower;
     private final LedgerListeners listeners;
@@ -84,66 +75,25 @@ final class RoutingLedgerManager implements LedgerManager {
         return answer;
     }
 
-    /**
-     * Find the cluster that has a ledger. Absent in one, the next is asked; also after an error, since an original is
-     * the truth wherever it is, and a copy is one of a closed ledger. But if no other has it, the error is the answer.
-     * It is absent only if each cluster said so twice, the second time past all memory.
-     */
-    CompletableFuture<Found> find(long ledger) {
+    /** Find the cluster that has a ledger. It is absent only if each said so twice, the second time past all memory. */
+    CompletableFuture<LedgerSearch.Found> find(long ledger) {
         ClusterView view = follower.view();
-        return search(view, ledger, BookieCluster::read)
+        return search(view, cluster -> cluster.read(ledger))
                 .thenCompose(found -> found.isPresent() ? CompletableFuture.completedFuture(found)
-                        : search(view, ledger, BookieCluster::readNow))
+                        : search(view, cluster -> cluster.readNow(ledger)))
                 .thenCompose(found -> found.map(CompletableFuture::completedFuture).orElseGet(
                         () -> Answers.failed(new BKException.BKNoSuchLedgerExistsOnMetadataServerException())));
     }
 
-    private CompletableFuture<Optional<Found>> search(ClusterView view, long ledger, Read read) {
-        CompletableFuture<Optional<Found>> answer = new CompletableFuture<>();
-        ask(view, view.readingOrder().iterator(), ledger, read, null, answer);
-        return answer;
-    }
-
-    private void ask(ClusterView view, Iterator<BookieCluster> rest, long ledger, Read read, BKException firstError,
-                     CompletableFuture<Optional<Found>> answer) {
-        if (!rest.hasNext()) {
-            if (firstError == null) {
-                answer.complete(Optional.empty());
-            } else {
-                answer.completeExceptionally(firstError);
-            }
-            return;
-        }
-        BookieCluster cluster = rest.next();
-        read.of(cluster, ledger).whenComplete((found, error) -> {
-            if (error == null && isThere(view, cluster, found.getValue())) {
-                answer.complete(Optional.of(new Found(cluster, place(view, cluster, found))));
-                return;
-            }
-            BKException failure = error == null ? null : Answers.translated(error);
-            boolean unknown = failure != null && !Answers.isAbsent(failure);
-            ask(view, rest, ledger, read, firstError == null && unknown ? failure : firstError, answer);
-        });
-    }
-
-    /** Return whether metadata that a cluster has is a ledger of ours, and no unfinished copy. */
-    boolean isThere(ClusterView view, BookieCluster cluster, LedgerMetadata metadata) {
-        return LedgerMarks.isWhole(metadata) && isOurs(view, cluster, metadata);
-    }
-
-    private static boolean isOurs(ClusterView view, BookieCluster cluster, LedgerMetadata metadata) {
-        return !cluster.entry().shared() || LedgerMarks.isOwnedBy(metadata, view.registry().owner());
-    }
-
-    Versioned<LedgerMetadata> place(ClusterView view, BookieCluster cluster, Versioned<LedgerMetadata> metadata) {
-        return new Versioned<>(metadata.getValue(), new PlacedVersion(view.registry().epoch(),
-                cluster == view.active(), cluster.name(), cluster.entry().since(), metadata.getVersion()));
+    private CompletableFuture<Optional<LedgerSearch.Found>> search(
+            ClusterView view, Function<BookieCluster, CompletableFuture<Versioned<LedgerMetadata>>> question) {
+        return new LedgerSearch(view, view.readingOrder(), question, follower.patienceMillis()).run();
     }
 
     private void settle(ClusterView view, BookieCluster cluster, Versioned<LedgerMetadata> written, Throwable error,
                         CompletableFuture<Versioned<LedgerMetadata>> answer) {
         if (error == null) {
-            answer.complete(place(view, cluster, written));
+            answer.complete(view.place(cluster, written));
         } else {
             answer.completeExceptionally(Answers.translated(error));
         }
@@ -239,7 +189,7 @@ final class RoutingLedgerManager implements LedgerManager {
                                                      Version version) {
         CompletableFuture<Boolean> removed;
         if (cluster.entry().shared()) {
-            removed = cluster.readNow(ledger).thenCompose(found -> isOurs(view, cluster, found.getValue())
+            removed = cluster.readNow(ledger).thenCompose(found -> view.isOurs(cluster, found.getValue())
                     ? cluster.remove(ledger, version == Version.ANY ? found.getVersion() : version).thenApply(x -> true)
                     : CompletableFuture.completedFuture(false));
         } else {

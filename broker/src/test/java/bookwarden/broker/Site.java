@@ -113,8 +113,11 @@ final class Site implements AutoCloseable {
         own.put(Registry.PATH, registry.toString().getBytes(UTF_8), Optional.empty()).get();
     }
 
+    /** From one look of a follower at everything to the next. */
+    long pollMillis = 100;
+
     Settings settings() {
-        return new Settings(own, null, Registry.PATH, 1000, 100, 300, 1000, 1000, 200);
+        return new Settings(own, null, Registry.PATH, 1000, pollMillis, 300, 20, 1000, 1000, 200);
     }
 
     /** Return a follower, which ends with the site. */
