@@ -1,43 +1,87 @@
 """Processes that follow the registry, whether or not they are live brokers; which brokers those are is in `brokers`.
 
-Format: each broker with the jar has an ephemeral node below `FOLLOWERS_PATH`, whose value is JSON with the epoch that
-it follows.
+Format: each broker with the jar has a node below `FOLLOWERS_PATH` that ends with its session, whose value is JSON
+(SeenNode of broker/).
 """
 
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.errors import FormatError
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.switching.registry import FOLLOWERS_PATH
 
-BROKERS_PATH: Final = "/loadbalance/brokers"
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """The state of a process that follows the registry, as its jar tells it."""
+
+    epoch: int  #: Of the registry that it acts by.
+    active: str  #: Name of the bookie cluster that its new ledgers go to.
+    owner: str  #: `Registry.owner`, as it read it.
+    instances: Mapping[str, str]  #: By the name of each bookie cluster, the instance that it sees there.
+    host: str = ""  #: Where it runs, as it says itself.
+    pid: int = 0  #: Of its process, likewise.
+    jar: str = ""  #: The jar's version.
+    unreachable: frozenset[str] = frozenset()  #: Bookie clusters whose metadata it could not read lately.
+    told_ms: int = 0  #: When it last said so, by the store's clock.
 
 
-class Follower(NamedTuple):
-    """A process that follows the registry."""
+@dataclass(frozen=True, slots=True)
+class FollowerNode:
+    """A follower's node. ``follower`` is None where its value is no good, as ``trouble`` says."""
 
-    node: str  #: The path of its node.
-    epoch: int | None  #: That it follows; None where its node cannot be understood.
-    host: str  #: For people; empty where its node does not tell it.
+    path: str
+    keeper: int | str | None  #: `Versioned.keeper`: the node of a broker that is the same process has the same one.
+    follower: Follower | None
+    trouble: str = ""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it follows; None where that is not known."""
+        return None if self.follower is None else self.follower.epoch
 
 
-def read_followers(store: MetadataStore) -> list[Follower]:
+def read_followers(store: MetadataStore) -> list[FollowerNode]:
     """Read all followers from Pulsar's own store, never older than this call."""
     store.sync()
     paths = [f"{FOLLOWERS_PATH}/{name}" for name in store.children_of(FOLLOWERS_PATH)]
     nodes = zip(paths, store.get_many(paths), strict=True)
-    return [Follower(path, *_told(node.value)) for path, node in nodes if node is not None]
+    return [follower_node(path, node) for path, node in nodes if node is not None]
 
 
-def _told(value: bytes) -> tuple[int | None, str]:
+def follower_node(path: str, node: Versioned) -> FollowerNode:
+    """Return what a node below `FOLLOWERS_PATH` says."""
     try:
-        fields = json.loads(value)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        return None, ""
-    if not isinstance(fields, dict):
-        return None, ""
-    epoch, host = fields.get("epoch"), fields.get("host")
-    is_number = isinstance(epoch, int) and not isinstance(epoch, bool)
-    return epoch if is_number else None, host if isinstance(host, str) else ""
+        return FollowerNode(path, node.keeper, _parsed(node))
+    except FormatError as error:
+        return FollowerNode(path, node.keeper, None, str(error))
+
+
+def _parsed(node: Versioned) -> Follower:
+    try:
+        fields: Any = json.loads(node.value)
+        epoch, pid = fields["epoch"], fields.get("pid", 0)
+        instances, unreachable = fields["instances"], fields.get("unreachable", [])
+        texts = (fields["active"], fields["owner"], *instances, *instances.values(), *unreachable)
+        numbers = (type(one) is int for one in (epoch, pid))
+        if not all(numbers) or not all(isinstance(one, str) for one in texts):
+            raise TypeError("a field of another type")
+        host, jar = str(fields.get("host", "")), str(fields.get("jar", ""))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"a node below {FOLLOWERS_PATH} is no follower's: {error}") from error
+    return Follower(
+        epoch,
+        fields["active"],
+        fields["owner"],
+        dict(instances),
+        host,
+        pid,
+        jar,
+        frozenset(unreachable),
+        node.modified_ms,
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.followers import BROKERS_PATH
+from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.registry import (
     FOLLOWERS_PATH,
     REGISTRY_PATH,

@@ -14,7 +14,7 @@ from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.main import cli
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.switching.followers import BROKERS_PATH
+from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
 from servers.switching.ground import registry_of
 

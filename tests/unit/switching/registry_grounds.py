@@ -12,7 +12,7 @@ from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.followers import BROKERS_PATH
+from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registering import Registration, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, Registry

@@ -8,6 +8,7 @@ import pytest
 
 from bookwarden.metastore.interface import Versioned
 from bookwarden.switching.brokers import Broker, matched, read_brokers
+from bookwarden.switching.followers import FollowerNode, follower_node
 from servers.switching.ground import Ground, follower_value, registry_of
 
 VALUE = follower_value(registry_of())
@@ -15,6 +16,10 @@ VALUE = follower_value(registry_of())
 
 def node(session: int | None, value: bytes = b"{}", client: str | None = None) -> Versioned:
     return Versioned(value, 0, 0, 5, ephemeral=session is not None, session=session, client=client)
+
+
+def told(session: int | None, value: bytes = VALUE, client: str | None = None) -> FollowerNode:
+    return follower_node("/f", node(session, value, client))
 
 
 def test_a_broker_is_matched_by_its_session_whatever_it_says_of_itself() -> None:
@@ -35,20 +40,20 @@ def test_without_nodes_there_are_no_brokers() -> None:
 
 
 def test_a_session_that_is_not_told_matches_nothing() -> None:
-    assert matched("b", node(None), [node(None, VALUE)]).follower is None
+    assert matched("b", node(None), [told(None)]).follower is None
 
 
 def test_where_a_client_has_many_sessions_the_client_counts() -> None:
-    told = [node(4, VALUE, "theirs"), node(9, VALUE, "ours")]
-    assert matched("b", node(4, client="ours"), told).follower is not None
+    followers = [told(4, client="theirs"), told(9, client="ours")]
+    assert matched("b", node(4, client="ours"), followers).follower is not None
     # Of another shard, another client may have a session of the same number.
-    assert matched("b", node(4, client="ours"), told[:1]).follower is None
-    assert matched("b", node(4, client=""), [node(4, VALUE, "")]).follower is None
+    assert matched("b", node(4, client="ours"), followers[:1]).follower is None
+    assert matched("b", node(4, client=""), [told(4, client="")]).follower is None
 
 
 def test_of_several_nodes_the_one_furthest_behind_counts() -> None:
-    told = [node(1, follower_value(registry_of(epoch=epoch))) for epoch in (5, 3, 4)]
-    found = matched("b", node(1), told).follower
+    followers = [told(1, follower_value(registry_of(epoch=epoch))) for epoch in (5, 3, 4)]
+    found = matched("b", node(1), followers).follower
     assert found is not None
     assert (found.epoch, found.told_ms) == (3, 5)
 
@@ -76,6 +81,6 @@ def test_of_several_nodes_the_one_furthest_behind_counts() -> None:
     ],
 )
 def test_a_node_that_is_no_followers_is_trouble(value: bytes) -> None:
-    found = matched("b", node(1), [node(1, value)])
+    found = matched("b", node(1), [told(1), told(1, value)])
     assert found.follower is None
     assert "no follower's" in found.trouble

@@ -53,7 +53,8 @@ def test_a_broker_follows_if_a_follower_has_its_session() -> None:
         {one: 7, f"{BROKERS}/x:8080": 7, f"{BROKERS}/y:8080": 8},
     )
     (follower,) = read_followers(store)
-    assert (follower.node, follower.epoch, follower.host) == (one, 3, "h")
+    assert follower.follower is not None
+    assert (follower.path, follower.epoch, follower.follower.host) == (one, 3, "h")
     assert brokers_without_jar(store) == ["y:8080"]
 
 
@@ -65,4 +66,4 @@ def test_where_the_store_tells_no_session_no_broker_is_known_to_follow() -> None
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{", b'{"epoch":"3"}', b'{"epoch":true}', b'{"epoch":null}'])
 def test_a_follower_that_cannot_be_understood_follows_no_epoch(value: bytes) -> None:
     (follower,) = read_followers(store_of({f"{FOLLOWERS_PATH}/1": value}, {}))
-    assert (follower.epoch, follower.host) == (None, "")
+    assert (follower.epoch, follower.follower) == (None, None)

@@ -9,10 +9,11 @@ import pytest
 
 from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.followers import BROKERS_PATH
+from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registering import OWN_ID_ROOT, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Status
+from servers.switching.ground import follower_value, registry_of
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 ALIAS = "memory:alias"
@@ -212,7 +213,7 @@ def test_nothing_is_registered_before_the_cluster_that_brokers_use(ground: Groun
 
 def test_a_registry_that_brokers_follow_is_not_begun_anew(begun: Ground) -> None:
     node = begun.registry.require()
-    begun.make(begun.pulsar, f"{FOLLOWERS_PATH}/1", b'{"epoch":7}')
+    begun.make(begun.pulsar, f"{FOLLOWERS_PATH}/1", follower_value(registry_of(epoch=7)))
     begun.pulsar.delete_many([(REGISTRY_PATH, node.version)])
     refused(begun, first(), "brokers follow a registry of epoch 7 although .* is gone: write its value back")
 
