@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -122,9 +122,13 @@ class SwitchablePulsar:
         broker_settings: Mapping[str, str] | None = None,
         bookie_settings: Mapping[str, str] | None = None,
         throughput: bool = False,
+        make_broker: Callable[[ServerFactory], SiteBroker] = SiteBroker,
         progress: Progress = lambda _line: None,
     ) -> None:
-        """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions."""
+        """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions.
+
+        ``make_broker`` may start brokers in another way.
+        """
         self._home = home
         self._options = ClusterOptions(
             pulsar=brokers[0],
@@ -141,7 +145,7 @@ class SwitchablePulsar:
         #: By name.
         self.clusters = {plan.name: self._bookies(plan) for plan in clusters}
         self.brokers = tuple(
-            SiteBroker(self._broker_factory(number, version)) for number, version in enumerate(brokers, start=1)
+            make_broker(self._broker_factory(number, version)) for number, version in enumerate(brokers, start=1)
         )
 
     @property
