@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -91,9 +92,11 @@ class RunBookies:
 class SiteBroker:
     """One of the brokers."""
 
-    def __init__(self, factory: ServerFactory) -> None:
+    def __init__(self, factory: ServerFactory, settings: dict[str, str]) -> None:
         """Make a handle; it starts by its `process`."""
         self.version = factory.options.pulsar
+        #: Its own, which override those of all brokers from its next start on.
+        self.settings = settings
         self.service_url = access.service_url(factory.ports, "none")
         self.admin_url = access.admin_url(factory.ports, "none")
         #: Its name among the live brokers.
@@ -122,13 +125,9 @@ class SwitchablePulsar:
         broker_settings: Mapping[str, str] | None = None,
         bookie_settings: Mapping[str, str] | None = None,
         throughput: bool = False,
-        make_broker: Callable[[ServerFactory], SiteBroker] = SiteBroker,
         progress: Progress = lambda _line: None,
     ) -> None:
-        """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions.
-
-        ``make_broker`` may start brokers in another way.
-        """
+        """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions."""
         self._home = home
         self._options = ClusterOptions(
             pulsar=brokers[0],
@@ -144,9 +143,7 @@ class SwitchablePulsar:
         self.zookeeper = ServerProcess(self._zookeeper_factory.zookeeper())
         #: By name.
         self.clusters = {plan.name: self._bookies(plan) for plan in clusters}
-        self.brokers = tuple(
-            make_broker(self._broker_factory(number, version)) for number, version in enumerate(brokers, start=1)
-        )
+        self.brokers = tuple(self._broker(number, version) for number, version in enumerate(brokers, start=1))
 
     @property
     def store_url(self) -> str:
@@ -205,7 +202,7 @@ class SwitchablePulsar:
 
     def stock_broker(self) -> SiteBroker:
         """Make one more broker, without the jar, as an operator may forget one; it is not started."""
-        return SiteBroker(self._broker_factory(0, self.brokers[0].version, stock=True))
+        return self._broker(0, self.brokers[0].version, stock=True)
 
     def _bookies(self, plan: ClusterPlan) -> RunBookies:
         options = dataclasses.replace(self._options, ledgers_root=plan.ledgers_root)
@@ -216,20 +213,16 @@ class SwitchablePulsar:
         ]
         return RunBookies(plan, zookeeper, factories)
 
-    def _broker_factory(self, number: int, version: str, *, stock: bool = False) -> ServerFactory:
-        broker_settings = {**_BROKER_SETTINGS, **self._options.broker_settings}
-        options = dataclasses.replace(
-            self._options, pulsar=version, max_entries_per_ledger=_ENTRIES_PER_LEDGER, broker_settings=broker_settings
-        )
+    def _broker(self, number: int, version: str, *, stock: bool = False) -> SiteBroker:
+        common, own = {**_BROKER_SETTINGS, **self._options.broker_settings}, dict[str, str]()
+        options = dataclasses.replace(self._options, pulsar=version, max_entries_per_ledger=_ENTRIES_PER_LEDGER)
         if self._jar is not None and not stock:
-            options = dataclasses.replace(
-                options,
-                broker_settings={**broker_settings, "bookkeeperMetadataServiceUri": self.driver_uri},
-                broker_jar=str(self._jar),
-                broker_properties=DRIVER_PROPERTIES,
-            )
+            common["bookkeeperMetadataServiceUri"] = self.driver_uri
+            options = dataclasses.replace(options, broker_jar=str(self._jar), broker_properties=DRIVER_PROPERTIES)
+        options = dataclasses.replace(options, broker_settings=ChainMap(own, common))
         broker, web = free_ports(2)
-        return self._factory(f"broker-{number}", dataclasses.replace(self._ports, broker=broker, web=web), options)
+        ports = dataclasses.replace(self._ports, broker=broker, web=web)
+        return SiteBroker(self._factory(f"broker-{number}", ports, options), own)
 
     def _factory(self, folder: str, ports: ClusterPorts, options: ClusterOptions) -> ServerFactory:
         return ServerFactory(self._home / folder, ports, options, functools.partial(_runtime, options.pulsar))
