@@ -7,6 +7,8 @@
 # make matrix  the unit tests on each Python from 3.10 to 3.13 that this machine has
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
 # make soak    what takes hours: the simulation, a million steps
+# make soak STORM=switch  real brokers switched back and forth under load, 20 kills, then brokers that disagree for a minute;
+#              KILLS=50 for more, SEED=7 for the kills of an earlier one
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
@@ -77,7 +79,11 @@ wheel: $(STAMP) $(BROKER_JAR)
 	@$(BIN)/python -m build --outdir dist .
 
 soak: $(STAMP)
+ifeq ($(STORM),switch)
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.switching.soak --kills $(or $(KILLS),20) $(if $(SEED),--seed $(SEED))
+else
 	@PYTHONPATH=tests exec $(BIN)/python -m simulation --steps $(or $(STEPS),1000000) $(if $(FROM),--from $(FROM))
+endif
 
 archive: $(STAMP)
 	@exec $(BIN)/python -m bookwarden.pipelines.archive

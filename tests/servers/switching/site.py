@@ -56,15 +56,19 @@ class SwitchingSite:
     def brokers(self) -> tuple[SiteBroker, ...]:
         return self.servers.brokers
 
-    def command(self, *words: str, exit_code: int = 0) -> Any:
-        """Run a command below `bookie-clusters` that has to end so; return what it prints."""
+    @property
+    def options(self) -> list[str]:
+        """The options by which a command finds the servers."""
         settings = {
             "metadata_store.urls": f"['{self.servers.store_url}']",
             "pulsar.service_url": self.connection.service_url,
             "pulsar.admin_url": self.connection.admin_url,
         }
-        given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        ended = CliRunner().invoke(cli, ["-o", "json", *given, "bookie-clusters", *words])
+        return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+    def command(self, *words: str, exit_code: int = 0) -> Any:
+        """Run a command below `bookie-clusters` that has to end so; return what it prints."""
+        ended = CliRunner().invoke(cli, ["-o", "json", *self.options, "bookie-clusters", *words])
         assert ended.exit_code == exit_code, ended.output
         return json.loads(ended.stdout)
 
