@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -125,9 +125,13 @@ class SwitchablePulsar:
         broker_settings: Mapping[str, str] | None = None,
         bookie_settings: Mapping[str, str] | None = None,
         throughput: bool = False,
+        make_broker: Callable[[ServerFactory, dict[str, str]], SiteBroker] = SiteBroker,
         progress: Progress = lambda _line: None,
     ) -> None:
-        """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions."""
+        """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions.
+
+        ``make_broker`` may start brokers in another way.
+        """
         self._home = home
         self._options = ClusterOptions(
             pulsar=brokers[0],
@@ -143,6 +147,7 @@ class SwitchablePulsar:
         self.zookeeper = ServerProcess(self._zookeeper_factory.zookeeper())
         #: By name.
         self.clusters = {plan.name: self._bookies(plan) for plan in clusters}
+        self._make_broker = make_broker
         self.brokers = tuple(self._broker(number, version) for number, version in enumerate(brokers, start=1))
 
     @property
@@ -222,7 +227,7 @@ class SwitchablePulsar:
         options = dataclasses.replace(options, broker_settings=ChainMap(own, common))
         broker, web = free_ports(2)
         ports = dataclasses.replace(self._ports, broker=broker, web=web)
-        return SiteBroker(self._factory(f"broker-{number}", ports, options), own)
+        return self._make_broker(self._factory(f"broker-{number}", ports, options), own)
 
     def _factory(self, folder: str, ports: ClusterPorts, options: ClusterOptions) -> ServerFactory:
         return ServerFactory(self._home / folder, ports, options, functools.partial(_runtime, options.pulsar))

@@ -39,6 +39,15 @@ class Count(NamedTuple):
     size: int  #: In bytes, of one copy of each entry.
 
 
+class Held(NamedTuple):
+    """The ledgers of one holder in a cluster that is not active; the holder is None where nothing tells it."""
+
+    cluster: str
+    kind: str
+    holder: str | None
+    ledgers: int
+
+
 class OpenLedger(NamedTuple):
     """A ledger that is open in a cluster that is not active; the holder is None where nothing tells it."""
 
@@ -63,6 +72,7 @@ class Inventory:
 
     counts: tuple[Count, ...]
     left: tuple[OpenLedger, ...]
+    held: tuple[Held, ...] = ()  #: All ledgers outside the active cluster by holder, if that was asked for.
 
     @property
     def topics(self) -> list[str]:
@@ -75,22 +85,30 @@ def take_inventory(
     *,
     store_of: Callable[[BookieCluster], MetadataStore],
     read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]],
+    by_holder: bool = False,
 ) -> Inventory:
     """Count the ledgers of all clusters; raises StoreError where a cluster cannot be listed whole.
 
-    ``read`` yields the ledgers at a ledgers root, with None for metadata that cannot be understood.
+    ``read`` yields the ledgers at a ledgers root, with None for metadata that cannot be understood. ``by_holder``
+    keeps each holder of ledgers outside the active cluster in memory.
     """
     open_, closed, sizes = (Counter[tuple[str, str]]() for _ in range(3))
+    held = Counter[tuple[str, str, str | None]]()
     left: list[OpenLedger] = []
     for cluster in registry.in_reading_order():
         for ledger_id, metadata in read(store_of(cluster), cluster.ledgers_root):
+            elsewhere = by_holder and cluster.name != registry.active
             if metadata is None:
                 open_[cluster.name, UNREADABLE] += 1
+                if elsewhere:
+                    held[cluster.name, UNREADABLE, None] += 1
                 continue
             if cluster.shared and not is_marked(metadata.custom, registry.owner):
                 continue
             holder = identify_holder(metadata.custom)
             key = cluster.name, OTHER if holder is None else holder.ledgers_label
+            if elsewhere:
+                held[key[0], key[1], None if holder is None else str(holder)] += 1
             if metadata.state is LedgerState.CLOSED:
                 closed[key] += 1
                 sizes[key] += metadata.length
@@ -99,7 +117,8 @@ def take_inventory(
             if cluster.name != registry.active:
                 left.append(OpenLedger(cluster.name, ledger_id, holder))
     counts = (Count(*key, open_[key], closed[key], sizes[key]) for key in sorted({*open_, *closed}))
-    return Inventory(tuple(counts), tuple(left))
+    by_name = sorted(held, key=lambda key: (key[0], key[1], key[2] or ""))
+    return Inventory(tuple(counts), tuple(left), tuple(Held(*key, held[key]) for key in by_name))
 
 
 class Unloaded(NamedTuple):

@@ -17,6 +17,7 @@ from bookwarden.switching.inventory import (
     OTHER,
     UNREADABLE,
     Count,
+    Held,
     Inventory,
     OpenLedger,
     Unloaded,
@@ -53,8 +54,13 @@ LEDGERS: Ledgers = {
 }
 
 
-def inventory_of(registry: Registry, ledgers: Ledgers) -> Inventory:
-    return take_inventory(registry, store_of=lambda _: MemoryStore(), read=lambda _, root: ledgers[root.strip("/")])
+def inventory_of(registry: Registry, ledgers: Ledgers, *, by_holder: bool = False) -> Inventory:
+    return take_inventory(
+        registry,
+        store_of=lambda _: MemoryStore(),
+        read=lambda _, root: ledgers[root.strip("/")],
+        by_holder=by_holder,
+    )
 
 
 def test_ledgers_are_counted_by_cluster_and_kind() -> None:
@@ -84,6 +90,18 @@ def test_what_is_open_outside_the_active_cluster_is_named_with_its_topic() -> No
         *(None, None),
     ]
     assert found.topics == ["persistent://t/n/other-partition-3", "persistent://t/n/topic"]
+
+
+def test_whose_ledgers_are_outside_the_active_cluster_is_told_if_asked() -> None:
+    found = inventory_of(registry_of("b"), LEDGERS, by_holder=True)
+    assert found.held == (
+        Held("a", CURSOR.ledgers_label, str(CURSOR), 1),
+        Held("a", TOPIC.ledgers_label, str(TOPIC), 3),
+        Held("a", OTHER, None, 1),
+        Held("a", SCHEMA.ledgers_label, str(SCHEMA), 1),
+        Held("a", UNREADABLE, None, 1),
+    )
+    assert inventory_of(registry_of("b"), LEDGERS).held == ()
 
 
 def test_foreign_ledgers_of_a_shared_cluster_are_not_ours() -> None:

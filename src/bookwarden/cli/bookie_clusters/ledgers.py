@@ -11,8 +11,9 @@ from bookwarden.switching.registry import Registry
 _SHOWN: Final = 20
 
 
-def inventory_data(found: Inventory) -> dict[str, Any]:
-    """Return the counts and what is left open for programs."""
+def inventory_data(found: Inventory, *, holders: bool = False) -> dict[str, Any]:
+    """Return the counts and what is left open for programs; with ``holders`` also whose ledgers are elsewhere."""
+    held = [one._asdict() for one in found.held]
     return {
         "ledgers": [
             {"cluster": one.cluster, "kind": one.kind, "open": one.open, "closed": one.closed, "bytes": one.size}
@@ -27,11 +28,12 @@ def inventory_data(found: Inventory) -> dict[str, Any]:
             }
             for one in found.left
         ],
+        **({"elsewhere": held} if holders else {}),
     }
 
 
-def inventory_parts(found: Inventory, registry: Registry) -> list[Part]:
-    """Return the same for people."""
+def inventory_parts(found: Inventory, registry: Registry, *, holders: bool = False) -> list[Part]:
+    """Return the same for people, with all holders."""
     columns = (
         Column("bookie cluster"),
         Column("ledgers of"),
@@ -41,6 +43,15 @@ def inventory_parts(found: Inventory, registry: Registry) -> list[Part]:
     )
     rows = tuple((one.cluster, one.kind, f"{one.open:,}", f"{one.closed:,}", f"{one.size:,}") for one in found.counts)
     parts: list[Part] = [Table(columns, rows, empty="There are no ledgers.")]
+    if holders:
+        named = (
+            Column("elsewhere in"),
+            Column("ledgers of"),
+            Column("ledgers", right=True),
+            Column("holder", whole=False),
+        )
+        held = tuple((one.cluster, one.kind, f"{one.ledgers:,}", one.holder or "?") for one in found.held)
+        parts.append(Table(named, held, empty=f"No ledger is outside {registry.active}."))
     if not found.left:
         return [*parts, Note(f"Nothing is written outside {registry.active}: no ledger is open elsewhere.")]
     places = (Column("open elsewhere", right=True), Column("in"), Column("of", whole=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
@@ -38,6 +38,7 @@ Exit codes: 0 nothing was begun, or it is DONE; 25 under way; 27 DONE_WITH_FAILU
 @click.command(epilog=_EPILOG)
 @click.option("--watch", is_flag=True, help="Show each change, until nothing is under way.")
 @click.option("--ledgers", is_flag=True, help="List all ledgers: by cluster and kind, and what still writes elsewhere.")
+@click.option("--holders", is_flag=True, help="With --ledgers: also whose ledgers are outside the active cluster.")
 @click.option("--roll", is_flag=True, help="With --ledgers: unload the topics that still write elsewhere.")
 @click.option(
     "--per-second",
@@ -50,18 +51,21 @@ Exit codes: 0 nothing was begun, or it is DONE; 25 under way; 27 DONE_WITH_FAILU
 @yes_option
 @output_option
 @pass_invocation
-def status(invocation: Invocation, watch: bool, ledgers: bool, roll: bool, per_second: float, yes: bool) -> None:
+def status(
+    invocation: Invocation, watch: bool, ledgers: bool, holders: bool, roll: bool, per_second: float, yes: bool
+) -> None:
     """Show where a switch stands.
 
     The phase, the registered bookie clusters, the newest order, and by which epoch each live broker acts. Changes
     nothing but what --roll unloads, and stopping it stops nothing.
     """
-    if (roll and not ledgers) or (watch and ledgers):
-        raise click.UsageError("--roll goes with --ledgers, and --watch without")
+    if ((roll or holders) and not ledgers) or (watch and ledgers):
+        raise click.UsageError("--roll and --holders go with --ledgers, and --watch without")
     with SwitchContext(invocation.settings) as context:
         state = context.switch.state()
         if ledgers and state.registry is not None:
-            _show_ledgers(invocation, context, state, state.registry, roll=roll, per_second=per_second, yes=yes)
+            wanted = _Wanted(holders, roll, per_second, yes)
+            _show_ledgers(invocation, context, state, state.registry, wanted)
             click.get_current_context().exit(_CODES.get(state.phase, 0))
         invocation.write(_describe(context.pulsar_url, state))
         shown = state_data(context.pulsar_url, state)
@@ -75,31 +79,36 @@ def status(invocation: Invocation, watch: bool, ledgers: bool, roll: bool, per_s
     click.get_current_context().exit(_CODES.get(state.phase, 0))
 
 
+class _Wanted(NamedTuple):
+    """The options of --ledgers."""
+
+    holders: bool
+    roll: bool
+    per_second: float
+    yes: bool
+
+
 def _show_ledgers(
-    invocation: Invocation,
-    context: SwitchContext,
-    state: State,
-    registry: Registry,
-    *,
-    roll: bool,
-    per_second: float,
-    yes: bool,
+    invocation: Invocation, context: SwitchContext, state: State, registry: Registry, wanted: _Wanted
 ) -> None:
     """Show the state with the ledgers of all clusters, and unload what still writes elsewhere if that is asked for."""
-    found = context.inventory(registry)
+    found = context.inventory(registry, by_holder=wanted.holders)
     document = _describe(context.pulsar_url, state)
-    data = {**state_data(context.pulsar_url, state), **inventory_data(found)}
-    unloaded: list[Unloaded] = []
-    if roll:
+    data = {**state_data(context.pulsar_url, state), **inventory_data(found, holders=wanted.holders)}
+    parts = (*document.parts, *inventory_parts(found, registry, holders=wanted.holders))
+    if wanted.roll:
         if invocation.output != "json":
-            invocation.write(Document(data, (*document.parts, *inventory_parts(found, registry))))
+            invocation.write(Document(data, parts))
         if found.topics:
-            confirm(f"Unload {counted(len(found.topics), 'topic')}? Clients connect anew.", yes=yes, look="--ledgers")
-        unloaded = roll_topics(found.topics, context.topics.unload, per_second, lambda one: _tell(invocation, one))
+            topics = counted(len(found.topics), "topic")
+            confirm(f"Unload {topics}? Clients connect anew.", yes=wanted.yes, look="--ledgers")
+        unloaded = roll_topics(
+            found.topics, context.topics.unload, wanted.per_second, lambda one: _tell(invocation, one)
+        )
         data["unloaded"] = [{"topic": one.topic, "trouble": one.trouble or None} for one in unloaded]
         if invocation.output != "json":
             return
-    invocation.write(Document(data, (*document.parts, *inventory_parts(found, registry))))
+    invocation.write(Document(data, parts))
 
 
 def _tell(invocation: Invocation, one: Unloaded) -> None:
