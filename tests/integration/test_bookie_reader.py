@@ -1,8 +1,9 @@
-"""Reading ledgers from real bookies: what the broker and BookKeeper's client wrote, entry by entry."""
+"""Ledgers on real bookies: what the broker and BookKeeper's client wrote is read, and what we write they read."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import subprocess
@@ -17,20 +18,26 @@ from click.testing import CliRunner, Result
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
-from bookwarden.clusters.bookkeeper.bookies.digests import Entry
+from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pack_entry, verify_entry
+from bookwarden.clusters.bookkeeper.bookies.protocol import ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
+from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
+from bookwarden.clusters.bookkeeper.bookies.writer import EntryWriting
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.devcluster.certificates import Authority
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
-from bookwarden.errors import BookieUnavailableError, EntryAbsentError
+from bookwarden.errors import BookieAccessError, BookieError, BookieUnavailableError, EntryAbsentError
 from bookwarden.ledgers.holdings import Presence
-from bookwarden.ledgers.metadata import LedgerState, StoredLedger
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from servers.more_bookies import MoreBookies
 from servers.pulsar_topics import TopicUnderTest
 from servers.short_lived import running_until_killed
@@ -39,6 +46,7 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 WRITER = Path(__file__).parents[1] / "java/LedgerWriter.java"
+CONTENTS = Path(__file__).parents[1] / "java/LedgerContents.java"
 SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 NAMED = "a-bookie-with-a-name"
 ENTRIES = 40
@@ -261,6 +269,94 @@ def test_a_bookie_says_what_it_holds(site: Site) -> None:
         (unknown,) = Bookie("127.0.0.1:1", bookies).holdings([1]).values()
         assert unknown.presence is Presence.UNKNOWN
         assert "127.0.0.1:1 does not answer" in unknown.reason
+
+
+@pytest.mark.parametrize("name", ["CRC32C", "CRC32", "HMAC", "DUMMY", "HMAC without password"])
+def test_what_javas_client_wrote_is_packed_again_byte_for_byte(site: Site, name: str) -> None:
+    stored = site.stored(name)
+    digest = digest_of(stored.metadata.digest_type, decode_ledger_password(stored.raw))
+    packets: set[bytes] = set()
+    with site.bookies() as bookies, bookies.exchange():
+        for entry_id in range(ENTRIES):
+            for bookie_id in Replicas(stored.metadata).of(entry_id):
+                bookies.ask(bookie_id, ReadEntry(stored.ledger_id, entry_id))
+        while answers := bookies.answers():
+            for answer in answers:
+                assert answer.response is not None, answer
+                packet = answer.response.entry
+                assert pack_entry(digest, verify_entry(digest, stored.ledger_id, None, packet)) == packet
+                packets.add(packet)
+    assert len(packets) == ENTRIES
+    # Only the token is Java's own, the last field, by which it knows its own creation again.
+    again = encode_ledger_metadata(stored.metadata, password=decode_ledger_password(stored.raw))
+    assert decode_ledger_metadata(again) == stored.metadata
+    assert _body(stored.raw).startswith(_body(again))
+
+
+def _body(raw: bytes) -> bytes:
+    """The message behind the header and its length."""
+    rest = raw.partition(b"\n")[2]
+    return rest[1 + next(index for index, byte in enumerate(rest) if byte < 0x80) :]
+
+
+# Digest, by BookKeeper's own names, and password.
+OURS = [("CRC32C", ""), ("CRC32", "a password"), ("MAC", "a password"), ("MAC", "")]
+
+
+def _new_ledger(site: Site, kind: str) -> tuple[int, LedgerMetadata]:
+    """Return an id that no broker gets, and metadata with a change of the ensemble at entry 300."""
+    ledger_id = LedgerIds(site.store, "/ledgers").take()
+    first = site.stored("CRC32C").metadata.segments[0].ensemble
+    segments = (Segment(0, first), Segment(300, first[::-1]))
+    digest = "HMAC" if kind == "MAC" else kind
+    return ledger_id, LedgerMetadata(3, LedgerState.OPEN, 3, 2, 2, segments, digest_type=digest)
+
+
+def test_what_we_write_is_read_by_javas_client_and_by_us(site: Site) -> None:
+    count = 900
+    certificate, private_key = map(str, site.client_certificate)
+    options = BookieOptions(tls=BookieTls(str(site.authority), certificate, private_key))
+    expected: list[str] = []
+    asked: list[str] = []
+    with site.bookies(options) as bookies:
+        with EntryWriting(bookies) as writing:
+            made = [(kind, password, *_new_ledger(site, kind)) for kind, password in OURS]
+            writers = [writing.ledger(ledger, metadata, word.encode()) for _, word, ledger, metadata in made]
+            for entry_id in range(count):
+                for writer in writers:
+                    writer.add(_written(entry_id))
+            for writer in writers:
+                writer.finish()
+        for (kind, password, ledger_id, metadata), writer in zip(made, writers, strict=True):
+            length = sum(len(_written(entry_id)) for entry_id in range(count))
+            assert (writer.last_entry_id, writer.length) == (count - 1, length)
+            closed = metadata._replace(state=LedgerState.CLOSED, last_entry_id=count - 1, length=length)
+            raw = encode_ledger_metadata(closed, password=password.encode())
+            site.store.create(ledger_path("/ledgers", ledger_id), raw, make_parents=True)
+            found = list(open_ledger(site.stored(ledger_id), bookies).read())
+            assert [(one.entry_id, one.payload) for one in found] == [(n, _written(n)) for n in range(count)]
+            # Every bookie has its part, not only those that a reader asks first.
+            holders = [Bookie(bookie_id, bookies) for bookie_id in Replicas(closed).of(count - 1)]
+            assert all(
+                holder.holdings([ledger_id], count - 1)[ledger_id].presence is Presence.HELD for holder in holders
+            )
+            payloads = hashlib.sha256(b"".join(map(_written, range(count)))).hexdigest()
+            expected.append(f"{ledger_id} {count - 1} {length} {payloads}")
+            asked.append(f"{ledger_id},{kind},{password}")
+    assert _java(str(CONTENTS), f"metadata-store:{site.cluster.store_url}", *asked).splitlines() == expected
+
+
+def test_a_ledger_that_is_not_ours_to_write_is_refused(site: Site) -> None:
+    """Of Java's ledgers one has another password, the other was opened, and with that fenced, by Java's reader."""
+    fenced = site.ledgers["open and empty"]
+    _java(str(CONTENTS), f"metadata-store:{site.cluster.store_url}", f"{fenced},CRC32C,")
+    with site.bookies() as bookies, EntryWriting(bookies) as writing:
+        for name, kind, says in (("CRC32", BookieAccessError, "EUA"), ("open and empty", BookieError, "EFENCED")):
+            stored = site.stored(name)
+            writer = writing.ledger(stored.ledger_id, stored.metadata, b"")
+            writer.add(b"of somebody else")
+            with pytest.raises(kind, match=f"ledger {stored.ledger_id} cannot be written: bookie .* answered {says}"):
+                writer.finish()
 
 
 def _command(site: Site, *arguments: str) -> Result:

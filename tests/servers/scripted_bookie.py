@@ -17,11 +17,15 @@ class ScriptedBookie:
     ``status`` is the answer to every read, if set; ``last_confirmed`` answers reads of the last confirmed entry with
     an entry's packet and an explicit one. ``silent`` reads requests and answers none; ``hang_up_after`` so many
     answers it closes the connection. ``tls`` is served on request. It answers while ``gate`` is set.
+    It takes what is added, ``added`` in that order, unless ``add_status`` is another answer to all of them.
     """
 
     def __init__(self, entries: Mapping[tuple[int, int], bytes] | None = None) -> None:
         self.entries = dict(entries or {})
         self.status: int | None = None
+        self.add_status: int = pb.EOK
+        self.added: list[tuple[int, int]] = []
+        self.master_keys: set[bytes] = set()
         self.last_confirmed: tuple[bytes, bytes] | None = None
         self.silent = False
         self.hang_up_after: int | None = None
@@ -112,6 +116,8 @@ class ScriptedBookie:
             return pb.Response(header=request.header, status=pb.EUA)
         if operation == pb.READ_LAC:
             return self._last_confirmed(request)
+        if operation == pb.ADD_ENTRY:
+            return self._add(request)
         key = (request.readRequest.ledgerId, request.readRequest.entryId)
         self.asked.append(key)
         body = self.entries.get(key, b"")
@@ -120,6 +126,16 @@ class ScriptedBookie:
         if status == pb.EOK:
             read.body = body
         return pb.Response(header=request.header, status=status, readResponse=read)
+
+    def _add(self, request: pb.Request) -> pb.Response:
+        added = request.addRequest
+        key = (added.ledgerId, added.entryId)
+        with self._lock:
+            self.added.append(key)
+            self.master_keys.add(added.masterKey)
+            if self.add_status == pb.EOK:
+                self.entries[key] = added.body
+        return pb.Response(header=request.header, status=pb.StatusCode.ValueType(self.add_status))
 
     def _last_confirmed(self, request: pb.Request) -> pb.Response:
         ledger_id = request.readLacRequest.ledgerId

@@ -21,6 +21,8 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, StoredLedge
 OWNER_KEY: Final = "bookwarden.owner"
 #: Key in the custom metadata of a copy; its value is ``LAST_ENTRY_ID:LENGTH`` of the ledger that it is to become.
 COPY_KEY: Final = "bookwarden.copy"
+#: Key in the custom metadata of a ledger that a precheck made to see whether a bookie cluster takes ledgers.
+TRIAL_KEY: Final = "bookwarden.trial"
 APPLICATION = "application"
 COMPONENT = "component"
 _NAMES = frozenset([APPLICATION, COMPONENT, *chain.from_iterable(kind.tag_names for kind in KINDS)])

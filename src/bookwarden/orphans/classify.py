@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from bookwarden.ledgers.custom_metadata import APPLICATION
+from bookwarden.ledgers.custom_metadata import APPLICATION, TRIAL_KEY
 from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.kinds import Holder, LedgerComponent, ManagedLedgerHolder, PlaceKind
 from bookwarden.ledgers.listing import ListedLedger
@@ -187,6 +187,8 @@ def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
 def _of_no_holder(row: ListedLedger) -> Classified:
     # Either class keeps the ledger, so reading the text for people is enough.
     custom = row.custom or ""
+    if f"{TRIAL_KEY}=" in custom:
+        return Classified(LedgerClass.FOREIGN, detail=f"left by a precheck, and removed by the next one: {custom}")
     if _PULSARS in custom.split(", "):
         return Classified(LedgerClass.UNKNOWN_OWNER, detail=custom)
     return Classified(LedgerClass.FOREIGN, detail=custom or "no custom metadata")

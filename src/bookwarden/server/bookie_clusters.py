@@ -31,6 +31,7 @@ _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0
 
 _Name = Annotated[str, Path(description="Name of a bookie cluster.", min_length=1)]
+_Trial = Annotated[bool, Query(description="Write a trial ledger to the target's bookies, and delete it.")]
 _DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
 
 
@@ -62,6 +63,7 @@ class Carrying(_Body):
     skip_precheck: bool = Field(
         default=False, alias="skipPrecheck", description="For laboratories only: messages can be lost."
     )
+    trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
     timeout_s: float = Field(
         default=60.0, ge=0, le=_LONGEST_WAIT_S, alias="timeoutSeconds", description="Wait so long for brokers."
     )
@@ -165,9 +167,9 @@ class _Endpoints(NamedTuple):
                 context.registry.replace(seen, after)
             return registry_data(after)
 
-    def precheck(self, name: _Name) -> dict[str, Any]:
+    def precheck(self, name: _Name, trial: _Trial = True) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return context.precheck(name).as_json()
+            return context.precheck(name, with_trial=trial).as_json()
 
     def switch(self, body: Switching) -> JSONResponse:
         with SwitchContext(self.settings) as context:
@@ -184,7 +186,8 @@ class _Endpoints(NamedTuple):
 
 def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
     if not context.switch.is_made(planned) and (asked.dry_run or not asked.skip_precheck):
-        result = context.precheck(planned.plan.order.target)
+        with_trial = asked.trial and not asked.dry_run
+        result = context.precheck(planned.plan.order.target, with_trial=with_trial)
         if result.failing or asked.dry_run:
             return JSONResponse(result.as_json(), 409 if result.failing else 200)
     elif asked.dry_run:

@@ -18,6 +18,7 @@ from bookwarden.findings import Finding, failing
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker, read_brokers
+from bookwarden.switching.checks.precheck import judge_brokers
 from bookwarden.switching.order import (
     Course,
     Order,
@@ -28,7 +29,6 @@ from bookwarden.switching.order import (
     plan_rollback,
     plan_switch,
 )
-from bookwarden.switching.precheck import judge_brokers
 from bookwarden.switching.record import FoundOrder, OrderLease, find_order
 from bookwarden.switching.registry import Registry
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry

@@ -48,6 +48,27 @@ def decode_ledger_metadata(raw: bytes) -> LedgerMetadata:
     raise FormatError(f"{_WHAT}: {len(raw)} bytes without a header of version 1, 2 or 3")
 
 
+def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -> bytes:
+    """Encode as version 3, as BookKeeper's own client does."""
+    message = pb.LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum,
+        ackQuorumSize=metadata.ack_quorum,
+        ensembleSize=metadata.ensemble_size,
+        length=metadata.length,
+        lastEntryId=-1 if metadata.last_entry_id is None else metadata.last_entry_id,
+        state=metadata.state.name,
+        digestType=metadata.digest_type,
+        password=password,
+        ctime=metadata.ctime_ms,
+    )
+    for segment in metadata.segments:
+        message.segment.add(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
+    for key, value in metadata.custom.items():
+        message.customMetadata.add(key=key, value=value)
+    body = message.SerializeToString()
+    return _VERSION_3 + encode_varint(len(body)) + body
+
+
 def decode_ledger_password(raw: bytes) -> bytes:
     """Decode the password alone, for readers of the ledger's entries; empty where there is none.
 

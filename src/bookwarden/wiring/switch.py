@@ -7,8 +7,10 @@ from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, next_ledger_id
 from bookwarden.clusters.bookkeeper.members import read_instance, read_members
+from bookwarden.clusters.bookkeeper.trial_ledgers import TrialLedgers
 from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
 from bookwarden.clusters.pulsar.metadata.bookie_placement import read_bookie_map, read_placements
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
@@ -19,8 +21,9 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.processes import described_here
 from bookwarden.resources import Resources
+from bookwarden.switching.checks.observing import Checks, Sources
+from bookwarden.switching.checks.trial import Trials
 from bookwarden.switching.inventory import take_inventory
-from bookwarden.switching.observing import Checks, Sources
 from bookwarden.switching.operation import Switch
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of
@@ -42,6 +45,7 @@ class SwitchContext(Resources):
             store, registry = registered.pulsar_store, registered.registry
             #: Names Pulsar's own metadata store, in which the registry is.
             self.pulsar_url = registered.pulsar_url
+            bookie_options = bookie_options_of(settings.bookkeeper)
             sources = Sources(
                 store,
                 registered.store_of,
@@ -52,9 +56,14 @@ class SwitchContext(Resources):
                 partial(read_registered_brokers, store, connection),
                 read_placements,
                 read_bookie_map,
-                partial(read_disk_space_at, options=bookie_options_of(settings.bookkeeper)),
+                partial(read_disk_space_at, options=bookie_options),
             )
-            checks = Checks(sources, registry)
+            trials = Trials(
+                store,
+                lambda root: LedgerIds(store, root).take(),
+                lambda cluster: TrialLedgers(registered.store_of(cluster), cluster.ledgers_root, bookie_options),
+            )
+            checks = Checks(sources, registry, trials)
             #: Looks at everything that a switch to a cluster depends on, and judges it.
             self.precheck = checks.precheck
             #: Counts the ledgers of all clusters of a registry.

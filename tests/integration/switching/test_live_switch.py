@@ -21,6 +21,7 @@ from bookwarden.demo.load import Load, TopicTally
 from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.findings import Verdict
+from bookwarden.switching.checks.trial import TRIALS_PATH
 from bookwarden.switching.registry import serialize_registry
 from servers.switching.site import SwitchingSite, switching_site
 from servers.waiting import eventually
@@ -91,12 +92,32 @@ def has_ledgers_on(places: LedgerPlaces, site: SwitchingSite, topic: str) -> set
     return {name for name, count in places.of_topic(site.store, topic).items() if count}
 
 
+def assert_tried_on(site: SwitchingSite, target: str) -> None:
+    """Check that the precheck writes a ledger to all bookies there, and that nothing of it is left."""
+    before = site.places().by_cluster[target]
+    checks = site.command("precheck", "--name", target)["checks"]
+    (trial,) = [check for check in checks if check["name"] == "trial ledger"]
+    bookies = len(site.writable_bookies(target))
+    assert (
+        f"was written to {bookies} bookies of {target}, read back and compared, closed and deleted" in trial["evidence"]
+    )
+    # Nobody else writes there yet.
+    assert (site.places().by_cluster[target], site.store.children_of(TRIALS_PATH)) == (before, [])
+    assert not any(check["name"] == "trial ledger" for check in _without_trial(site, target))
+
+
+def _without_trial(site: SwitchingSite, target: str) -> list[dict[str, str]]:
+    checks: list[dict[str, str]] = site.command("precheck", "--name", target, "--no-trial")["checks"]
+    return checks
+
+
 def test_a_cluster_is_registered_and_switched_to_under_load(site: SwitchingSite) -> None:
     assert site.brokers_without_jar() == []
     topics = site.new_topics(TOPICS)
     assert {site.owner(topic) for topic in topics} == {broker.service_url for broker in site.brokers}
     with load_on(site, topics) as load:
         site.ensure("a")
+        assert_tried_on(site, "b")
         begin = time.monotonic()
         switched = site.command("switch", "--target", "b", "--yes")
         at_the_switch = site.places()

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from benchmarks.ledger_metadata import encode_ledger_metadata
 
-from bookwarden.clusters.bookkeeper.bookies.digests import Digest, Entry, digest_of, verify_entry, verify_last_confirmed
+from bookwarden.clusters.bookkeeper.bookies.digests import (
+    Digest,
+    Entry,
+    digest_of,
+    master_key_of,
+    pack_entry,
+    verify_entry,
+    verify_last_confirmed,
+)
 from bookwarden.errors import DigestMismatchError, FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.ledger_metadata import decode_ledger_password
@@ -31,9 +39,16 @@ PACKETS = [
 def test_packets_of_bookkeeper_are_taken_apart(kind: str, password: bytes, code: str, lac_code: str) -> None:
     digest = digest_of(kind, password)
     packet = bytes.fromhex(HEAD + code + PAYLOAD)
+    assert pack_entry(digest, ENTRY) == packet
     assert verify_entry(digest, LEDGER, 5, packet) == ENTRY
     assert verify_entry(digest, LEDGER, None, packet) == ENTRY
     assert verify_last_confirmed(digest, LEDGER, bytes.fromhex(LAC_HEAD + lac_code)) == 4
+
+
+def test_the_key_of_writers_is_that_of_bookkeeper() -> None:
+    # By DigestManager.generateMasterKey: SHA-1 of "ledger" and the password; bookies compare it.
+    assert master_key_of(b"").hex() == "850bf1071c5e3d8c24235676f8816ae0cbe2f14f"
+    assert master_key_of(b"secret").hex() == "e793cbc379107648537183605cd361d3bb789a39"
 
 
 @pytest.mark.parametrize(("kind", "password", "code", "lac_code"), [row for row in PACKETS if row[0] != "DUMMY"])

@@ -12,6 +12,7 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import (
     NO_LEDGER,
     OK,
     REFUSED,
+    AddEntry,
     FrameSplitter,
     ReadDiskSpace,
     ReadEntry,
@@ -27,10 +28,15 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import (
 from bookwarden.errors import FormatError
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 
-# Header (field 1): version 3, operation, transaction; then the body's field, 100, 104, 105 or 106. A read has ledger id
-# (1) and entry id (2) and no field 100, its flags, nor 3, the master key: neither fencing nor writing can be asked.
+# Header (field 1): version 3, operation, transaction; then the body's field, 100, 101, 104, 105 or 106. A read has
+# ledger id (1) and entry id (2) and no field 100, its flags, nor 3, the master key: fencing cannot be asked.
 REQUESTS = [
     (300, ReadEntry(5, 7), "00000010" + "0a070803100118ac02" + "a2060408051007"),
+    (
+        300,
+        AddEntry(5, 7, b"key", b"packet"),
+        "0000001d" + "0a070803100218ac02" + "aa0611080510071a036b657922067061636b6574",
+    ),
     (1, ReadDiskSpace(), "0000000d" + "0a06080310081801" + "ca06020803"),
     (1, ReadLastConfirmed(5), "0000000d" + "0a06080310071801" + "c206020805"),
     (0, StartTls(), "0000000b" + "0a06080310091800" + "d20600"),
@@ -45,7 +51,9 @@ def test_requests_are_these_bytes(transaction: int, request_: Request, frame: st
 def test_an_encoder_that_was_used_leaves_nothing_in_the_next_request() -> None:
     encoder = RequestEncoder()
     encoder.frame(2**64 - 1, ReadEntry(2**63 - 1, 2**63 - 1))
-    assert encoder.frame(300, ReadEntry(5, 7)).hex() == REQUESTS[0][2]
+    encoder.frame(2**64 - 1, AddEntry(2**63 - 1, 2**63 - 1, b"another key", b"a longer packet"))
+    for transaction, request, frame in REQUESTS:
+        assert encoder.frame(transaction, request).hex() == frame
 
 
 def frame_of(response: pb.Response) -> bytes:
@@ -77,6 +85,8 @@ def test_responses_are_decoded() -> None:
     assert decode_response(found.SerializeToString()) == (9, Response(OK, b""))
     refused = pb.Response(header=header(), status=REFUSED)
     assert decode_response(refused.SerializeToString()) == (9, Response(REFUSED, b""))
+    added = pb.Response(header=header(pb.ADD_ENTRY), status=pb.EFENCED)
+    assert decode_response(added.SerializeToString()) == (9, Response(pb.EFENCED, b""))
     assert status_name(REFUSED) == "EUA"
 
 

@@ -81,3 +81,14 @@ def test_a_half_without_its_first_node_is_no_counter(store: MemoryStore, ids: Le
     store.create(f"{ROOT}/idgen-long", b"", make_parents=True)
     with pytest.raises(StoreError, match="no HOB node"):
         ids.raise_to(5)
+
+
+def test_an_id_that_is_taken_is_given_to_nobody_else(store: MemoryStore, ids: LedgerIds) -> None:
+    assert [ids.take(), ids.take()] == [0, 1]
+    assert take(store) == 2
+    ids.raise_to(7)
+    assert ids.take() == 7
+    store.create(f"{ROOT}/idgen-long/HOB-0000000003", b"", make_parents=True)
+    assert [ids.take(), ids.take()] == [3 << 32, (3 << 32) + 1]
+    assert ids.next_id() == (3 << 32) + 2
+    assert store.list_children(f"{ROOT}/idgen-long/HOB-0000000003") == []

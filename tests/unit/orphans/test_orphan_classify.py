@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
+from bookwarden.ledgers.custom_metadata import (
+    OWNER_KEY,
+    TRIAL_KEY,
+    describe_custom_metadata,
+    expected_custom_metadata,
+    identify_holder,
+)
 from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
@@ -59,6 +65,13 @@ def row(holder: Holder | None = ORDERS, **fields: Any) -> ListedLedger:
 
 def custom(**pairs: str) -> str:
     return describe_custom_metadata({name: value.encode() for name, value in pairs.items()})
+
+
+def test_a_trial_ledger_is_told_and_left_to_the_precheck() -> None:
+    left = row(None, custom=custom(**{OWNER_KEY: "5f2c9a41", TRIAL_KEY: "precheck"}))
+    found = classify(left, knowledge())
+    assert found.ledger_class is LedgerClass.FOREIGN
+    assert found.detail.startswith("left by a precheck, and removed by the next one: bookwarden.owner=5f2c9a41")
 
 
 def test_an_old_ledger_of_a_known_topic_that_nobody_names_is_an_orphan() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bookwarden.findings import Verdict
 from bookwarden.switching.brokers import Broker, Follower
-from bookwarden.switching.observations import (
+from bookwarden.switching.checks.observations import (
     BookiePlaces,
     BrokerSettings,
     ClusterSeen,
@@ -17,8 +17,9 @@ from bookwarden.switching.observations import (
     NamespacePlacement,
     Observations,
     Quorums,
+    TrialSeen,
 )
-from bookwarden.switching.precheck import Precheck, judge
+from bookwarden.switching.checks.precheck import Precheck, judge
 from bookwarden.switching.registry import Registry
 from servers.switching.ground import OWNER, registry_of
 
@@ -185,3 +186,31 @@ def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
     result = judged(clusters={"a": A, "b": ClusterSeen("no answer")}, disks={})
     assert [one.check for one in result.failing] == ["metadata"]
     assert not {"bookies", "affinity groups", "racks", "disk space"} & {one.check for one in result.findings}
+
+
+@pytest.mark.parametrize(
+    ("trial", "verdicts", "says"),
+    [
+        (TrialSeen(701, 3), [Verdict.OK], "ledger 701 was written to 3 bookies of b"),
+        (TrialSeen(701, 3, {"b1": "bookie b1 answered EIO"}), [FAILS], "ledger 701 in b: bookie b1 answered EIO"),
+        (TrialSeen(701, 3, {"b1": "EUA"}, frozenset({"b1"})), [WARNING], "b1 asked for credentials"),
+        (
+            TrialSeen(701, 3, {"b1": "EUA", "b2": "bookie b2 is down"}, frozenset({"b1"})),
+            [FAILS, WARNING],
+            "b2 is down",
+        ),
+        (TrialSeen(None, 3, trouble="no rights"), [FAILS], "could be made and closed in b: no rights"),
+        (TrialSeen(701, 3, left="trial ledger 701: no answer"), [WARNING, Verdict.OK], "left there: trial ledger 701"),
+    ],
+)
+def test_a_trial_ledger_is_judged(trial: TrialSeen, verdicts: list[Verdict], says: str) -> None:
+    found = [one for one in judged(trial=trial).findings if one.check == "trial ledger"]
+    assert [one.verdict for one in found] == verdicts
+    assert says in found[0].seen
+    assert all(one.advice for one in found if one.verdict is not Verdict.OK)
+
+
+def test_brokers_settings_say_how_a_trial_ledger_is_to_be() -> None:
+    assert (WELL.settings[0].quorums, WELL.settings[0].digest) == (Quorums(2, 2, 2), "CRC32C")
+    silent = BrokerSettings("br3", None, "no answer")
+    assert (silent.quorums, silent.digest) == (None, "")

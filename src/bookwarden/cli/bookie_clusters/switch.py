@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY, describe_precheck
+from bookwarden.cli.bookie_clusters.precheck import NOT_READY, describe_precheck, no_trial_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -30,6 +30,7 @@ Runbook: docs/bookie-clusters.md."""
 def _order_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--dry-run", is_flag=True, help="Run the precheck, say what would be done, and do nothing."),
+        no_trial_option,
         click.option("--skip-precheck", is_flag=True, help="For laboratories only: messages can be lost."),
         click.option(
             "--timeout",
@@ -58,6 +59,7 @@ def switch(
     target: str | None,
     resume: bool,
     dry_run: bool,
+    no_trial: bool,
     skip_precheck: bool,
     wait_s: float,
     yes: bool,
@@ -72,14 +74,23 @@ def switch(
     with SwitchContext(invocation.settings) as context:
         planned = context.switch.plan_rest() if target is None else context.switch.plan(target)
         code = _carry_out(
-            invocation, context, planned, dry_run=dry_run, skip_precheck=skip_precheck, wait_s=wait_s, yes=yes
+            invocation,
+            context,
+            planned,
+            dry_run=dry_run,
+            with_trial=not (no_trial or dry_run),
+            skip_precheck=skip_precheck,
+            wait_s=wait_s,
+            yes=yes,
         )
     click.get_current_context().exit(code)
 
 
 @click.command(epilog=_EPILOG)
 @_order_options
-def rollback(invocation: Invocation, dry_run: bool, skip_precheck: bool, wait_s: float, yes: bool) -> None:
+def rollback(
+    invocation: Invocation, dry_run: bool, no_trial: bool, skip_precheck: bool, wait_s: float, yes: bool
+) -> None:
     """Return to the bookie cluster before the switch.
 
     The same as a switch to it, with the same checks. Nothing is moved: what was written since stays where it is, and
@@ -88,7 +99,14 @@ def rollback(invocation: Invocation, dry_run: bool, skip_precheck: bool, wait_s:
     with SwitchContext(invocation.settings) as context:
         planned = context.switch.plan_back()
         code = _carry_out(
-            invocation, context, planned, dry_run=dry_run, skip_precheck=skip_precheck, wait_s=wait_s, yes=yes
+            invocation,
+            context,
+            planned,
+            dry_run=dry_run,
+            with_trial=not (no_trial or dry_run),
+            skip_precheck=skip_precheck,
+            wait_s=wait_s,
+            yes=yes,
         )
     click.get_current_context().exit(code)
 
@@ -99,6 +117,7 @@ def _carry_out(
     planned: Planned,
     *,
     dry_run: bool,
+    with_trial: bool,
     skip_precheck: bool,
     wait_s: float,
     yes: bool,
@@ -109,7 +128,7 @@ def _carry_out(
         if skip_precheck:
             invocation.say("SKIPPED, with --skip-precheck: nobody knows whether messages will be lost")
         else:
-            result = context.precheck(order.target)
+            result = context.precheck(order.target, with_trial=with_trial)
             if result.failing or dry_run or invocation.output != "json":
                 invocation.write(describe_precheck(result))
             if result.failing:

@@ -58,6 +58,18 @@ class LedgerIds:
                 "nothing was registered; try again"
             )
 
+    def take(self) -> int:
+        """Take the next id, as a broker does for a new ledger: nobody else gets it, whether or not it is used."""
+        numbers = self._begun()
+        taken = self._take(numbers.path)
+        node = self._store.get(taken)
+        if node is not None:
+            self._store.delete_many([(taken, node.version)])
+        number = int(taken.rpartition("-")[2])
+        if number >= NUMBERS_OF_HALF:
+            raise StoreError(f"no ledger id is left below {numbers.path}: a broker that makes a ledger begins new ones")
+        return numbers.id_of(number)
+
     def _is_counted(self, numbers: LedgerNumbers, ledger_id: int) -> bool:
         left = ledger_id - numbers.id_of(numbers.next_number)
         return ledger_id < numbers.end_id and (left <= MOST_COUNTED or isinstance(self._store, MigrationTarget))

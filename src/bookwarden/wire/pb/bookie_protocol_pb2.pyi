@@ -13,6 +13,7 @@ class ProtocolVersion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class OperationType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     READ_ENTRY: _ClassVar[OperationType]
+    ADD_ENTRY: _ClassVar[OperationType]
     READ_LAC: _ClassVar[OperationType]
     GET_BOOKIE_INFO: _ClassVar[OperationType]
     START_TLS: _ClassVar[OperationType]
@@ -32,6 +33,7 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EUNKNOWNLEDGERSTATE: _ClassVar[StatusCode]
 VERSION_THREE: ProtocolVersion
 READ_ENTRY: OperationType
+ADD_ENTRY: OperationType
 READ_LAC: OperationType
 GET_BOOKIE_INFO: OperationType
 START_TLS: OperationType
@@ -65,6 +67,18 @@ class ReadRequest(_message.Message):
     entryId: int
     def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ...) -> None: ...
 
+class AddRequest(_message.Message):
+    __slots__ = ("ledgerId", "entryId", "masterKey", "body")
+    LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    ENTRYID_FIELD_NUMBER: _ClassVar[int]
+    MASTERKEY_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    ledgerId: int
+    entryId: int
+    masterKey: bytes
+    body: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
+
 class ReadLacRequest(_message.Message):
     __slots__ = ("ledgerId",)
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
@@ -82,18 +96,20 @@ class StartTLSRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("header", "readRequest", "readLacRequest", "getBookieInfoRequest", "startTLSRequest")
+    __slots__ = ("header", "readRequest", "addRequest", "readLacRequest", "getBookieInfoRequest", "startTLSRequest")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     READREQUEST_FIELD_NUMBER: _ClassVar[int]
+    ADDREQUEST_FIELD_NUMBER: _ClassVar[int]
     READLACREQUEST_FIELD_NUMBER: _ClassVar[int]
     GETBOOKIEINFOREQUEST_FIELD_NUMBER: _ClassVar[int]
     STARTTLSREQUEST_FIELD_NUMBER: _ClassVar[int]
     header: BKPacketHeader
     readRequest: ReadRequest
+    addRequest: AddRequest
     readLacRequest: ReadLacRequest
     getBookieInfoRequest: GetBookieInfoRequest
     startTLSRequest: StartTLSRequest
-    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., addRequest: _Optional[_Union[AddRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
     __slots__ = ("status", "ledgerId", "entryId", "body")

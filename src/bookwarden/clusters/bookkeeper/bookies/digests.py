@@ -61,6 +61,20 @@ def digest_of(kind: str | None, password: bytes = b"") -> Digest:
     raise FormatError(f"ledger metadata names a digest that BookKeeper does not have: {chosen}")
 
 
+def master_key_of(password: bytes) -> bytes:
+    """Make the key by which bookies tell who may write a ledger, from its password.
+
+    Format: checksum.MacDigestManager.genDigest.
+    """
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+def pack_entry(digest: Digest, entry: Entry) -> bytes:
+    """Make the packet that a bookie stores, byte for byte as BookKeeper's own client does."""
+    head = _ENTRY.pack(*entry[:4])
+    return head + digest.compute(head, entry.payload) + entry.payload
+
+
 def verify_entry(digest: Digest, ledger_id: int, entry_id: int | None, packet: bytes) -> Entry:
     """Check a packet and take it apart; any entry of the ledger will do where ``entry_id`` is None.
 

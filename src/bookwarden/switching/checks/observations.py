@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.registry import Registry
@@ -32,6 +32,18 @@ class BrokerSettings:
     settings: Mapping[str, str] | None = None
     trouble: str | None = None
     other_configuration: str | None = None
+
+    @property
+    def quorums(self) -> Quorums | None:
+        """The quorums of ledgers for which nothing else is demanded; None if it did not tell them."""
+        given = self.settings or {}
+        told = [given.get(f"managedLedgerDefault{name}", "") for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")]
+        return Quorums(*map(int, told)) if all(value.isdigit() for value in told) else None
+
+    @property
+    def digest(self) -> str:
+        """The digest of its ledgers, by Pulsar's name; "" if it did not tell it."""
+        return (self.settings or {}).get("managedLedgerDigestType", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,18 @@ class DiskSpace:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialSeen:
+    """A ledger that was written on the target, read back and removed."""
+
+    ledger_id: int | None = None  #: None where none was made.
+    bookies: int = 0  #: How many got an entry, or should have got one.
+    failed: Mapping[str, str] = field(default_factory=dict)  #: Why bookies took or gave back none, by id.
+    denied: frozenset[str] = frozenset()  #: Those of them that ask for credentials.
+    trouble: str = ""  #: Why it could not be made, filled or closed.
+    left: str = ""  #: Why it, or one of an earlier precheck, is still there.
+
+
+@dataclass(frozen=True, slots=True)
 class Observations:
     """Everything that is judged before a switch."""
 
@@ -84,3 +108,4 @@ class Observations:
     namespaces: tuple[NamespacePlacement, ...] | None
     places: BookiePlaces  #: By Pulsar's own map.
     disks: Mapping[str, DiskSpace]  #: By id of the target's writable bookies.
+    trial: TrialSeen | None = None  #: None where none was made.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bookwarden.findings import Finding, Found, Verdict, failing, fails, ok, some, warns
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.observations import Observations, Quorums
+from bookwarden.switching.checks.observations import Observations, Quorums
 from bookwarden.switching.registry import Registry, Status
 
 #: Less free than this part of its disks, and a bookie soon takes no more (diskUsageThreshold is 0.95 by default).
@@ -225,26 +225,19 @@ def _needed(seen: Observations) -> dict[Quorums, list[str]]:
     """Return who asks for which quorums: the brokers' defaults, and the namespaces with their own."""
     needed: defaultdict[Quorums, list[str]] = defaultdict(list)
     for broker in seen.settings:
-        quorums = _quorums_of(broker.settings or {})
-        if quorums is not None:
-            needed[quorums].append(broker.name)
+        if broker.quorums is not None:
+            needed[broker.quorums].append(broker.name)
     for namespace in seen.namespaces or ():
         if namespace.quorums is not None:
             needed[namespace.quorums].append(namespace.name)
     return needed
 
 
-def _quorums_of(settings: Mapping[str, str]) -> Quorums | None:
-    told = [settings.get(f"managedLedgerDefault{name}", "") for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")]
-    return Quorums(*map(int, told)) if all(value.isdigit() for value in told) else None
-
-
 def _groups(seen: Observations) -> Iterator[Found]:
     target = seen.clusters[seen.target]
     if target.trouble:
         return
-    defaults = [quorums for broker in seen.settings if (quorums := _quorums_of(broker.settings or {})) is not None]
-    default = max((quorums.ensemble for quorums in defaults), default=1)
+    default = max((broker.quorums.ensemble for broker in seen.settings if broker.quorums), default=1)
     asked = [
         (one.name, one.groups, one.spare_groups, one.quorums.ensemble if one.quorums else default)
         for one in seen.namespaces or ()
@@ -323,15 +316,15 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
     silent = [f"{broker.name}: {broker.trouble}" for broker in seen.settings if broker.settings is None]
     if silent:
         yield warns(f"not told by {some(silent)}", "check autoSkipNonRecoverableData and the quorums there")
-    told = {broker.name: broker.settings for broker in seen.settings if broker.settings is not None}
-    skipping = sorted(name for name, each in told.items() if each.get(_SKIPS, "").lower() == "true")
+    told = [broker for broker in seen.settings if broker.settings is not None]
+    skipping = sorted(each.name for each in told if (each.settings or {}).get(_SKIPS, "").lower() == "true")
     if skipping:
         yield fails(
             f"{some(skipping)} has {_SKIPS}=true: a ledger that cannot be found for a moment is "
             "acknowledged for ever, unread",
             "set it to false; it is a dynamic setting",
         )
-    digests = {each.get("managedLedgerDigestType", "") for each in told.values()} - {""}
+    digests = {each.digest for each in told} - {""}
     if len(digests) > 1:
         yield warns(f"the brokers write different digests: {', '.join(sorted(digests))}", "set one on all of them")
     elsewhere = sorted({broker.other_configuration for broker in seen.settings if broker.other_configuration})
@@ -357,6 +350,34 @@ def _disks(seen: Observations) -> Iterator[Found]:
         yield ok(f"{free / 1e9:,.1f} GB free on {len(seen.disks)} bookies of {seen.target}")
 
 
+def _trial(seen: Observations) -> Iterator[Found]:
+    trial = seen.trial
+    if trial is None:
+        return
+    named = f"ledger {trial.ledger_id}"
+    failed = [why for bookie, why in sorted(trial.failed.items()) if bookie not in trial.denied]
+    if trial.trouble:
+        yield fails(
+            f"no ledger could be made and closed in {seen.target}: {trial.trouble}",
+            "put that right: brokers would fail too",
+        )
+    if failed:
+        yield fails(
+            f"{named} in {seen.target}: {some(failed)}",
+            "look at these bookies and their logs; if brokers reach them, and this machine cannot: --no-trial",
+        )
+    if trial.denied:
+        yield warns(
+            f"{some(sorted(trial.denied))} asked for credentials, so that no ledger was written there",
+            "write one as the brokers do: `bookkeeper shell simpletest`",
+        )
+    if trial.left:
+        yield warns(f"left there: {trial.left}", "nothing: the next precheck removes it")
+    if not (trial.trouble or failed or trial.denied):
+        end = "closed" if trial.left else "closed and deleted"
+        yield ok(f"{named} was written to {trial.bookies} bookies of {seen.target}, read back and compared, {end}")
+
+
 _ELSEWHERE: Final = "check persistence policies and bookie affinity groups of the namespaces yourself"
 
 _LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
@@ -369,4 +390,5 @@ _LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
     "racks": _racks,
     "broker settings": _broker_settings,
     "disk space": _disks,
+    "trial ledger": _trial,
 }

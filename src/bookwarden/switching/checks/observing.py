@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from bookwarden.errors import BookwardenError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.observations import (
+from bookwarden.switching.checks.observations import (
     BookiePlaces,
     BrokerSettings,
     ClusterSeen,
@@ -17,12 +18,17 @@ from bookwarden.switching.observations import (
     Observations,
     Quorums,
 )
-from bookwarden.switching.precheck import Precheck, judge
+from bookwarden.switching.checks.precheck import Precheck, judge
+from bookwarden.switching.checks.trial import Trials
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode
 
 _Bookies = frozenset[str]
 _Quorums = tuple[int, int, int]
+# As brokers have it where nothing is set.
+_DEFAULT_QUORUMS: Final = Quorums(2, 2, 2)
+# As ledgers' metadata names what brokers' settings do.
+_DIGESTS: Final = {"CRC32": "CRC32", "MAC": "HMAC", "DUMMY": "DUMMY"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +60,27 @@ class Sources:
 class Checks:
     """The checks before a switch by a registry."""
 
-    def __init__(self, sources: Sources, registry: RegistryNode) -> None:
+    def __init__(self, sources: Sources, registry: RegistryNode, trials: Trials) -> None:
         self._sources = sources
         self._registry = registry
+        self._trials = trials
 
-    def precheck(self, target: str) -> Precheck:
-        """Look at everything that a switch to this cluster depends on, and judge it; changes nothing.
+    def precheck(self, target: str, *, with_trial: bool = True) -> Precheck:
+        """Look at everything that a switch to this cluster depends on, and judge it.
 
-        Raises RefusedError if it is not registered.
+        Where nothing stands in the way a trial ledger is written there, and removed, unless ``with_trial`` is False;
+        else nothing is changed. Raises RefusedError if the cluster is not registered.
         """
-        return judge(observe(self._sources, self._registry.require().registry, target))
+        seen = observe(self._sources, self._registry.require().registry, target)
+        result = judge(seen)
+        # A ledger is not written where it may be another cluster's, or where its id may be one that is in use.
+        writable = seen.clusters[target].writable
+        if result.failing or not with_trial or not writable:
+            return result
+        quorums = max((one.quorums for one in seen.settings if one.quorums), key=_ensemble, default=_DEFAULT_QUORUMS)
+        digest = next((_DIGESTS[one.digest] for one in seen.settings if one.digest in _DIGESTS), "CRC32C")
+        trial = self._trials.make(seen.registry, target, writable, quorums, digest)
+        return judge(replace(seen, trial=trial))
 
 
 def observe(sources: Sources, registry: Registry, target: str) -> Observations:
@@ -98,6 +115,10 @@ def _look(sources: Sources, cluster: BookieCluster) -> ClusterSeen:
     except BookwardenError as error:
         return ClusterSeen(trouble=str(error))
     return ClusterSeen("", instance, writable, read_only, known, largest)
+
+
+def _ensemble(quorums: Quorums) -> int:
+    return quorums.ensemble
 
 
 def _placement(asked: tuple[str, _Quorums | None, _Bookies, _Bookies]) -> NamespacePlacement:
