@@ -120,6 +120,21 @@ def test_clusters_come_and_go(site: Site) -> None:
     assert second["cluster"]["ledgersRoot"] == site.other
     assert (second["epoch"], second["raisedBy"], second["nextLedgerId"]) == (2, 2_495, 2_500)
     assert site.pulsar.ephemeral_sequential("/ledgers/idgen/ID-", b"").endswith("-0000002500")
+    # The counter that b has itself, for brokers without the jar.
+    ids = LedgerIds(site.pulsar, "/ledgers")
+    assert [ids.take(), ids.take()] == [2_501, 2_502]
+    planned = site.done("raise-ids", "--name", "b", "--dry-run")
+    assert (planned["nextLedgerId"], planned["firstFreeLedgerId"], planned["raised"]) == (2_500, 2_503, 3)
+    site.refused(["raise-ids", "--name", "b"], "Raise the next ledger id of b from 2500 to 2503?")
+    broker = "/loadbalance/brokers/br1"
+    site.pulsar.create(broker, b"{}", make_parents=True)
+    site.refused(["raise-ids", "--name", "b", "--yes"], "stop all of them first")
+    node = site.pulsar.get(broker)
+    assert node is not None
+    site.pulsar.delete_many([(broker, node.version)])
+    assert site.done("raise-ids", "--name", "b", "--yes")["nextLedgerId"] == 2_503
+    assert (LedgerIds(site.zookeeper, site.other).next_id(), ids.next_id()) == (2_503, 2_503)
+    assert site.done("raise-ids", "--name", "b", "--yes")["raised"] == 0
     # A root inside that of b, by a chroot that b's own root is not below.
     inside = f"{site.other}/inside"
     initialise(site.zookeeper, f"{inside}/ledgers", "d")
@@ -175,6 +190,12 @@ def test_ids_in_oxia_pass_those_of_a_cluster_on_zookeeper(site_on_oxia: Site) ->
     site.refused(arguments, "1 ledgers are there that this Pulsar cluster did not make")
     second = site.done(*arguments, "--shared")
     assert (second["foreignLedgers"], second["aboveItsLedgers"]) == (1, 71)
-    assert LedgerIds(site.pulsar, "/ledgers").next_id() == second["nextLedgerId"] >= 71
+    ids = LedgerIds(site.pulsar, "/ledgers")
+    following = ids.next_id()
+    assert following == second["nextLedgerId"] >= 71
+    assert [ids.take(), ids.take()] == [following, following + 1]
+    assert ids.next_id() == following + 2
+    assert site.done("raise-ids", "--name", "b", "--yes")["nextLedgerId"] == following + 2
+    assert LedgerIds(site.zookeeper, site.other).take() == following + 2
     assert site.statuses() == {"a": "ACTIVE", "b": "STANDBY"}
     assert set(site.done("unregister", "b", "--yes")["switchTarget"] or ()) == set()

@@ -120,6 +120,8 @@ def test_the_registry_is_led_by_rest_as_by_commands(site: Site) -> None:
         assert server.ask("GET", f"{CLUSTERS}/b")[1]["status"] == "DEPRECATED"
         assert server.ask("POST", f"{CLUSTERS}/b/deprecated", {"deprecated": False})[0] == 200
         assert server.ask("GET", f"{CLUSTERS}/status")[1]["phase"] == "REGISTERED"
+        status, raised = server.ask("POST", f"{CLUSTERS}/b/raise-ids?dryRun=true")
+        assert (status, raised["name"], raised["raised"], raised["dryRun"]) == (200, "b", 0, True)
         assert server.ask("DELETE", f"{CLUSTERS}/b")[0] == 200
         with closing(open_store(site.url)) as store:
             node = store.get(REGISTRY_PATH)

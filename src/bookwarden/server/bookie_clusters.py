@@ -17,6 +17,7 @@ from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.switching.documents import (
     SUPERSEDED,
     cluster_data,
+    raised_data,
     registration_data,
     registry_data,
     state_data,
@@ -115,6 +116,7 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     router.put("/{name}", summary="Register a bookie cluster")(endpoints.register)
     router.delete("/{name}", summary="Unregister a bookie cluster")(endpoints.unregister)
     router.post("/{name}/deprecated", summary="Keep a bookie cluster from becoming active")(endpoints.deprecate)
+    router.post("/{name}/raise-ids", summary="Raise a bookie cluster's own counter of ledger ids")(endpoints.raise_ids)
     router.get("/{name}/precheck", summary="Check whether brokers can be switched")(endpoints.precheck)
     return router
 
@@ -166,6 +168,14 @@ class _Endpoints(NamedTuple):
                 after = after.with_deprecated(name, body.deprecated)
                 context.registry.replace(seen, after)
             return registry_data(after)
+
+    def raise_ids(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
+        with SwitchingContext(self.settings) as context:
+            plan = context.id_raising.plan(name)
+            raised = plan.behind
+            if raised and not dryRun:
+                plan = context.id_raising.carry_out(plan)
+            return raised_data(plan, raised, dry_run=dryRun)
 
     def precheck(self, name: _Name, trial: _Trial = True) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.operation import State, Switched
+from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import RegistrationPlan
 from bookwarden.switching.registry import Directive, Registry
 
@@ -49,6 +50,18 @@ def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
         "ledgersRoot": cluster.ledgers_root,
         "instance": cluster.instance,
         "since": cluster.since,
+    }
+
+
+def raised_data(plan: RaisePlan, raised: int, *, dry_run: bool) -> dict[str, Any]:
+    """Return a cluster's counter of ids, as it is now; ``raised`` ids were, or would be, left out."""
+    return {
+        "name": plan.cluster.name,
+        "idRoot": plan.place.ledgers_root,
+        "nextLedgerId": plan.next_id,
+        "firstFreeLedgerId": plan.free_id,
+        "raised": raised,
+        "dryRun": dry_run,
     }
 
 

@@ -10,6 +10,7 @@ from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_
 from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.resources import Resources
 from bookwarden.switching.ports import Place
+from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration
 from bookwarden.switching.registry_node import RegistryNode, store_of_cluster
 from bookwarden.switching.unregistering import Unregistration
@@ -45,6 +46,12 @@ class SwitchingContext(Resources):
                 Place(used.url, used.ledgers_root),
             )
             self.unregistration = Unregistration(self.registry, self.pulsar_store, stores.cluster_at)
+            self.id_raising = IdRaising(
+                self.registry,
+                self.pulsar_store,
+                stores.cluster_at,
+                lambda place: LedgerIds(store_at(place.url), place.ledgers_root),
+            )
 
 
 def place_of_uri(uri: str) -> Place:

@@ -14,6 +14,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.ports import Place
+from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, Registry
 from bookwarden.switching.registry_node import RegistryNode
@@ -46,6 +47,11 @@ class Ground:
         return Unregistration(self.registry, self.pulsar, self.opened)
 
     @property
+    def id_raising(self) -> IdRaising:
+        """Raises counters of this Pulsar cluster."""
+        return IdRaising(self.registry, self.pulsar, self.opened, self.ids_at)
+
+    @property
     def now(self) -> Registry:
         """The registry as it is."""
         return self.registry.require().registry
@@ -53,6 +59,10 @@ class Ground:
     def ids(self, root: str) -> LedgerIds:
         """The generator of ids below a root of Pulsar's own store."""
         return LedgerIds(self.pulsar, root)
+
+    def ids_at(self, place: Place) -> LedgerIds:
+        """The generator of ids that a bookie cluster has itself."""
+        return LedgerIds(self.stores[place.url], place.ledgers_root)
 
     def opened(self, place: Place) -> BookieClusterMetadata:
         """Open a place."""

@@ -7,6 +7,7 @@ import click
 from bookwarden.cli.bookie_clusters.jar import jar
 from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
 from bookwarden.cli.bookie_clusters.precheck import precheck
+from bookwarden.cli.bookie_clusters.raise_ids import raise_ids
 from bookwarden.cli.bookie_clusters.register import register
 from bookwarden.cli.bookie_clusters.status import status
 from bookwarden.cli.bookie_clusters.superseded import superseded
@@ -28,7 +29,7 @@ def bookie_clusters() -> None:
 
 
 for _command in (
-    *(list_clusters, get_cluster, register, unregister, deprecate, jar),
+    *(list_clusters, get_cluster, register, unregister, deprecate, raise_ids, jar),
     *(precheck, switch, status, rollback),
 ):
     bookie_clusters.add_command(_command)

@@ -54,8 +54,7 @@ class LedgerIds:
                 self._leap(ledger_id)
         if self.next_id() < ledger_id:
             raise StoreError(
-                f"the next ledger id below {self._root} is {self.next_id()} and not {ledger_id}: "
-                "nothing was registered; try again"
+                f"the next ledger id below {self._root} is {self.next_id()} and not {ledger_id}: try again"
             )
 
     def take(self) -> int:

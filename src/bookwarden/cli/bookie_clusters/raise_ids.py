@@ -1,0 +1,58 @@
+"""`bookwarden bookie-clusters raise-ids`: a cluster's own counter of ids, before brokers without the jar use it."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Document, Facts, Note
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.documents import raised_data
+from bookwarden.switching.raising_ids import RaisePlan
+from bookwarden.wiring.switching import SwitchingContext
+
+_EPILOG = """\b
+When this is needed: docs/bookie-clusters.md, "To leave it again"."""
+
+
+@click.command("raise-ids", epilog=_EPILOG)
+@click.option("--name", required=True, help="The bookie cluster that brokers are to use without the jar.")
+@click.option("--dry-run", is_flag=True, help="Look at all ids, change nothing.")
+@yes_option
+@output_option
+@pass_invocation
+def raise_ids(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> None:
+    """Raise a bookie cluster's own counter of ledger ids.
+
+    Brokers without the jar take ids from it; it has to be above every id of every registered cluster first. Refused
+    while a broker lives. May be repeated.
+    """
+    with SwitchingContext(invocation.settings) as context:
+        plan = context.id_raising.plan(name)
+        raised = plan.behind
+        if raised and not dry_run:
+            confirm(f"Raise the next ledger id of {name} from {plan.next_id} to {plan.free_id}?", yes=yes)
+            what = f"raising the next ledger id below {plan.place.ledgers_root} by {raised:,}"
+            with node_progress(invocation, what, "passed", "ids") as tell:
+                plan = context.id_raising.carry_out(plan, tell)
+        invocation.write(_describe(plan, raised, dry_run=dry_run))
+
+
+def _describe(plan: RaisePlan, raised: int, *, dry_run: bool) -> Document:
+    pairs = (
+        ("bookie cluster", plan.cluster.name),
+        ("counted below", f"{plan.place.ledgers_root} in {plan.place.url}"),
+        ("next ledger id", str(plan.next_id)),
+        ("none is taken from", str(plan.free_id)),
+    )
+    if not raised:
+        note = "It is above every id already."
+    elif dry_run:
+        note = f"It would be raised by {raised:,}, after a question."
+    else:
+        note = "It is above every id now. Start brokers with the stock lines, and none with the jar any more."
+    notes = [Note(note)]
+    if plan.leaps:
+        notes.append(Note("It leaps to the next multiple of 2**32, since counting there would take too long."))
+    return Document(raised_data(plan, raised, dry_run=dry_run), (Facts(pairs), *notes))
