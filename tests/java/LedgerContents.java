@@ -8,8 +8,9 @@ import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
- * Reads closed ledgers with BookKeeper's own client. Run with the jars of Pulsar: metadata service URI, then for each
- * ledger id,digest,password. Prints "ID LAST_ENTRY LENGTH SHA256" for each, of the payloads one after another.
+ * Reads ledgers with BookKeeper's own client, which recovers and closes those that are open. Run with the jars of
+ * Pulsar: metadata service URI, then for each ledger id,digest,password. Prints "contents ID LAST_ENTRY LENGTH SHA256"
+ * for each, the sum being that of the payloads one after another.
  */
 public class LedgerContents {
 
@@ -37,12 +38,14 @@ public class LedgerContents {
                 .withDigestType(DigestType.valueOf(asked[1]))
                 .withPassword(asked[2].getBytes("UTF-8"))
                 .execute().get()) {
-            try (LedgerEntries entries = ledger.read(0, ledger.getLastAddConfirmed())) {
-                for (LedgerEntry entry : entries) {
-                    sum.update(entry.getEntryBytes());
+            if (ledger.getLastAddConfirmed() >= 0) {
+                try (LedgerEntries entries = ledger.read(0, ledger.getLastAddConfirmed())) {
+                    for (LedgerEntry entry : entries) {
+                        sum.update(entry.getEntryBytes());
+                    }
                 }
             }
-            return "%d %d %d %s".formatted(ledger.getId(), ledger.getLastAddConfirmed(), ledger.getLength(),
+            return "contents %d %d %d %s".formatted(ledger.getId(), ledger.getLastAddConfirmed(), ledger.getLength(),
                     HexFormat.of().formatHex(sum.digest()));
         }
     }

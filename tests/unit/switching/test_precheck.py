@@ -192,11 +192,20 @@ def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
     ("trial", "verdicts", "says"),
     [
         (TrialSeen(701, 3), [Verdict.OK], "ledger 701 was written to 3 bookies of b"),
-        (TrialSeen(701, 3, {"b1": "bookie b1 answered EIO"}), [FAILS], "ledger 701 in b: bookie b1 answered EIO"),
+        (
+            TrialSeen(701, 3, {"b1": "bookie b1 answered EIO"}),
+            [WARNING],
+            "ledger 701 in b: bookie b1 answered EIO; 2 oth",
+        ),
+        (
+            TrialSeen(701, 3, {"b1": "no answer", "b2": "EIO"}),
+            [FAILS],
+            "no answer, EIO; 1 others work, and the largest",
+        ),
         (TrialSeen(701, 3, {"b1": "EUA"}, frozenset({"b1"})), [WARNING], "b1 asked for credentials"),
         (
             TrialSeen(701, 3, {"b1": "EUA", "b2": "bookie b2 is down"}, frozenset({"b1"})),
-            [FAILS, WARNING],
+            [WARNING, WARNING],
             "b2 is down",
         ),
         (TrialSeen(None, 3, trouble="no rights"), [FAILS], "could be made and closed in b: no rights"),

@@ -362,8 +362,11 @@ def _trial(seen: Observations) -> Iterator[Found]:
             "put that right: brokers would fail too",
         )
     if failed:
-        yield fails(
-            f"{named} in {seen.target}: {some(failed)}",
+        most = max((quorums.ensemble for quorums in _needed(seen)), default=1)
+        # A broker takes another bookie in the place of one that fails, as long as there is one.
+        works = len(seen.clusters[seen.target].writable) - len(failed)
+        yield (warns if works >= most else fails)(
+            f"{named} in {seen.target}: {some(failed)}; {works} others work, and the largest ensemble is {most}",
             "look at these bookies and their logs; if brokers reach them, and this machine cannot: --no-trial",
         )
     if trial.denied:
