@@ -196,7 +196,8 @@ def test_ids_in_oxia_pass_those_of_a_cluster_on_zookeeper(site_on_oxia: Site) ->
     assert [ids.take(), ids.take()] == [following, following + 1]
     assert ids.next_id() == following + 2
     raised = site.done("raise-ids", "--name", "b", "--yes")
-    assert raised["nextLedgerId"] >= raised["firstFreeLedgerId"] == following + 2
+    # In steps of 2**32: that of Oxia had to leap already.
+    assert raised["nextLedgerId"] >= following + 2
     assert LedgerIds(site.zookeeper, site.other).take() == raised["nextLedgerId"]
     assert site.statuses() == {"a": "ACTIVE", "b": "STANDBY"}
     assert set(site.done("unregister", "b", "--yes")["switchTarget"] or ()) == set()

@@ -37,6 +37,7 @@ public class LedgerContents {
                 .withLedgerId(Long.parseLong(asked[0]))
                 .withDigestType(DigestType.valueOf(asked[1]))
                 .withPassword(asked[2].getBytes("UTF-8"))
+                .withRecovery(true)
                 .execute().get()) {
             if (ledger.getLastAddConfirmed() >= 0) {
                 try (LedgerEntries entries = ledger.read(0, ledger.getLastAddConfirmed())) {
