@@ -118,8 +118,11 @@ class Trials:
     def _forget(self, ledger_id: int) -> None:
         path = f"{TRIALS_PATH}/{ledger_id}"
         node = self.store.get(path)
-        if node is not None and self.store.delete_many([(path, node.version)])[0] is DeleteResult.UNKNOWN:
-            raise StoreError(f"whether {path} was deleted is not known")
+        if node is None:
+            return
+        (result,) = self.store.delete_many([(path, node.version)])
+        if result not in (DeleteResult.DELETED, DeleteResult.ABSENT):
+            raise StoreError(f"{path} was not deleted ({result.value})")
 
 
 def trial_metadata(bookies: Sequence[str], quorums: Quorums, digest: str, marks: Mapping[str, bytes]) -> LedgerMetadata:
