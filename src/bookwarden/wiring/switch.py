@@ -60,8 +60,9 @@ class SwitchContext(Resources):
             )
             trials = Trials(
                 store,
-                lambda root: LedgerIds(store, root).take(),
-                lambda cluster: TrialLedgers(registered.store_of(cluster), cluster.ledgers_root, bookie_options),
+                partial(LedgerIds, store),
+                registered.store_of,
+                partial(TrialLedgers, options=bookie_options),
             )
             checks = Checks(sources, registry, trials)
             #: Looks at everything that a switch to a cluster depends on, and judges it.

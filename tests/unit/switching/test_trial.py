@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.switching.checks.observations import Quorums, TrialSeen
 from bookwarden.switching.checks.observing import Checks, Sources
 from bookwarden.switching.checks.trial import TRIALS_PATH, Trials, trial_metadata
-from bookwarden.switching.registry import BookieCluster
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
@@ -87,10 +87,7 @@ class Site:
         own = store or self.store
         options = BookieOptions(connect_timeout_s=5, request_timeout_s=5)
 
-        def ledgers_of(cluster: BookieCluster) -> TrialLedgers:
-            return TrialLedgers(own, cluster.ledgers_root, options)
-
-        return Trials(own, lambda root: LedgerIds(own, root).take(), ledgers_of)
+        return Trials(own, partial(LedgerIds, own), lambda _: own, partial(TrialLedgers, options=options))
 
     def make(self, store: MetadataStore | None = None, digest: str = "CRC32C") -> TrialSeen:
         return self.trials(store).make(self.registry, "b", self.ids, QUORUMS, digest)

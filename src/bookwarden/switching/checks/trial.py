@@ -48,18 +48,26 @@ class TrialLedgers(Protocol):
         """Delete the metadata if the ledger has these marks; False if it has others, and stays."""
 
 
+class TakesIds(Protocol):
+    """The generator of ledger ids below a root of Pulsar's own store; may raise StoreError."""
+
+    def take(self) -> int:
+        """Take the next id: nobody else gets it."""
+
+
 @dataclass(frozen=True)
 class Trials:
     """Makes trial ledgers, and removes those that were left."""
 
     store: MetadataStore  #: Pulsar's own.
-    take_id: Callable[[str], int]  #: Takes the next ledger id below a root of it.
-    ledgers_of: Callable[[BookieCluster], TrialLedgers]  #: Opens the ledgers of a cluster.
+    ids: Callable[[str], TakesIds]  #: The generator of ids below a root of it.
+    store_of: Callable[[BookieCluster], MetadataStore]  #: Returns the store that a cluster's metadata is in.
+    ledgers_at: Callable[[MetadataStore, str], TrialLedgers]  #: Opens the ledgers at a ledgers root.
 
     def make(self, registry: Registry, target: str, bookies: Iterable[str], quorums: Quorums, digest: str) -> TrialSeen:
         """Write a ledger to all of these bookies, read it back and remove it; what fails is in the result."""
         left = self._remove_left(registry)
-        ledgers = self.ledgers_of(registry.cluster(target))
+        ledgers = self._ledgers_of(registry.cluster(target))
         marks = _marks(registry)
         metadata = trial_metadata(sorted(bookies), quorums, digest, marks)
         count = len(metadata.segments) * metadata.ensemble_size
@@ -77,7 +85,7 @@ class Trials:
 
     def _create(self, registry: Registry, target: str, ledgers: TrialLedgers, metadata: LedgerMetadata) -> int:
         for _ in range(_TRIES):
-            ledger_id = self.take_id(registry.id_root)
+            ledger_id = self.ids(registry.id_root).take()
             # From here on the ledger is found again, whatever becomes of this process.
             self.store.create(f"{TRIALS_PATH}/{ledger_id}", json.dumps({"cluster": target}).encode(), make_parents=True)
             if ledgers.create(ledger_id, metadata):
@@ -103,7 +111,7 @@ class Trials:
                 # It could not be unregistered with a ledger of ours in it.
                 self._forget(int(name))
             else:
-                left += self._removed(int(name), self.ledgers_of(cluster), _marks(registry))
+                left += self._removed(int(name), self._ledgers_of(cluster), _marks(registry))
         return left
 
     def _removed(self, ledger_id: int, ledgers: TrialLedgers, marks: Mapping[str, bytes]) -> list[str]:
@@ -114,6 +122,9 @@ class Trials:
         except BookwardenError as error:
             return [f"trial ledger {ledger_id}: {error}"]
         return []
+
+    def _ledgers_of(self, cluster: BookieCluster) -> TrialLedgers:
+        return self.ledgers_at(self.store_of(cluster), cluster.ledgers_root)
 
     def _forget(self, ledger_id: int) -> None:
         path = f"{TRIALS_PATH}/{ledger_id}"
