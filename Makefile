@@ -7,7 +7,7 @@
 # make matrix  the unit tests on each Python from 3.10 to 3.13 that this machine has
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
 # make soak    what takes hours: the simulation, a million steps
-# make soak STORM=switch  real brokers switched back and forth under load, 20 kills, then brokers that disagree for a minute;
+# make soak STORM=switch  real brokers switched back and forth under load: 20 kills, brokers that disagree for a minute, lost sessions;
 #              KILLS=50 for more, SEED=7 for the kills of an earlier one
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/

@@ -1,4 +1,4 @@
-"""Switch bookie clusters under load: first with random kills, then with brokers that disagree."""
+"""Switch bookie clusters under load: with random kills, with brokers that disagree, with one cut off from the store."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import tempfile
 import time
 from pathlib import Path
 
+from bookwarden.devcluster.bookie_clusters import SiteBroker
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
 from servers.switching.disagreement import agree_again, move_bundles, part_ways
+from servers.switching.lost_session import behind_a_proxy, cut_off, switch_without
 from servers.switching.site import SwitchingSite, switching_site
 from servers.switching.storm import KINDS, Storm
 from servers.switching.watched_load import Outcome, watched_load
 
 
 def main() -> int:
-    """Play both; 1 if there was any harm. An AssertionError tells of what did not come back."""
+    """Play it all; 1 if there was any harm. An AssertionError tells of what did not come back."""
     parser = argparse.ArgumentParser(prog="python -m servers.switching.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=20, help="kills in all; 0 leaves them out")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long brokers disagree; 0 leaves it out")
@@ -36,6 +38,7 @@ def main() -> int:
             found.append(_storm(site, asked.kills, asked.seed, home))
         if asked.seconds:
             found.append(_disagreement(site, asked.seconds))
+        found += [_cut_off(site, broker) for broker in site.brokers]
     harm = [each.harm for each in found if each.harm]
     if harm:
         _say(f"harm: {harm}")
@@ -64,6 +67,19 @@ def _disagreement(site: SwitchingSite, seconds: float) -> Outcome:
         load.goes_on()
         found = load.end()
     _say(f"bundles moved {moves} times: {found}")
+    return found
+
+
+def _cut_off(site: SwitchingSite, broker: SiteBroker) -> Outcome:
+    _say(f"a broker of {broker.version} is cut off from the metadata store while it is switched, there and back")
+    registry = site.registry()
+    (other,) = registry.clusters.keys() - {registry.active}
+    with behind_a_proxy(site, broker) as proxy, watched_load(site) as load:
+        for target in (other, registry.active):
+            switch_without(site, broker, cut_off(proxy), target)
+            load.goes_on()
+        found = load.end()
+    _say(str(found))
     return found
 
 
