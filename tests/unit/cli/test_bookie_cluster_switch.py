@@ -125,6 +125,20 @@ def test_the_status_for_programs() -> None:
     assert (broker["name"], broker["epoch"], broker["trouble"]) == ("br1:8080", None, None)
 
 
+def test_the_status_tells_whose_ledgers_are_elsewhere_if_asked() -> None:
+    def told(*options: str) -> Result:
+        # Each command closes its store.
+        site = Site(registry_of())
+        site.store.create("/b/00/0000/L0007", b"no metadata", make_parents=True)
+        return site.run("status", *options)
+
+    elsewhere = json.loads(told("--ledgers", "--holders", "-o", "json").stdout)["elsewhere"]
+    assert elsewhere == [{"cluster": "b", "kind": "unreadable", "holder": None, "ledgers": 1}]
+    assert "elsewhere in" in told("--ledgers", "--holders").stdout
+    assert "elsewhere" not in json.loads(told("--ledgers", "-o", "json").stdout)
+    assert told("--holders").exit_code == 2
+
+
 def test_the_exit_codes_are_documented() -> None:
     lines = DOCUMENT.read_text("utf-8").splitlines()
     assert any(line.startswith(f"| {DONE_WITH_FAILURES} | `switch`") for line in lines)
