@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
@@ -12,6 +12,7 @@ from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, nex
 from bookwarden.clusters.bookkeeper.members import read_instance, read_members
 from bookwarden.clusters.bookkeeper.trial_ledgers import TrialLedgers
 from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
+from bookwarden.clusters.pulsar.messages.topic_policies import read_topic_quorums
 from bookwarden.clusters.pulsar.metadata.bookie_placement import read_bookie_map, read_placements
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_registered_brokers
@@ -38,10 +39,11 @@ class SwitchContext(Resources):
 
     def __init__(self, settings: Settings, *, times: LeaseTimes | None = None) -> None:
         super().__init__()
-        self._connection = connection = connection_of(settings.pulsar)
+        connection = connection_of(settings.pulsar)
         with self._closed_on_error():
             registered = self._keep(SwitchingContext(settings))
             events = self._keep(SwitchEvents(connection))
+            admin = self._keep(PulsarAdmin(connection, _UNLOAD_TIMEOUT_S))
             store, registry = registered.pulsar_store, registered.registry
             #: Names Pulsar's own metadata store, in which the registry is.
             self.pulsar_url = registered.pulsar_url
@@ -55,6 +57,7 @@ class SwitchContext(Resources):
                 next_ledger_id,
                 partial(read_registered_brokers, store, connection),
                 read_placements,
+                partial(read_topic_quorums, connection=connection, admin=admin),
                 read_bookie_map,
                 partial(read_disk_space_at, options=bookie_options),
             )
@@ -69,11 +72,8 @@ class SwitchContext(Resources):
             self.precheck = checks.precheck
             #: Counts the ledgers of all clusters of a registry.
             self.inventory = partial(take_inventory, store_of=registered.store_of, read=read_every_ledger)
+            #: The topics of the cluster.
+            self.topics = Topics(admin)
             here = described_here()
             origin = f"{here['host']} process {here['pid']}"
             self.switch = Switch(store, registry, events.send, origin, times=times)
-
-    @cached_property
-    def topics(self) -> Topics:
-        """The topics of the cluster; connected when asked."""
-        return Topics(self._keep(PulsarAdmin(self._connection, _UNLOAD_TIMEOUT_S)))

@@ -106,6 +106,20 @@ def assert_tried_on(site: SwitchingSite, target: str) -> None:
     assert not any(check["name"] == "trial ledger" for check in _without_trial(site, target))
 
 
+def assert_quorums_of_topics_count(site: SwitchingSite, target: str, topic: str) -> None:
+    """Check that a single topic that asks for more bookies than there are stands in the way, until it does not."""
+    path = f"{topic_path(topic)}/persistence"
+    # As many as brokers allow.
+    many = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
+    site.admin.post(path, {**many, "managedLedgerMaxMarkDeleteRate": 0})
+    refused = site.command("precheck", "--name", target, exit_code=NOT_READY)["checks"]
+    (failing,) = [check for check in refused if check["severity"] == Verdict.FAILS.value]
+    assert f"too few for an ensemble of 5 ({topic})" in failing["evidence"]
+    assert not [check for check in refused if "policies of topics were not read" in check["evidence"]]
+    site.admin.delete(path)
+    assert all("of 5" not in check["evidence"] for check in _without_trial(site, target))
+
+
 def _without_trial(site: SwitchingSite, target: str) -> list[dict[str, str]]:
     checks: list[dict[str, str]] = site.command("precheck", "--name", target, "--no-trial")["checks"]
     return checks
@@ -275,6 +289,7 @@ def test_bookies_of_the_cluster_that_was_left_die(site: SwitchingSite) -> None:
 
 def test_a_broker_without_the_jar_is_seen_and_nothing_switched(site: SwitchingSite) -> None:
     site.ensure("a")
+    assert_quorums_of_topics_count(site, "b", site.new_topics(1)[0])
     stock = site.servers.stock_broker()
     assert site.brokers_without_jar() == []
     stock.process.start()

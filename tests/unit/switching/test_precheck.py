@@ -223,3 +223,11 @@ def test_brokers_settings_say_how_a_trial_ledger_is_to_be() -> None:
     assert (WELL.settings[0].quorums, WELL.settings[0].digest) == (Quorums(2, 2, 2), "CRC32C")
     silent = BrokerSettings("br3", None, "no answer")
     assert (silent.quorums, silent.digest) == (None, "")
+
+
+def test_single_topics_that_ask_for_more_bookies_count() -> None:
+    many = ("persistent://t/n/many", Quorums(9, 2, 2))
+    (found,) = judged(topics=(("persistent://t/n/few", Quorums(1, 1, 1)), many)).failing
+    assert "3 writable bookies, too few for an ensemble of 9 (persistent://t/n/many)" in found.seen
+    warned = [one for one in judged(unread_topics=("t/n: no answer",)).findings if one.verdict is WARNING]
+    assert [one.seen for one in warned] == ["policies of topics were not read: t/n: no answer"]

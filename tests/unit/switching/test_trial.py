@@ -285,6 +285,7 @@ def test_only_where_nothing_stands_in_the_way_is_anything_written(
         lambda *_: 1_000,
         lambda: [("br1", "4.0.8", settings, None, None)],
         lambda _: (),
+        lambda _: ((), ()),
         lambda _: ({}, {}),
         lambda *_: {},
     )

@@ -108,4 +108,6 @@ class Observations:
     namespaces: tuple[NamespacePlacement, ...] | None
     places: BookiePlaces  #: By Pulsar's own map.
     disks: Mapping[str, DiskSpace]  #: By id of the target's writable bookies.
+    topics: tuple[tuple[str, Quorums], ...] = ()  #: Single topics that ask for quorums.
+    unread_topics: tuple[str, ...] = ()  #: Why that is not known of the topics of a namespace.
     trial: TrialSeen | None = None  #: None where none was made.

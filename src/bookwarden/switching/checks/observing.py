@@ -51,6 +51,8 @@ class Sources:
     settings: Callable[[], Iterable[tuple[str, str | None, Mapping[str, str] | None, str | None, str | None]]]
     #: Reads what namespaces ask for: name, quorums, groups, secondary groups; None where there are no policies.
     placements: Callable[[MetadataStore], Sequence[tuple[str, _Quorums | None, _Bookies, _Bookies]] | None]
+    #: Reads the quorums that single topics ask for, and why that is not known of a namespace's.
+    topic_quorums: Callable[[MetadataStore], tuple[Sequence[tuple[str, _Quorums]], Sequence[str]]]
     #: Reads the bookies by group, and the rack by bookie.
     places: Callable[[MetadataStore], tuple[Mapping[str, _Bookies], Mapping[str, str]]]
     #: Asks bookies at a ledgers root for the bytes of their disks, those free, and why they did not tell.
@@ -89,6 +91,7 @@ def observe(sources: Sources, registry: Registry, target: str) -> Observations:
     brokers = tuple(read_brokers(sources.store))
     clusters = {name: _look(sources, each) for name, each in registry.clusters.items()}
     placements = sources.placements(sources.store)
+    topics, unread = sources.topic_quorums(sources.store)
     return Observations(
         registry=registry,
         target=target,
@@ -101,6 +104,8 @@ def observe(sources: Sources, registry: Registry, target: str) -> Observations:
         clusters=clusters,
         namespaces=None if placements is None else tuple(map(_placement, placements)),
         places=BookiePlaces(*sources.places(sources.store)),
+        topics=tuple((name, Quorums(*quorums)) for name, quorums in topics),
+        unread_topics=tuple(unread),
         disks=_disks(sources, cluster, clusters[target]),
     )
 

@@ -216,13 +216,18 @@ def _bookies(seen: Observations) -> Iterator[Found]:
         yield ok(f"{seen.target} has {writable} writable bookies; the largest ensemble is {most}")
     if target.read_only:
         yield warns(f"read-only there: {some(sorted(target.read_only))}", "find out why; they take no new ledgers")
+    if seen.unread_topics:
+        yield warns(
+            f"policies of topics were not read: {some(list(seen.unread_topics))}",
+            "see that no topic there asks for more bookies: `pulsar-admin topicPolicies get-persistence`",
+        )
     absent = sorted(target.known - target.writable - target.read_only)
     if absent:
         yield warns(f"not running there: {some(absent)}", "start them, or decommission them")
 
 
 def _needed(seen: Observations) -> dict[Quorums, list[str]]:
-    """Return who asks for which quorums: the brokers' defaults, and the namespaces with their own."""
+    """Return who asks for which quorums: the brokers' defaults, and the namespaces and topics with their own."""
     needed: defaultdict[Quorums, list[str]] = defaultdict(list)
     for broker in seen.settings:
         if broker.quorums is not None:
@@ -230,6 +235,8 @@ def _needed(seen: Observations) -> dict[Quorums, list[str]]:
     for namespace in seen.namespaces or ():
         if namespace.quorums is not None:
             needed[namespace.quorums].append(namespace.name)
+    for topic, quorums in seen.topics:
+        needed[quorums].append(topic)
     return needed
 
 

@@ -1,0 +1,117 @@
+"""Quorums that single topics ask for, read from the system topics that keep the policies of topics.
+
+Format: the events of ``__change_events`` in each namespace, by key the newest of a topic; one without a payload says
+that its policies are gone. Pulsar 4.0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+import pulsar
+
+from bookwarden.clusters.pulsar.client_errors import translate
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.messages.readers import received_message
+from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.rest.topic_positions import list_partitions
+from bookwarden.errors import BookwardenError, FormatError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.topic_policies import Quorums, decode_topic_quorums
+from bookwarden.wire.writer_schema import ParsedSchema, parse_writer_schema
+
+_EVENTS: Final = "__change_events"
+_TIMEOUT_S: Final = 5
+# Of namespaces there may be very many, each with a topic that has to be opened; and nobody waits long for a rollback.
+_BUDGET_S: Final = 20.0
+
+
+class TopicQuorums(NamedTuple):
+    """``asked`` are topics with ensemble, write and acknowledgement; ``unread`` says which namespaces are not known."""
+
+    asked: tuple[tuple[str, Quorums], ...]
+    unread: tuple[str, ...]
+
+
+def read_topic_quorums(
+    store: MetadataStore,
+    connection: PulsarConnection,
+    admin: PulsarAdmin,
+    clock: Callable[[], float] = time.monotonic,
+) -> TopicQuorums:
+    """Read the policies of all topics of all namespaces, for 20 s at most; the rest is in ``unread``.
+
+    Each namespace that has such policies has its system topic opened by a broker.
+    """
+    deadline = clock() + _BUDGET_S
+    asked: list[tuple[str, Quorums]] = []
+    unread: list[str] = []
+    namespaces = _with_events(store)
+    if not namespaces:
+        return TopicQuorums((), ())
+    client = connection.client(operation_timeout_seconds=_TIMEOUT_S)
+    try:
+        reader = _Policies(client, admin)
+        for namespace in namespaces:
+            if clock() > deadline:
+                unread.append(f"{namespace}: there was no time")
+                continue
+            try:
+                asked += reader.of_namespace(namespace)
+            except BookwardenError as error:
+                unread.append(f"{namespace}: {error}")
+    finally:
+        client.close()
+    return TopicQuorums(tuple(asked), tuple(unread))
+
+
+def _with_events(store: MetadataStore) -> list[str]:
+    names = sorted(known_namespaces(store) or ())
+    tops = [managed_ledger_path(f"{name}/persistent/{_EVENTS}") for name in names]
+    alone, parted = store.get_many(tops), store.get_many([f"{top}-partition-0" for top in tops])
+    return [name for name, one, other in zip(names, alone, parted, strict=True) if one is not None or other is not None]
+
+
+class _Policies:
+    """Reads the events of namespaces."""
+
+    def __init__(self, client: pulsar.Client, admin: PulsarAdmin) -> None:
+        self._client = client
+        self._admin = admin
+        self._registry = SchemaRegistry(admin)
+        self._schemas: dict[str, ParsedSchema] = {}
+
+    def of_namespace(self, namespace: str) -> Iterable[tuple[str, Quorums]]:
+        """Return the topics there that ask for quorums."""
+        newest: dict[str, tuple[str, Quorums] | None] = {}
+        for partition in list_partitions(self._admin, f"persistent://{namespace}/{_EVENTS}"):
+            for message in self._messages(partition):
+                received = received_message(partition, message)
+                newest[received.key or ""] = self._asked(partition, received.payload, received.schema_version)
+        return [found for found in newest.values() if found is not None]
+
+    def _messages(self, partition: str) -> Iterator[pulsar.Message]:
+        try:
+            reader = self._client.create_reader(partition, pulsar.MessageId.earliest, is_read_compacted=True)
+            try:
+                while reader.has_message_available():
+                    yield reader.read_next(_TIMEOUT_S * 1000)
+            finally:
+                reader.close()
+        except pulsar.PulsarException as error:
+            raise translate(error, f"reading {partition}") from error
+
+    def _asked(self, partition: str, payload: bytes, version: bytes | None) -> tuple[str, Quorums] | None:
+        if not payload:
+            return None
+        if version is None:
+            raise FormatError(f"an event of {partition} has no schema")
+        written = self._registry.written_with(partition, version)
+        if written.definition not in self._schemas:
+            self._schemas[written.definition] = parse_writer_schema(written.definition)
+        return decode_topic_quorums(payload, self._schemas[written.definition])

@@ -1,0 +1,34 @@
+"""Events about policies of topics, as the broker's own classes write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookwarden.errors import FormatError
+from bookwarden.wire.topic_policies import decode_topic_quorums
+from bookwarden.wire.writer_schema import parse_writer_schema
+
+# Both are Schema.AVRO(PulsarEvent.class) of Pulsar 4.0.8: of a topic t/n/orders with a persistence policy, and of one
+# with another policy alone.
+WRITTEN = parse_writer_schema((Path(__file__).parents[2] / "data/pulsar_event.avsc").read_text())
+WITH_PERSISTENCE = bytes.fromhex(
+    "020402000002021470657273697374656e7402026e02000200000000000000000000000000000000000000000002040a0600"
+    "000000000000000000000000000000000002000200020274020c6f7264657273"
+)
+WITHOUT = bytes.fromhex(
+    "020402000002021470657273697374656e7402026e0200020000000000000000000000000000020e00000000000000000000"
+    "00000000000002000200020274020c6f7264657273"
+)
+
+
+def test_the_quorums_of_a_topic_are_read() -> None:
+    assert decode_topic_quorums(WITH_PERSISTENCE, WRITTEN) == ("persistent://t/n/orders", (5, 3, 2))
+    assert decode_topic_quorums(WITHOUT, WRITTEN) is None
+
+
+@pytest.mark.parametrize("payload", [b"", WITH_PERSISTENCE[:-9], b"\xff" * 40])
+def test_anything_else_is_told(payload: bytes) -> None:
+    with pytest.raises(FormatError, match="is not as Pulsar writes it"):
+        decode_topic_quorums(payload, WRITTEN)
