@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import kazoo.exceptions
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from kazoo.client import KazooClient
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
@@ -86,6 +89,77 @@ def test_nodes_may_be_left_open_to_readers(connect: StoreMaker) -> None:
     assert stranger.get(path) is not None
     with pytest.raises(StoreAccessError):
         stranger.put(path, b"", 0)
+
+
+@contextlib.contextmanager
+def topics_closed_to(zookeeper: LoneZooKeeper, *rules: ACL) -> Iterator[KazooClient]:
+    """Let only these use the node of the topics; yield a client without credentials."""
+    stranger = KazooClient(zookeeper.hosts)
+    stranger.start()
+    try:
+        stranger.ensure_path("/managed-ledgers")
+        stranger.set_acls("/managed-ledgers", list(rules))
+        yield stranger
+    finally:
+        owner = KazooClient(zookeeper.hosts, auth_data=[("digest", ":".join(OWNER))])
+        owner.start()
+        for tree in ("/managed-ledgers", "/bookwarden"):
+            owner.delete(tree, recursive=True)
+        for client in (owner, stranger):
+            client.stop()
+            client.close()
+        gc.collect()
+
+
+OWNER = ("owner", "secret")
+CLOSED = (make_digest_acl(*OWNER, all=True), make_digest_acl(*OURS, all=True), make_acl("world", "anyone", read=True))
+
+
+def rights_of(client: KazooClient, path: str) -> set[tuple[str, str]]:
+    return {(rule.id.scheme, rule.id.id.partition(":")[0]) for rule in client.get_acls(path)[0]}
+
+
+def test_what_is_our_own_is_closed_as_the_topics_are(connect: StoreMaker, lone_zookeeper: LoneZooKeeper) -> None:
+    """A registry that a stranger can replace sends brokers anywhere, however well all of Pulsar is guarded."""
+    with topics_closed_to(lone_zookeeper, *CLOSED) as stranger:
+        # From before the topics were closed.
+        stranger.create("/bookwarden")
+        stranger.create("/bookwarden/open")
+        store = connect(digest=OURS, acl="as-pulsar")
+        store.create("/bookwarden/deep/registry", b"1", make_parents=True)
+        ephemeral = store.ephemeral_sequential("/bookwarden/deep/id-", b"")
+        for path in ("/bookwarden/deep/registry", "/bookwarden/deep", ephemeral):
+            assert rights_of(stranger, path) == {("digest", "owner"), ("digest", "warden"), ("world", "anyone")}, path
+            with pytest.raises(kazoo.exceptions.NoAuthError):
+                stranger.set(path, b"2")
+        for path in ("/bookwarden/deep/registry", "/bookwarden/open"):
+            with pytest.raises(kazoo.exceptions.NoAuthError):
+                stranger.delete(path)
+        assert store.put("/bookwarden/deep/registry", b"2", 0) == 1
+        elsewhere = f"/elsewhere-{uuid4().hex}"
+        store.create(elsewhere, b"")
+        assert stranger.get_acls(elsewhere)[0] == stranger.get_acls("/bookwarden/open")[0] == OPEN_ACL_UNSAFE
+        # A broker makes it anew, open.
+        stranger.delete("/managed-ledgers")
+        stranger.create("/managed-ledgers")
+        connect(digest=OURS, acl="as-pulsar").create("/bookwarden/later", b"")
+        with pytest.raises(kazoo.exceptions.NoAuthError):
+            stranger.set("/bookwarden/later", b"2")
+
+
+def test_credentials_that_see_no_hashes_close_it_all_the_same(
+    connect: StoreMaker, lone_zookeeper: LoneZooKeeper
+) -> None:
+    ours = make_digest_acl(*OURS, read=True, write=True, create=True, delete=True)
+    with topics_closed_to(lone_zookeeper, ours, make_digest_acl(*OWNER, all=True)) as stranger:
+        store = connect(digest=OURS, acl="as-pulsar")
+        store.create("/bookwarden/registry", b"1", make_parents=True)
+        with pytest.raises(kazoo.exceptions.NoAuthError):
+            stranger.set("/bookwarden/registry", b"2")
+        assert store.put("/bookwarden/registry", b"2", 0) == 1
+        # For the end of the block.
+        nodes = [("/bookwarden/registry", 1), ("/bookwarden", 0)]
+        assert store.delete_many(nodes) == [DeleteResult.DELETED] * 2
 
 
 def test_the_password_is_in_no_log_error_or_text(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import (
+    FOLLOWERS_PATH,
     REGISTRY_PATH,
     BookieCluster,
     Registry,
@@ -60,6 +62,9 @@ class RegistryNode:
         if registry.epoch != 1:
             raise FormatError(f"a new registry has epoch 1, not {registry.epoch}")
         value = _checked(registry)
+        with suppress(LostRaceError, OutcomeUnknownError):
+            # Brokers would make it open to everybody; the registry needs it not.
+            self._store.create(FOLLOWERS_PATH, b"", make_parents=True)
         try:
             self._store.create(REGISTRY_PATH, value, make_parents=True)
         except (LostRaceError, OutcomeUnknownError) as error:

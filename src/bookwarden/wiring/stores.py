@@ -74,6 +74,7 @@ def open_single_store(settings: MetadataStoreSettings, url: str, *, deletes: boo
     options["max_latency_s"] = None if settings.max_store_latency_ms is None else settings.max_store_latency_ms / 1000
     if settings.digest_user and settings.digest_password:
         options["digest"] = (settings.digest_user, settings.digest_password.get_secret_value())
+        options["acl"] = "as-pulsar"
     return open_store(url, **options)
 
 

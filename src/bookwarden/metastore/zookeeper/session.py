@@ -105,7 +105,8 @@ class ZooKeeperConnection:
     operation_timeout_s: float = 30.0  #: Longest time of a call without any progress, an outage included.
     digest: tuple[str, str] | None = field(default=None, repr=False)  #: User and password.
     #: Who may use the nodes that we create: ``open`` (as Pulsar's own are, whose brokers and bookies must reach ours),
-    #: ``creator`` (only our credentials) or ``creator-read-open`` (all may read).
+    #: ``creator`` (only our credentials), ``creator-read-open`` (all may read), or ``as-pulsar``: open, but those below
+    #: /bookwarden for us and for whom the topics' node lets in.
     acl: str = "open"
     use_ssl: bool = False  #: TLS to all servers.
     ca: str | None = None  #: File with the authorities' certificates; None takes the system's.

@@ -12,7 +12,6 @@ from typing import Any, Final
 from kazoo.protocol.serialization import Exists
 
 from bookwarden.errors import (
-    ConfigError,
     LostRaceError,
     NotFoundError,
     OutcomeUnknownError,
@@ -27,6 +26,7 @@ from bookwarden.metastore.paths import ancestors, parent_of, validate_path, vali
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
 from bookwarden.metastore.zookeeper import lists
 from bookwarden.metastore.zookeeper import requests as wire
+from bookwarden.metastore.zookeeper.access import NodeAccess, validate_acl
 from bookwarden.metastore.zookeeper.batches import BatchReader
 from bookwarden.metastore.zookeeper.deletes import ZooKeeperBatchDelete
 from bookwarden.metastore.zookeeper.multis import ConditionalMulti
@@ -40,12 +40,6 @@ from bookwarden.metastore.zookeeper.session import (
 
 _LOG = logging.getLogger(__name__)
 
-_READ, _ALL = 1, 31
-_ACLS: Final = {
-    "open": (wire.AccessRule(_ALL, "world", "anyone"),),
-    "creator": (wire.AccessRule(_ALL, "auth", ""),),
-    "creator-read-open": (wire.AccessRule(_ALL, "auth", ""), wire.AccessRule(_READ, "world", "anyone")),
-}
 _WRITE_OVERHEAD: Final = 2048
 
 
@@ -56,11 +50,10 @@ class ZooKeeperStore(ConditionalStore):
     """
 
     def __init__(self, connection: ZooKeeperConnection) -> None:
-        if connection.acl not in _ACLS:
-            raise ConfigError(f"the metadata store's acl is {connection.acl!r}; expected one of {', '.join(_ACLS)}")
+        validate_acl(connection.acl)
         self._session = ZooKeeperSession(connection)
         self._reader = BatchReader(self._session)
-        self._acl = _ACLS[connection.acl]
+        self._access = NodeAccess(self._session)
         self._conditions: WriteConditions = NoConditions()
 
     def under(self, conditions: WriteConditions) -> ZooKeeperStore:
@@ -146,7 +139,7 @@ class ZooKeeperStore(ConditionalStore):
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         validate_path(prefix + "0")
         absolute = self._session.absolute(prefix)
-        operation = wire.create_operation(absolute, value, self._acl, wire.EPHEMERAL_SEQUENTIAL)
+        operation = wire.create_operation(absolute, value, self._access.rules_of_new(prefix), wire.EPHEMERAL_SEQUENTIAL)
         (result,) = self._write(prefix, operation)
         if isinstance(result, str):
             return result.removeprefix(self._session.connection.chroot.rstrip("/"))
@@ -183,7 +176,8 @@ class ZooKeeperStore(ConditionalStore):
             _LOG.debug("%s exists already", path)
 
     def _create(self, path: str, value: bytes) -> None:
-        (result,) = self._write(path, wire.create_operation(self._absolute(path), value, self._acl))
+        absolute = self._absolute(path)
+        (result,) = self._write(path, wire.create_operation(absolute, value, self._access.rules_of_new(path)))
         if isinstance(result, str):
             return
         if result == wire.NODE_EXISTS:
