@@ -8,17 +8,26 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, authority_of
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.devcluster import access
+from bookwarden.devcluster.credentials import broker_credentials, zookeeper_credentials
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.processes.process import ServerProcess
 from bookwarden.devcluster.releases.cache import Progress
-from bookwarden.devcluster.servers import settings
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT, ClusterOptions, ClusterPorts
+from bookwarden.devcluster.servers import readiness, settings
+from bookwarden.devcluster.servers.settings import (
+    METADATA_STORES,
+    PULSAR_VERSIONS,
+    PULSARS_LEDGERS_ROOT,
+    ClusterOptions,
+    ClusterPorts,
+)
 from bookwarden.devcluster.servers.specs import Runtime, ServerFactory, load_runtime
 from bookwarden.devcluster.servers.starting import PatientStart
+from bookwarden.errors import ConfigError
 
 _SETUP_SECONDS: Final = 180.0
 _ENTRIES_PER_LEDGER: Final = 100
@@ -38,6 +47,7 @@ _BROKER_SETTINGS: Final = {
     "loadBalancerSheddingEnabled": "false",
     "loadBalancerAutoBundleSplitEnabled": "false",
 }
+_PROTECTED_TREES: Final = ("/admin", "/loadbalance", "/managed-ledgers", "/schemas")
 #: Java properties by which a BookKeeper client finds the driver of the jar.
 DRIVER_PROPERTIES: Final = {
     "bookkeeper.metadata.client.drivers": (
@@ -53,7 +63,13 @@ class ClusterPlan:
     name: str
     ledgers_root: str
     bookies: int = 2  #: At least the two of an ensemble.
-    own_zookeeper: bool = False  #: Its metadata is not in Pulsar's ZooKeeper.
+    own_zookeeper: bool = False  #: Its metadata is not in Pulsar's store, but in a ZooKeeper of its own.
+    own_oxia: bool = False  #: Likewise, in an Oxia of its own: one has room for one cluster, below /ledgers.
+
+    @property
+    def has_own_store(self) -> bool:
+        """Whether its metadata is not in Pulsar's store."""
+        return self.own_zookeeper or self.own_oxia
 
 
 #: The first is the one that Pulsar sets up.
@@ -63,30 +79,42 @@ TWO_CLUSTERS: Final = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", 
 class RunBookies:
     """The bookies of one cluster, and where their metadata is."""
 
-    def __init__(self, plan: ClusterPlan, zookeeper_port: int, factories: Sequence[ServerFactory]) -> None:
+    def __init__(self, plan: ClusterPlan, factories: Sequence[ServerFactory]) -> None:
         """Make a handle on a cluster; its bookies start by their processes."""
+        first = factories[0]
         self.name = plan.name
         self.ledgers_root = plan.ledgers_root
+        self.ports = first.ports
         #: Its bookies, by id.
         self.bookies = {f"{LOOPBACK}:{factory.ports.bookie}": ServerProcess(factory.bookie()) for factory in factories}
         self.ids = frozenset(self.bookies)
         self.processes = tuple(self.bookies.values())
-        #: Its ZooKeeper, as Pulsar writes it.
-        self.store_url = f"zk:{LOOPBACK}:{zookeeper_port}"
-        #: The ZooKeeper, if it is not Pulsar's.
-        self.zookeeper = ServerProcess(factories[0].zookeeper()) if plan.own_zookeeper else None
+        #: Its metadata store, as Pulsar writes it.
+        self.store_url = settings.store_url(first.ports, first.options)
+        #: The ZooKeeper, if it has one of its own.
+        self.zookeeper = ServerProcess(first.zookeeper()) if plan.own_zookeeper else None
+        #: The Oxia, likewise.
+        self.oxia = ServerProcess(first.oxia()) if plan.own_oxia else None
+        is_set_up = plan.ledgers_root == PULSARS_LEDGERS_ROOT and not plan.has_own_store
         #: Writes its first nodes; None for the one that Pulsar sets up.
-        self.setup = ServerProcess(factories[0].new_bookkeeper()) if plan.ledgers_root != PULSARS_LEDGERS_ROOT else None
+        self.setup = None if is_set_up else ServerProcess(first.new_bookkeeper())
 
     @property
     def metadata_service_uri(self) -> str:
         """The place of its metadata, as an operator registers it."""
+        if self.store_url.startswith("oxia:"):
+            return f"metadata-store:{self.store_url}"
         return f"zk+hierarchical://{self.store_url.removeprefix('zk:')}{self.ledgers_root}"
+
+    @property
+    def own_store(self) -> ServerProcess | None:
+        """The server of its metadata, if it has one of its own."""
+        return self.zookeeper or self.oxia
 
     @property
     def servers(self) -> tuple[ServerProcess, ...]:
         """Its servers, in the order in which they start."""
-        return (*([self.zookeeper] if self.zookeeper else []), *self.processes)
+        return (*([self.own_store] if self.own_store else []), *self.processes)
 
 
 class SiteBroker:
@@ -109,10 +137,11 @@ class SiteBroker:
 
 
 class SwitchablePulsar:
-    """A ZooKeeper, bookie clusters and brokers, each broker of a version; killed when a with statement ends.
+    """A metadata store, bookie clusters and brokers, each broker of a version; killed when a with statement ends.
 
     ``jar`` is bookwarden's jar for brokers; without one they are stock brokers, on the first cluster alone. With one
     they start only once the registry of bookie clusters is there: start the bookies, write it, start the brokers.
+    ``metadata`` names the kind of Pulsar's store. ``secured``: each ZooKeeper knows its users, and all use TLS.
     """
 
     def __init__(
@@ -122,6 +151,8 @@ class SwitchablePulsar:
         *,
         clusters: Sequence[ClusterPlan] = TWO_CLUSTERS,
         brokers: Sequence[str] = PULSAR_VERSIONS[:1],
+        metadata: str = METADATA_STORES[0],
+        secured: bool = False,
         broker_settings: Mapping[str, str] | None = None,
         bookie_settings: Mapping[str, str] | None = None,
         throughput: bool = False,
@@ -135,16 +166,22 @@ class SwitchablePulsar:
         self._home = home
         self._options = ClusterOptions(
             pulsar=brokers[0],
+            metadata=metadata,
+            # A client has a session in each.
+            oxia_shards=2,
+            zookeeper_digest=secured,
             throughput=throughput,
             bookie_settings={**_BOOKIE_SETTINGS, **(bookie_settings or {})},
             broker_settings=broker_settings or {},
         )
         self._jar = jar
         self._progress = progress
-        (zookeeper,) = free_ports(1)
-        self._ports = ClusterPorts(zookeeper, 0, 0, 0)
-        self._zookeeper_factory = self._factory("zookeeper", self._ports, self._options)
-        self.zookeeper = ServerProcess(self._zookeeper_factory.zookeeper())
+        self._secured = secured
+        self._ports = self._store_ports(metadata)
+        self._store_factory = self._factory(metadata, self._ports, self._options)
+        factory = self._store_factory
+        #: The server of Pulsar's metadata.
+        self.store = ServerProcess(factory.oxia() if metadata == "oxia" else factory.zookeeper())
         #: By name.
         self.clusters = {plan.name: self._bookies(plan) for plan in clusters}
         self._make_broker = make_broker
@@ -159,12 +196,33 @@ class SwitchablePulsar:
     def servers(self) -> tuple[ServerProcess, ...]:
         """All servers, in the order in which they start."""
         bookies = [server for cluster in self.clusters.values() for server in cluster.servers]
-        return (self.zookeeper, *bookies, *(broker.process for broker in self.brokers))
+        return (self.store, *bookies, *(broker.process for broker in self.brokers))
+
+    @property
+    def zookeeper(self) -> ServerProcess:
+        """Pulsar's ZooKeeper; raise ConfigError if its metadata is elsewhere."""
+        if self._options.metadata != "zookeeper":
+            raise ConfigError(f"the metadata of this Pulsar is in {self._options.metadata}")
+        return self.store
+
+    @property
+    def store_settings(self) -> dict[str, Any]:
+        """Settings of bookwarden's section ``metadata_store`` by which it is let in."""
+        if not self._secured:
+            return {}
+        user, _, password = self._digest.partition(":")
+        trusted = str(broker_credentials(self._credentials).certificate)
+        return {"digest_user": user, "digest_password": password, "tls": True, "tls_trust_certs_file": trusted}
 
     @property
     def driver_uri(self) -> str:
         """The URI by which a BookKeeper client with the jar sees all clusters."""
-        return f"bookwarden://{LOOPBACK}:{self._ports.zookeeper}{PULSARS_LEDGERS_ROOT}"
+        return f"bookwarden://{authority_of(BookKeeperPlace(self.store_url, PULSARS_LEDGERS_ROOT))}"
+
+    def protect_metadata(self) -> None:
+        """Shut clients without credentials out of the secured ZooKeepers' trees, as DevCluster does."""
+        for cluster in self.clusters.values():
+            readiness.protect(cluster.ports.zookeeper, self._digest, (cluster.ledgers_root, *_PROTECTED_TREES))
 
     def connection(self) -> PulsarConnection:
         """Return the connection to all brokers; requests to the admin REST go to the first, who may send them on."""
@@ -172,15 +230,15 @@ class SwitchablePulsar:
         return PulsarConnection(f"pulsar://{addresses}", self.brokers[0].admin_url)
 
     def start_bookies(self) -> None:
-        """Start each ZooKeeper, write the first metadata, and start all bookies."""
-        self._progress(f"starting ZooKeeper on {self.store_url}")
-        self.zookeeper.start()
-        patient = PatientStart(self.zookeeper.is_running, self._progress)
-        setup = self._zookeeper_factory.metadata_setup(self.brokers[0].service_url, self.brokers[0].admin_url)
+        """Start each metadata store, write the first metadata, and start all bookies."""
+        self._progress(f"starting {self.store.name} on {self.store_url}")
+        self.store.start()
+        patient = PatientStart(self.store.is_running, self._progress)
+        setup = self._store_factory.metadata_setup(self.brokers[0].service_url, self.brokers[0].admin_url)
         patient.run(ServerProcess(setup), _SETUP_SECONDS)
         for cluster in self.clusters.values():
-            if cluster.zookeeper is not None:
-                cluster.zookeeper.start()
+            if cluster.own_store is not None:
+                cluster.own_store.start()
             if cluster.setup is not None:
                 patient.run(cluster.setup, _SETUP_SECONDS)
             self._progress(f"starting {len(cluster.processes)} bookies of cluster {cluster.name}")
@@ -195,7 +253,7 @@ class SwitchablePulsar:
 
     def start_brokers(self) -> None:
         """Start the brokers that do not run, and wait until all serve."""
-        patient = PatientStart(self.zookeeper.is_running, self._progress)
+        patient = PatientStart(self.store.is_running, self._progress)
         for broker in self.brokers:
             if not broker.process.is_running():
                 self._progress(f"starting a broker of Pulsar {broker.version} on {broker.service_url}")
@@ -213,13 +271,21 @@ class SwitchablePulsar:
         return self._broker(0, self.brokers[0].version, stock=True)
 
     def _bookies(self, plan: ClusterPlan) -> RunBookies:
-        options = dataclasses.replace(self._options, ledgers_root=plan.ledgers_root)
-        (zookeeper,) = free_ports(1) if plan.own_zookeeper else (self._ports.zookeeper,)
+        metadata = "oxia" if plan.own_oxia else "zookeeper" if plan.own_zookeeper else self._options.metadata
+        options = dataclasses.replace(self._options, metadata=metadata, ledgers_root=plan.ledgers_root)
+        store = self._store_ports(metadata) if plan.has_own_store else self._ports
         factories = [
-            self._factory(f"bookie-{plan.name}-{number}", ClusterPorts(zookeeper, port, 0, 0), options)
+            self._factory(f"bookie-{plan.name}-{number}", dataclasses.replace(store, bookie=port), options)
             for number, port in enumerate(free_ports(plan.bookies), start=1)
         ]
-        return RunBookies(plan, zookeeper, factories)
+        return RunBookies(plan, factories)
+
+    def _store_ports(self, metadata: str) -> ClusterPorts:
+        if metadata == "oxia":
+            oxia, metrics = free_ports(2)
+            return ClusterPorts(0, 0, 0, 0, oxia, metrics)
+        zookeeper, *secure = free_ports(2 if self._secured else 1)
+        return ClusterPorts(zookeeper, 0, 0, 0, zookeeper_tls=secure[0] if secure else 0)
 
     def _broker(self, number: int, version: str, *, stock: bool = False) -> SiteBroker:
         common, own = {**_BROKER_SETTINGS, **self._options.broker_settings}, dict[str, str]()
@@ -233,7 +299,16 @@ class SwitchablePulsar:
         return self._make_broker(self._factory(f"broker-{number}", ports, options), own)
 
     def _factory(self, folder: str, ports: ClusterPorts, options: ClusterOptions) -> ServerFactory:
-        return ServerFactory(self._home / folder, ports, options, functools.partial(_runtime, options.pulsar))
+        runtime = functools.partial(_runtime, options.pulsar)
+        return ServerFactory(self._home / folder, ports, options, runtime, credentials=self._credentials)
+
+    @property
+    def _credentials(self) -> Path:
+        return self._home / "credentials"
+
+    @property
+    def _digest(self) -> str:
+        return zookeeper_credentials(self._credentials).digest
 
     def __enter__(self) -> SwitchablePulsar:
         return self

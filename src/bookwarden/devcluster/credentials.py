@@ -34,6 +34,7 @@ class BrokerCredentials:
 
     certificate: Path  #: The broker's own, which is also the authority that signed the clients'.
     private_key: Path  #: The broker's.
+    key_store: Path  #: Both in one file, as ZooKeeper takes them.
     token_key: Path  #: Signs the tokens: 32 bytes.
     superuser_token: Path  #: A JWT that never expires.
     ordinary_token: Path  #: Likewise, of a role without rights.
@@ -64,6 +65,7 @@ def broker_credentials(folder: Path) -> BrokerCredentials:
     made = BrokerCredentials(
         certificate=folder / "broker.cert.pem",
         private_key=folder / "broker.key.pem",
+        key_store=folder / "broker.store.pem",
         token_key=folder / "token.key",
         superuser_token=folder / f"{SUPERUSER}.token",
         ordinary_token=folder / f"{ORDINARY_ROLE}.token",
@@ -116,6 +118,7 @@ def _write_certificates(made: BrokerCredentials) -> None:
     authority = Authority("bookwarden development cluster")
     _write(made.certificate, authority.certificate)
     _write(made.private_key, authority.private_key)
+    _write(made.key_store, authority.private_key + authority.certificate)
     for role, files in ((SUPERUSER, made.superuser_certificate), (ORDINARY_ROLE, made.ordinary_certificate)):
         certificate, private_key = authority.client_certificate(role)
         _write(files.certificate, certificate)

@@ -17,12 +17,13 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.config import MetadataStoreSettings
 from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
 from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker, SwitchablePulsar
+from bookwarden.devcluster.servers.settings import METADATA_STORES
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import Versioned
-from bookwarden.metastore.urls import open_store
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import (
@@ -32,6 +33,7 @@ from bookwarden.switching.registry import (
     serialize_registry,
 )
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wiring.stores import open_single_store
 from servers.switching.broker_jar import broker_jar
 from servers.waiting import eventually
 
@@ -47,7 +49,8 @@ class SwitchingSite:
     def __init__(self, servers: SwitchablePulsar) -> None:
         self.servers = servers
         urls = {servers.store_url, *(cluster.store_url for cluster in servers.clusters.values())}
-        self._stores = {url: open_store(url) for url in urls}
+        access = MetadataStoreSettings(urls=[servers.store_url], **servers.store_settings)
+        self._stores = {url: open_single_store(access, url) for url in urls}
         self.store = self._stores[servers.store_url]
         self.connection = servers.connection()
         self.admin = PulsarAdmin(self.connection, timeout_s=_ADMIN_SECONDS)
@@ -61,6 +64,7 @@ class SwitchingSite:
         """The options by which a command finds the servers."""
         settings = {
             "metadata_store.urls": f"['{self.servers.store_url}']",
+            **{f"metadata_store.{name}": str(value) for name, value in self.servers.store_settings.items()},
             "pulsar.service_url": self.connection.service_url,
             "pulsar.admin_url": self.connection.admin_url,
         }
@@ -234,6 +238,9 @@ def switching_site(
     clusters: Sequence[ClusterPlan] = TWO_CLUSTERS,
     broker_settings: Mapping[str, str] | None = None,
     bookie_settings: Mapping[str, str] | None = None,
+    *,
+    metadata: str = METADATA_STORES[0],
+    secured: bool = False,
 ) -> Iterator[SwitchingSite]:
     """Run the servers for the block, with brokers of these versions and the first cluster alone in the registry."""
     with SwitchablePulsar(
@@ -243,8 +250,12 @@ def switching_site(
         brokers=brokers,
         broker_settings=broker_settings,
         bookie_settings=bookie_settings,
+        metadata=metadata,
+        secured=secured,
     ) as servers:
         servers.start_bookies()
+        if secured:
+            servers.protect_metadata()
         with closing(SwitchingSite(servers)) as site:
             site.register(next(iter(servers.clusters)), "--bootstrap")
             servers.start_brokers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -12,8 +13,15 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
 from bookwarden.demo.load import TopicTally
 from bookwarden.devcluster import ClusterOptions
+from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden.devcluster.servers.java import Java
-from bookwarden.devcluster.servers.settings import ClusterPorts, bookie_settings
+from bookwarden.devcluster.servers.settings import (
+    PULSARS_LEDGERS_ROOT,
+    ClusterPorts,
+    bookie_settings,
+    bookkeeper_uri,
+    store_url,
+)
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
@@ -37,6 +45,37 @@ def test_a_bookie_below_another_root_speaks_with_zookeeper_itself() -> None:
 def test_another_root_needs_zookeeper() -> None:
     with pytest.raises(ConfigError, match="on oxia"):
         ClusterOptions(metadata="oxia", ledgers_root="/bookies-b")
+
+
+def test_with_tls_all_servers_are_told_that_port() -> None:
+    ports = dataclasses.replace(PORTS, zookeeper_tls=7)
+    assert store_url(ports, ClusterOptions()) == "zk:127.0.0.1:7"
+    assert bookkeeper_uri(ports, ClusterOptions(ledgers_root="/bookies-b")) == "zk+hierarchical://127.0.0.1:7/bookies-b"
+
+
+def test_each_cluster_has_the_store_that_its_plan_says(tmp_path: Path) -> None:
+    plans = (
+        ClusterPlan("a", PULSARS_LEDGERS_ROOT),
+        ClusterPlan("b", PULSARS_LEDGERS_ROOT, own_oxia=True),
+        ClusterPlan("c", "/bookies-c", own_zookeeper=True),
+    )
+    pulsar = SwitchablePulsar(tmp_path, None, clusters=plans, metadata="oxia")
+    a, b, c = pulsar.clusters.values()
+    assert a.metadata_service_uri == f"metadata-store:{pulsar.store_url}"
+    assert b.metadata_service_uri == f"metadata-store:{b.store_url}"
+    assert a.store_url != b.store_url
+    assert c.metadata_service_uri == f"zk+hierarchical://{c.store_url.removeprefix('zk:')}/bookies-c"
+    assert [each.setup is None for each in (a, b, c)] == [True, False, False]
+    assert [server.name for server in pulsar.servers] == [
+        *("oxia", "bookie", "bookie"),
+        *("oxia", "bookie", "bookie"),
+        *("zookeeper", "bookie", "bookie"),
+        "broker",
+    ]
+    assert pulsar.driver_uri == f"bookwarden://{pulsar.store_url.split('/')[2]}/ledgers"
+    assert pulsar.store_settings == {}
+    with pytest.raises(ConfigError, match="in oxia"):
+        _ = pulsar.zookeeper
 
 
 def test_a_jar_lies_behind_those_of_the_release() -> None:

@@ -33,7 +33,7 @@ def test_credentials_are_made_once_and_are_for_their_owner_only(tmp_path: Path) 
     made = broker_credentials(tmp_path / "c")
     login = zookeeper_credentials(tmp_path / "c")
     before = {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}
-    assert len(before) == 12
+    assert len(before) == 13
     assert broker_credentials(tmp_path / "c") == made
     assert zookeeper_credentials(tmp_path / "c") == login
     assert {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()} == before

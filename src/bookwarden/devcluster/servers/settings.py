@@ -84,11 +84,12 @@ class ClusterPorts:
     web: int  #: Admin REST, with TLS when auth is on.
     oxia: int = 0  #: For clients; 0 in a cluster without Oxia.
     oxia_metrics: int = 0  #: Also says when Oxia is ready; 0 without Oxia.
+    zookeeper_tls: int = 0  #: For clients with TLS, which all servers are then; 0 where ZooKeeper has none.
 
 
 def store_url(ports: ClusterPorts, options: ClusterOptions) -> str:
     """Return the metadata store of the broker and the bookie, as Pulsar writes it."""
-    return oxia_url(ports.oxia) if options.metadata == "oxia" else f"zk:{LOOPBACK}:{ports.zookeeper}"
+    return oxia_url(ports.oxia) if options.metadata == "oxia" else f"zk:{_zookeeper_address(ports)}"
 
 
 def bookkeeper_uri(ports: ClusterPorts, options: ClusterOptions) -> str:
@@ -96,7 +97,11 @@ def bookkeeper_uri(ports: ClusterPorts, options: ClusterOptions) -> str:
     if options.ledgers_root == PULSARS_LEDGERS_ROOT:
         return f"metadata-store:{store_url(ports, options)}"
     # With a path in it, the other kind of URI would mean a chroot.
-    return f"zk+hierarchical://{LOOPBACK}:{ports.zookeeper}{options.ledgers_root}"
+    return f"zk+hierarchical://{_zookeeper_address(ports)}{options.ledgers_root}"
+
+
+def _zookeeper_address(ports: ClusterPorts) -> str:
+    return f"{LOOPBACK}:{ports.zookeeper_tls or ports.zookeeper}"
 
 
 def zookeeper_settings(port: int, data: Path) -> dict[str, str]:
@@ -111,6 +116,26 @@ def zookeeper_settings(port: int, data: Path) -> dict[str, str]:
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "*",
         "forceSync": "yes",
+    }
+
+
+def zookeeper_tls_settings(port: int, key_store: Path) -> dict[str, str]:
+    """Return what gives the ZooKeeper a port for TLS, with key and certificate of a PEM file; it asks for none."""
+    return {
+        "secureClientPort": str(port),
+        "secureClientPortAddress": LOOPBACK,
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": str(key_store),
+        "ssl.clientAuth": "none",
+    }
+
+
+def zookeeper_tls_properties(authority: Path) -> dict[str, str]:
+    """Return the Java properties by which all of a process's ZooKeeper clients use TLS, and trust a PEM file."""
+    return {
+        "zookeeper.client.secure": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.trustStore.location": str(authority),
     }
 
 

@@ -59,13 +59,14 @@ class ServerFactory:
     runtime: Callable[[], Runtime]  #: Called only when a server starts.
     detached: bool = False  #: The servers outlive this process.
     oxia_program: Callable[[], Path] = ensure_oxia  #: Builds or finds `oxia`; called only when Oxia starts.
+    credentials: Path | None = None  #: The folder of credentials that several homes share; None for one of its own.
 
     def zookeeper(self) -> ServerSpec:
         """Return the spec of the ZooKeeper."""
 
         def command() -> Sequence[str]:
             data = self._folder("zookeeper")
-            path = self._write("zookeeper", settings.zookeeper_settings(self.ports.zookeeper, data))
+            path = self._write("zookeeper", {**settings.zookeeper_settings(self.ports.zookeeper, data), **self._tls()})
             # An empty data folder is a new cluster, not a lost snapshot.
             properties = [("zookeeper.snapshot.trust.empty", "true")]
             if self.options.zookeeper_digest:
@@ -140,7 +141,7 @@ class ServerFactory:
     @property
     def credentials_folder(self) -> Path:
         """The folder of the cluster's credentials."""
-        return self.home / "credentials"
+        return self.credentials or self.home / "credentials"
 
     def _write_bookie_settings(self, name: str) -> Path:
         released = self.runtime().released_settings("bookkeeper.conf")
@@ -165,10 +166,22 @@ class ServerFactory:
     def _digest(self) -> str | None:
         return zookeeper_credentials(self.credentials_folder).digest if self.options.zookeeper_digest else None
 
+    def _tls(self) -> dict[str, str]:
+        """Return the ZooKeeper's own settings for TLS, where it has any."""
+        if not self.ports.zookeeper_tls:
+            return {}
+        credentials = broker_credentials(self.credentials_folder)
+        return settings.zookeeper_tls_settings(self.ports.zookeeper_tls, credentials.key_store)
+
     def _login(self) -> list[tuple[str, str]]:
-        if not self.options.zookeeper_digest:
-            return []
-        return _login_by(zookeeper_credentials(self.credentials_folder).client_login)
+        """Return the Java properties of ZooKeeper's clients: who they are, and whom they trust."""
+        properties: list[tuple[str, str]] = []
+        if self.options.zookeeper_digest:
+            properties += _login_by(zookeeper_credentials(self.credentials_folder).client_login)
+        if self.ports.zookeeper_tls:
+            authority = broker_credentials(self.credentials_folder).certificate
+            properties += settings.zookeeper_tls_properties(authority).items()
+        return properties
 
     def _memory(self, small: tuple[int, int]) -> tuple[int, int]:
         return _THROUGHPUT_MEMORY if self.options.throughput else small
