@@ -24,12 +24,15 @@ import org.apache.bookkeeper.net.DNSToSwitchMapping;
 import org.apache.bookkeeper.proto.BookieAddressResolver;
 import org.apache.bookkeeper.stats.StatsLogger;
 import org.apache.commons.configuration2.ex.ConfigurationException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * The configured placement policy, once for each bookie cluster; none ever sees another cluster's bookies. New
  * ensembles are chosen by that of the active cluster, replacements by that of the ensemble's own.
  */
 public final class PerClusterPlacementPolicy implements EnsemblePlacementPolicy {
+    private static final Logger LOG = LoggerFactory.getLogger(PerClusterPlacementPolicy.class);
     private static final String FOLLOWER = "bookwarden.follower";
     private static final String POLICY = "bookwarden.placementPolicy";
 
@@ -118,6 +121,8 @@ public final class PerClusterPlacementPolicy implements EnsemblePlacementPolicy 
         BookieCluster cluster = view.clusterOf(ensemble);
         if (cluster == null) {
             Metrics.countRefusal("replacement_in_no_one_cluster");
+            LOG.error("refused: bookie {} is not replaced, the bookies {} are not those of one bookie cluster",
+                    replaced, ensemble);
             throw new BKNotEnoughBookiesException();
         }
         return of(view, cluster).replaceBookie(size, write, ack, custom, ensemble, replaced, exclude);
