@@ -187,15 +187,23 @@ class BookieClusters:
                 "this with one only: a ledger that it does not find might be in another. Nothing was changed"
             )
 
-    def _read(self) -> Placed | None:
+    def own_store_urls(self) -> list[str]:
+        """Read the URLs of stores that registered clusters have of their own; StoreUnavailableError if unreadable."""
+        registry = self._registry()
+        return [] if registry is None else [each.store_url for each in registry.clusters.values() if each.store_url]
+
+    def _registry(self) -> Registry | None:
         self._pulsar.sync()
         node = self._pulsar.get(REGISTRY_PATH)
-        if node is None:
-            return None
         try:
-            registry = parse_registry(node.value)
+            return None if node is None else parse_registry(node.value)
         except FormatError as error:
             raise StoreUnavailableError(f"where ledgers are is not known, so nothing is done: {error}") from error
+
+    def _read(self) -> Placed | None:
+        registry = self._registry()
+        if registry is None:
+            return None
         if self._other_roots:
             raise RefusedError(
                 f"bookie clusters are registered for the first of metadata_store.urls, and {self._other_roots[0]} is "

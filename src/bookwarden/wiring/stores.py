@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
@@ -86,13 +87,13 @@ def bookkeeper_place_of(settings: MetadataStoreSettings) -> BookKeeperPlace:
     return bookkeeper_place(settings.bookkeeper_url, settings.ledgers_root)
 
 
-def has_one_writer(settings: MetadataStoreSettings, moved_to: str | None = None) -> bool:
+def has_one_writer(settings: MetadataStoreSettings, others: Iterable[str] = ()) -> bool:
     """Return whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
 
-    Two concurrent writers can make it refuse all writes: docs/oxia.md. ``moved_to`` is where BookKeeper's
-    metadata was moved to, if it was.
+    Two concurrent writers can make it refuse all writes: docs/oxia.md. ``others`` are URLs of stores beside those of
+    the settings: where metadata was moved to, and those of registered bookie clusters.
     """
-    written = (moved_to or bookkeeper_place_of(settings).url, *settings.urls)
+    written = (bookkeeper_place_of(settings).url, *settings.urls, *others)
     return any(_takes_one_writer(settings, url) for url in written)
 
 

@@ -142,7 +142,7 @@ def test_a_driver_learns_that_its_ledgers_moved_to_where_one_task_may_write(ends
     with MetadataContext(settings) as metadata:
         metadata.migrations.look()
         assert metadata.ledgers_moved_to() is None
-        assert not has_one_writer(settings.metadata_store, metadata.ledgers_moved_to())
+        assert not has_one_writer(settings.metadata_store)
         ends.server.set_phase("COPYING", TARGET)
         metadata.migrations.look()
         assert metadata.ledgers_moved_to() is None
@@ -150,7 +150,7 @@ def test_a_driver_learns_that_its_ledgers_moved_to_where_one_task_may_write(ends
         ends.server.set_phase("COMPLETED", TARGET)
         metadata.migrations.look()
         assert metadata.ledgers_moved_to() == TARGET
-        assert has_one_writer(settings.metadata_store, metadata.ledgers_moved_to())
+        assert has_one_writer(settings.metadata_store, [TARGET])
 
 
 def test_without_patience_a_write_fails_at_once_and_a_read_waits_for_the_target(

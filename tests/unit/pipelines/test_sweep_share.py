@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from bookwarden.config import Settings, load_settings
+from bookwarden.errors import StoreUnavailableError
 from bookwarden.pipelines.sweep.query import LedgerDeletion, share_of_task
 from bookwarden.pipelines.sweep.supervisor import Pulse
+from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.wiring.stores import has_one_writer
 
 
@@ -74,7 +76,40 @@ def test_a_query_of_many_tasks_is_outdated_once_its_ledgers_moved_to_where_one_m
     spark: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None))
     moved_to: list[str | None] = [None]
     settings = on(ZOOKEEPER, **{"metadata_store.oxia_concurrent_writers": many_may})
-    query = LedgerDeletion(spark, settings, Pulse(), moved_to=lambda: moved_to[0])
+    writers = Writers(settings.metadata_store, lambda: moved_to[0])
+    query = LedgerDeletion(spark, settings, Pulse(), writers=writers)
     assert not query.is_outdated
     moved_to[0] = OXIA
     assert query.is_outdated is outdated
+
+
+@pytest.mark.parametrize(("many_may", "one"), [("false", True), ("true", False)])
+def test_one_task_alone_deletes_where_a_registered_bookie_cluster_is_in_oxia(many_may: str, one: bool) -> None:
+    registered = ["zk:y:2181"]
+    settings = on(ZOOKEEPER, **{"metadata_store.oxia_concurrent_writers": many_may})
+    writers = Writers(settings.metadata_store, registered=lambda: list(registered))
+    writers.look()
+    assert not writers.must_be_one
+    registered.append(OXIA)
+    # A query that runs keeps its tasks: the first ledger there fails its batch, and starts it anew.
+    assert not writers.must_be_one
+    writers.look()
+    assert writers.must_be_one is one
+
+
+def test_one_task_alone_deletes_while_the_registered_bookie_clusters_are_not_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    troubles = [StoreUnavailableError("no answer")]
+
+    def read() -> list[str]:
+        if troubles:
+            raise troubles.pop()
+        return []
+
+    writers = Writers(on(ZOOKEEPER).metadata_store, registered=read)
+    writers.look()
+    assert writers.must_be_one
+    assert "not known where all of them are: no answer" in caplog.text
+    writers.look()
+    assert not writers.must_be_one

@@ -8,11 +8,13 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.config import Settings, load_settings
-from bookwarden.errors import RefusedError
+from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.registry import REGISTRY_PATH
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
-from unit.switching.two_bookie_clusters import COPY, REGISTRY, TwoBookieClusters
+from unit.switching.two_bookie_clusters import COPY, ELSEWHERE_URL, REGISTRY, TwoBookieClusters
 
 
 @pytest.fixture
@@ -65,3 +67,15 @@ def test_ledgers_of_a_second_pulsar_are_not_looked_for_by_the_registry_of_the_fi
         metadata.bookie_clusters.look_again()
         with pytest.raises(RefusedError, match="a second Pulsar cluster"):
             metadata.catalog.read_many([1])
+
+
+def test_the_stores_that_registered_clusters_have_of_their_own_are_read_anew(metadata: MetadataContext) -> None:
+    clusters = metadata.bookie_clusters
+    assert clusters.own_store_urls() == []
+    TwoBookieClusters(metadata.store, MemoryStore()).register()
+    assert clusters.own_store_urls() == [ELSEWHERE_URL]
+    node = metadata.store.get(REGISTRY_PATH)
+    assert node is not None
+    metadata.store.put(REGISTRY_PATH, b"{", node.version)
+    with pytest.raises(StoreUnavailableError, match="where ledgers are is not known"):
+        clusters.own_store_urls()

@@ -23,6 +23,7 @@ from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, attach
 from bookwarden.pipelines.sweep.task_beats import figures_of
+from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.signals import at_signals
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
@@ -62,7 +63,8 @@ def _run_sweep(
     attach(spark, pulse)
     metrics = SweepMetrics()
     metrics.show_migrations(metadata.migrations.standings)
-    query = LedgerDeletion(spark, settings, pulse, metrics, moved_to=metadata.ledgers_moved_to)
+    writers = Writers(settings.metadata_store, metadata.ledgers_moved_to, metadata.bookie_clusters.own_store_urls)
+    query = LedgerDeletion(spark, settings, pulse, metrics, writers=writers)
     patience = Patience(
         # Between two triggers the query gives no signs of life.
         stall=sweep.stall_seconds + sweep.trigger_seconds,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,10 +33,10 @@ from bookwarden.pipelines.sweep.outcome_table import SPARK_SCHEMA, OutcomeTable,
 from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.pipelines.sweep.supervisor import Pulse
 from bookwarden.pipelines.sweep.task_beats import padding, with_beats, without_beats
+from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.wiring.deletion import SweepContext, policy_of
 from bookwarden.wiring.pulsar import connection_of
-from bookwarden.wiring.stores import has_one_writer
 
 logger = logging.getLogger(__name__)
 # Properties that Spark sets for every job of a streaming query, and its tasks.
@@ -114,8 +114,7 @@ def outcomes_location(settings: Settings) -> str:
 class LedgerDeletion:
     """Assembles and starts the query; `pulse` is the gate that each batch passes.
 
-    ``totals`` counts the outcomes of all batches that were finished, by outcome. ``moved_to`` names the store that
-    BookKeeper's metadata was moved to, None as long as it was not.
+    ``totals`` counts the outcomes of all batches that were finished, by outcome.
     """
 
     def __init__(
@@ -125,13 +124,13 @@ class LedgerDeletion:
         pulse: Pulse,
         metrics: SweepMetrics | None = None,
         *,
-        moved_to: Callable[[], str | None] = lambda: None,
+        writers: Writers | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._pulse = pulse
         self._metrics = metrics
-        self._moved_to = moved_to
+        self._writers = writers or Writers(settings.metadata_store)
         self._with_one_writer = False
         self._table = OutcomeTable(outcomes_location(settings))
         self.totals: Counter[str] = Counter()
@@ -141,7 +140,8 @@ class LedgerDeletion:
         """Start the query; with `once` it ends when everything that was due at its start is done."""
         sweep = self._settings.sweep
         # The task is part of the query, so that it is made and sent to the JVM once, not for each batch.
-        one_writer = self._with_one_writer = self._must_have_one_writer()
+        self._writers.look()
+        one_writer = self._with_one_writer = self._writers.must_be_one
         cores = self._spark.sparkContext.defaultParallelism
         task = SweepTask(share_of_task(self._settings, cores, one_writer=one_writer), one_of_many=not one_writer)
         if one_writer:
@@ -159,10 +159,7 @@ class LedgerDeletion:
     @property
     def is_outdated(self) -> bool:
         """True once the metadata moved, since the last start, to a store with another limit of writers."""
-        return self._must_have_one_writer() != self._with_one_writer
-
-    def _must_have_one_writer(self) -> bool:
-        return has_one_writer(self._settings.metadata_store, self._moved_to())
+        return self._writers.must_be_one != self._with_one_writer
 
     def _pending_deletions(self) -> DataFrame:
         deletion, sweep = self._settings.deletion, self._settings.sweep
