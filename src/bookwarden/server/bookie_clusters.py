@@ -177,7 +177,7 @@ class _Endpoints(NamedTuple):
                 plan = context.id_raising.carry_out(plan)
             return raised_data(plan, raised, dry_run=dryRun)
 
-    def precheck(self, name: _Name, trial: _Trial = True) -> dict[str, Any]:
+    def precheck(self, name: _Name, trial: _Trial = False) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
             return context.precheck(name, with_trial=trial).as_json()
 
