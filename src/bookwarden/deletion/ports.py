@@ -9,7 +9,14 @@ from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References
 from bookwarden.ledgers.managed_ledger import Position, VersionedCursor, VersionedManagedLedger, VersionedSchema
-from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
+from bookwarden.ledgers.metadata import (
+    ActiveCluster,
+    Conditions,
+    DeleteResult,
+    LedgerMetadata,
+    LedgerReading,
+    StoredLedger,
+)
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.references import ReferenceIndex
@@ -46,6 +53,9 @@ class BookieClusters(Protocol):
     def names(self) -> frozenset[str]:
         """Return the names of the registered clusters; StoreError when they are not known."""
 
+    def active(self) -> ActiveCluster | None:
+        """Return the active one; None where none is registered. StoreError when they are not known."""
+
 
 class NoBookieClusters:
     """None is registered, and none ever will be."""
@@ -56,6 +66,20 @@ class NoBookieClusters:
     def names(self) -> frozenset[str]:
         """Return none."""
         return frozenset()
+
+    def active(self) -> ActiveCluster | None:
+        """Return none."""
+        return None
+
+
+class CopyProof(Protocol):
+    """Bookies, asked for all entries of a ledger; that changes nothing on them."""
+
+    def problem_of(self, ledger: StoredLedger) -> str | None:
+        """Read every entry of a closed ledger from each bookie that should have it; return what is wrong, if anything.
+
+        A bookie that does not answer is a problem too; nothing is raised for it.
+        """
 
 
 class OffloadedCopies(Protocol):

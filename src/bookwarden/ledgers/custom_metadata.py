@@ -113,6 +113,22 @@ def why_not_the_same(places: Sequence[StoredLedger]) -> str | None:
     return None
 
 
+def why_not_superseded(former: StoredLedger, kept: StoredLedger | None, active: str) -> str | None:
+    """Return why what one bookie cluster has must stay beside what the active one has; None if it need not.
+
+    Both are places of one ledger, by `why_not_the_same`. Whether the entries are there is not known from metadata.
+    """
+    if kept is None:
+        return f"bookie cluster {active}, which is active, does not have it"
+    if is_unfinished(kept.metadata):
+        return f"its copy in bookie cluster {active} is not finished"
+    if is_unfinished(former.metadata):
+        return f"what {_in(former)} has is a copy that is not finished"
+    if _end(former) != _end(kept) or kept.metadata.state is not LedgerState.CLOSED:
+        return f"{_in(former)} and {_in(kept)} do not have it closed with the same end"
+    return None
+
+
 def _said_of(custom: Mapping[str, bytes]) -> dict[str, bytes]:
     return {key: value for key, value in custom.items() if key not in (OWNER_KEY, COPY_KEY)}
 

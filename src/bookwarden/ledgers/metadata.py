@@ -89,6 +89,12 @@ class UnreadableLedger:
 LedgerReading = StoredLedger | AbsentLedger | UnreadableLedger
 
 
+def place_in(reading: LedgerReading, name: str) -> StoredLedger | None:
+    """Return a ledger as the bookie cluster of this name has it; None if that is not known to have it."""
+    places = reading.places if isinstance(reading, StoredLedger) else ()
+    return next((place for place in places if place.bookie_cluster == name), None)
+
+
 class Condition(NamedTuple):
     """A node of a metadata store that has to be there with this version when something is written."""
 
@@ -114,6 +120,15 @@ class LiveBookie(NamedTuple):
     name: str  #: The bookie's id.
     created_ms: int  #: When it was registered, by the store's clock.
     session: int | None  #: None where the store does not tell it.
+
+
+class ActiveCluster(NamedTuple):
+    """The bookie cluster that brokers write to, and read first."""
+
+    name: str
+    #: When the registry was last changed, by the store's clock; None if nothing was switched to it.
+    since_ms: int | None
+    registered: frozenset[str]  #: The names of all registered clusters.
 
 
 @dataclass(frozen=True, slots=True)

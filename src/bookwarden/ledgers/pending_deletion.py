@@ -24,8 +24,10 @@ class LedgerType(enum.Enum):
 class Waiver(enum.Enum):
     """A reason to keep a ledger that an operator has overruled; the value travels in a property of the message."""
 
-    INSIDE_LIST = "inside-list"
-    EMPTIED = "emptied"
+    INSIDE_LIST = "inside-list"  #: Its topic lists older ledgers without it.
+    EMPTIED = "emptied"  #: Its topic lists no ledger at all.
+    SUPERSEDED = "superseded"  #: Its holder names it, which brokers read from another bookie cluster.
+    ROLLBACK_WINDOW = "rollback-window"  #: The switch to that other one can still be rolled back.
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Protocol
 
 from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
-from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.metadata import ActiveCluster, Conditions, DeleteResult, LedgerReading, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, parse_registry
 
@@ -68,6 +68,7 @@ class Placed:
 
     registry: Registry
     places: tuple[Place, ...]  #: In the order in which brokers read.
+    changed_ms: int  #: When the registry was last changed, by the store's clock.
 
     @cached_property
     def by_age(self) -> tuple[Place, ...]:
@@ -144,6 +145,15 @@ class BookieClusters:
         placed = self.placed()
         return frozenset() if placed is None else frozenset(placed.registry.clusters)
 
+    def active(self) -> ActiveCluster | None:
+        """Return the active cluster; None where none is registered; raises as `placed`."""
+        placed = self.placed()
+        if placed is None:
+            return None
+        # By the store's clock, not by that of whoever gave the order; so any change begins the time anew.
+        since_ms = None if placed.registry.directive is None else placed.changed_ms
+        return ActiveCluster(placed.registry.active, since_ms, frozenset(placed.registry.clusters))
+
     def catalogs(self) -> dict[str, ClusterCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
 
@@ -189,21 +199,22 @@ class BookieClusters:
 
     def own_store_urls(self) -> list[str]:
         """Read the URLs of stores that registered clusters have of their own; StoreUnavailableError if unreadable."""
-        registry = self._registry()
-        return [] if registry is None else [each.store_url for each in registry.clusters.values() if each.store_url]
+        found = self._registry()
+        return [] if found is None else [each.store_url for each in found[0].clusters.values() if each.store_url]
 
-    def _registry(self) -> Registry | None:
+    def _registry(self) -> tuple[Registry, int] | None:
         self._pulsar.sync()
         node = self._pulsar.get(REGISTRY_PATH)
         try:
-            return None if node is None else parse_registry(node.value)
+            return None if node is None else (parse_registry(node.value), node.modified_ms)
         except FormatError as error:
             raise StoreUnavailableError(f"where ledgers are is not known, so nothing is done: {error}") from error
 
     def _read(self) -> Placed | None:
-        registry = self._registry()
-        if registry is None:
+        found = self._registry()
+        if found is None:
             return None
+        registry, changed_ms = found
         if self._other_roots:
             raise RefusedError(
                 f"bookie clusters are registered for the first of metadata_store.urls, and {self._other_roots[0]} is "
@@ -217,7 +228,7 @@ class BookieClusters:
                 f"registered ({', '.join(sorted(registry.clusters))}): set metadata_store.bookkeeper_url and "
                 "ledgers_root to one of them"
             )
-        return Placed(registry, places)
+        return Placed(registry, places, changed_ms)
 
     def _place(self, cluster: BookieCluster) -> Place:
         store = self._pulsar if cluster.store_url is None else self._open_store(cluster.store_url)

@@ -11,6 +11,7 @@ from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.ports import CopyProof
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
@@ -40,7 +41,7 @@ class PlacedJournal(Recorder):
 class Site(TwoBookieClusters):
     """Two bookie clusters that are swept."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, *, proof: CopyProof | None = None) -> None:
         super().__init__(store)
         self.register()
         self.population = Population(store)
@@ -55,6 +56,7 @@ class Site(TwoBookieClusters):
             SweepLimits(max_unreachable=0),
             undone=self.undone,
             clusters=self.clusters,
+            proof=proof,
             pause=lambda _: None,
             clock=lambda: NOW,
         )

@@ -41,7 +41,7 @@ def absent_ledgers(ledger_ids: Sequence[int]) -> str:
 
 def waive_the_list(marks: Iterable[PendingDeletion]) -> list[PendingDeletion]:
     """Make the marks waive their topics' lists as a reason to keep the ledgers."""
-    return [replace(mark, waives=frozenset(Waiver)) for mark in marks]
+    return [replace(mark, waives=frozenset({Waiver.INSIDE_LIST, Waiver.EMPTIED})) for mark in marks]
 
 
 def refuse_holes(marks: Sequence[PendingDeletion], catalog: LedgerCatalog, references: ReferenceReader) -> None:

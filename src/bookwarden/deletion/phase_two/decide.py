@@ -25,6 +25,7 @@ class Action(enum.Enum):
     DELETE_COPY = "delete the offloaded copy"
     PROVE_COPY = "prove whose the offloaded copy is, and delete it"
     PROVE_LEFT = "prove that the offloaded copy is whole, and delete BookKeeper's ledger"
+    PROVE_KEPT = "prove that the active bookie cluster has it whole, and delete what another has"
     FINISH = "finish"
     RETRY = "retry"
     DELAY = "delay"
@@ -55,6 +56,7 @@ class DeletionPolicy:
     unlisted_grace: float = 600.0  #: A younger ledger may have just been created and not be listed yet.
     delete_delay: float = 0.0  #: From the first verification of a ledger to its delete; 0 deletes at once.
     bookie_cluster: str = ""  #: Name of the BookKeeper that is swept; "" if it has none.
+    rollback_window: float = 86_400.0  #: From a switch until what its target has too may go from other clusters.
 
     @property
     def longest_wait(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerReading, StoredLedger, place_in
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 
 # What is left to do comes before what is done.
@@ -21,8 +21,7 @@ def in_its_place(mark: PendingDeletion, reading: LedgerReading) -> LedgerReading
         return reading
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER:
         return reading
-    there = (place for place in reading.places if place.bookie_cluster == mark.bookie_cluster)
-    return next(there, AbsentLedger(reading.ledger_id))
+    return place_in(reading, mark.bookie_cluster) or AbsentLedger(reading.ledger_id)
 
 
 def worst(results: Iterable[DeleteResult]) -> DeleteResult:

@@ -21,10 +21,12 @@ from bookwarden.deletion.phase_two.left_behind import LeftBehind
 from bookwarden.deletion.phase_two.places import in_its_place, worst
 from bookwarden.deletion.phase_two.returning_ids import DoubtsIds, NoIdReturns, await_new_ids
 from bookwarden.deletion.phase_two.sent_on import NoSentRecords, Sendings, SentRecords
+from bookwarden.deletion.phase_two.superseded import Superseded, judge_superseded
 from bookwarden.deletion.phase_two.topic_lists import TopicLists
 from bookwarden.deletion.phase_two.undone import NothingUndone, ReadsUndone, keep_undone
 from bookwarden.deletion.ports import (
     BookieClusters,
+    CopyProof,
     LastEntryReader,
     LedgerCatalog,
     MetadataMigrations,
@@ -38,7 +40,7 @@ from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References, UnknownReferences
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import ReceivedMark
 
 logger = logging.getLogger(__name__)
@@ -112,6 +114,7 @@ class Sweep:
         undone: ReadsUndone | None = None,
         ids: DoubtsIds | None = None,
         clusters: BookieClusters | None = None,
+        proof: CopyProof | None = None,
         verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
@@ -137,6 +140,7 @@ class Sweep:
             copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
         )
         self._left_behind = LeftBehind(copies or NoStores(), references, policy)
+        self._superseded = Superseded(proof, policy)
 
     def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
         """Carry the marks out as `carry_out` does; yield the outcomes as rows."""
@@ -219,6 +223,7 @@ class Sweep:
         # Copies first: as long as BookKeeper has the ledger, its metadata proves who owns the copy.
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)
+        decided = self._superseded.prove(decided, readings)
         decided = keep_undone(decided, readings, self._undone)
         decided = await_new_ids(decided, self._ids)
         decided, not_done = self._delete(decided, readings, references, run)
@@ -244,8 +249,11 @@ class Sweep:
         age = message.age(now_ms)
         names = self._clusters.names() if mark.bookie_cluster else _NO_NAMES
         circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives, names)
-        reading = in_its_place(mark, readings[mark.ledger_id])
-        decision = decide(mark, reading, references[holder], circumstances, self._policy)
+        reading = readings[mark.ledger_id]
+        if Waiver.SUPERSEDED in message.waives:
+            decision = judge_superseded(mark, reading, self._clusters.active(), circumstances, self._policy)
+        else:
+            decision = decide(mark, in_its_place(mark, reading), references[holder], circumstances, self._policy)
         if decision.outcome is Outcome.MISMATCH:
             logger.warning("ledger %d of %s is kept: %s", mark.ledger_id, holder, decision.reason)
         return decision

@@ -1,0 +1,123 @@
+"""Phase two for ledgers that were copied to another bookie cluster: what the former one still has goes.
+
+A mark with Waiver.SUPERSEDED asks for one place of a ledger that its holder goes on naming. That place goes only if
+brokers read the ledger from the active cluster, closed and with the same end, if the rollback window is over, and if
+every bookie that should have an entry there gave it. In doubt it stays, and the mark is retried.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, limit_retries
+from bookwarden.deletion.ports import CopyProof
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, why_not_superseded
+from bookwarden.ledgers.metadata import (
+    AbsentLedger,
+    ActiveCluster,
+    LedgerReading,
+    StoredLedger,
+    UnreadableLedger,
+    place_in,
+)
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
+from bookwarden.ledgers.received import ReceivedMark
+
+logger = logging.getLogger(__name__)
+
+
+def judge_superseded(
+    mark: PendingDeletion,
+    reading: LedgerReading,
+    active: ActiveCluster | None,
+    circumstances: Circumstances,
+    policy: DeletionPolicy,
+) -> Decision:
+    """Decide about a mark with Waiver.SUPERSEDED by the ledger as all registered bookie clusters have it."""
+    decision = _judge(mark, reading, active, circumstances, policy)
+    return limit_retries(decision, circumstances.attempts, policy)
+
+
+def _judge(
+    mark: PendingDeletion,
+    reading: LedgerReading,
+    active: ActiveCluster | None,
+    circumstances: Circumstances,
+    policy: DeletionPolicy,
+) -> Decision:
+    if mark.ledger_type is LedgerType.OFFLOAD_LEDGER or not mark.bookie_cluster:
+        return _finish(Outcome.MISMATCH, "only a ledger in a bookie cluster that its mark names can be superseded")
+    if active is None or mark.bookie_cluster not in active.registered:
+        return _retry(f"it is of the bookie cluster {mark.bookie_cluster!r}, which is not registered")
+    if isinstance(reading, UnreadableLedger):
+        return _retry(f"ledger metadata: {reading.reason}")
+    former = place_in(reading, mark.bookie_cluster)
+    if isinstance(reading, AbsentLedger) or former is None:
+        return _finish(Outcome.ALREADY_GONE, f"bookie cluster {mark.bookie_cluster} has no metadata of this ledger")
+    difference = custom_metadata_mismatch(mark.holder(), former.metadata.custom)
+    if difference is not None:
+        return _finish(Outcome.MISMATCH, difference)
+    if mark.bookie_cluster == active.name:
+        return _finish(Outcome.STILL_REFERENCED, f"bookie cluster {active.name} is active: brokers read it there")
+    problem = why_not_superseded(former, place_in(reading, active.name), active.name)
+    if problem is not None:
+        return _retry(problem)
+    return _within_window(active, circumstances, policy) or Decision(Action.PROVE_KEPT, Outcome.DELETED, "")
+
+
+def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
+    if Waiver.ROLLBACK_WINDOW in circumstances.waives:
+        return None
+    if active.since_ms is None:
+        return Decision(Action.RETRY, Outcome.RETRY, f"nothing was switched to bookie cluster {active.name}")
+    # A time in the future, by a wrong clock, counts as now.
+    left = policy.rollback_window - max(0.0, (circumstances.now_ms - active.since_ms) / 1000)
+    if left <= 0:
+        return None
+    reason = f"the switch to bookie cluster {active.name} can be rolled back for another {left / 3600:.1f} h"
+    return Decision(Action.WAIT, Outcome.WAITING, reason)
+
+
+class Superseded:
+    """Proves what brokers go on reading; changes nothing."""
+
+    def __init__(self, proof: CopyProof | None, policy: DeletionPolicy) -> None:
+        self._proof = proof
+        self._policy = policy
+
+    def prove(
+        self, decided: Sequence[tuple[ReceivedMark, Decision]], readings: Mapping[int, LedgerReading]
+    ) -> list[tuple[ReceivedMark, Decision]]:
+        """Turn PROVE_KEPT decisions into deletes and retries; other decisions stay as they are."""
+        proven: dict[int, str | None] = {}
+        after = []
+        for message, decision in decided:
+            if decision.action is Action.PROVE_KEPT and message.mark is not None:
+                reading = readings[message.mark.ledger_id]
+                assert isinstance(reading, StoredLedger)
+                if reading.ledger_id not in proven:
+                    proven[reading.ledger_id] = self._problem_of(reading)
+                decision = self._settled(reading, proven[reading.ledger_id], message.attempts)
+            after.append((message, decision))
+        return after
+
+    def _problem_of(self, reading: StoredLedger) -> str | None:
+        # The first place is the one that brokers read.
+        return "no bookies can be asked" if self._proof is None else self._proof.problem_of(reading.places[0])
+
+    def _settled(self, reading: StoredLedger, problem: str | None, attempts: int) -> Decision:
+        if problem is None:
+            return Decision(Action.DELETE, Outcome.DELETED, f"brokers read it from {reading.bookie_cluster}")
+        reason = f"brokers read it from bookie cluster {reading.bookie_cluster}, where it is not proven: {problem}"
+        logger.warning("ledger %d is kept: %s", reading.ledger_id, reason)
+        return limit_retries(Decision(Action.RETRY, Outcome.RETRY, reason), attempts, self._policy)
+
+
+def _finish(outcome: Outcome, reason: str) -> Decision:
+    return Decision(Action.FINISH, outcome, reason)
+
+
+def _retry(reason: str) -> Decision:
+    return Decision(Action.RETRY, Outcome.RETRY, reason)

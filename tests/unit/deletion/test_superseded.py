@@ -1,0 +1,214 @@
+"""A ledger that its holder names goes from one bookie cluster only if brokers read it, whole, from the active one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import LedgerState, StoredLedger
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import Waiver
+from bookwarden.ledgers.received import ReceivedMark, waiving
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.registry import Directive
+from unit.deletion.test_sweep_places import Site, mark_in
+from unit.deletion.test_sweeping import NOW, POLICY
+from unit.switching.two_bookie_clusters import COPY, DATA, ROOTS
+
+SUPERSEDED = frozenset({Waiver.SUPERSEDED})
+AT_ONCE = SUPERSEDED | {Waiver.ROLLBACK_WINDOW}
+ORDER = Directive("a", "b", "test", 3, 0)
+
+
+class Proof:
+    """Bookies that give every entry, but for ledgers in ``problems``."""
+
+    def __init__(self) -> None:
+        self.problems: dict[int, str] = {}
+        self.asked: list[tuple[int, str]] = []
+        self.before: Callable[[], object] = lambda: None
+
+    def problem_of(self, ledger: StoredLedger) -> str | None:
+        self.before()
+        self.asked.append((ledger.ledger_id, ledger.bookie_cluster))
+        return self.problems.get(ledger.ledger_id)
+
+
+class Switched(Site):
+    """Brokers were switched from a to b, longer ago than the rollback window lasts."""
+
+    def __init__(self) -> None:
+        self.proof = Proof()
+        self.named: list[int] = []
+        #: By the store's clock, which tells when the registry was changed.
+        self.now = NOW - POLICY.rollback_window - 1
+        super().__init__(MemoryStore(lambda: self.now), proof=self.proof)
+        self.register(replace(self.registry, directive=ORDER))
+
+    def tell(self, received: ReceivedMark) -> tuple[Outcome, str]:
+        """Sweep one mark; return its outcome and the reason."""
+        (row,) = self.sweep(received)
+        return row.outcome, row.reason
+
+    def moved(self, ledger_id: int) -> None:
+        """Make a ledger that its topic names, on a, and its copy on b."""
+        self.named.append(ledger_id)
+        self.population.names(DATA, self.named)
+        self.ledger("a", ledger_id)
+        self.ledger("b", ledger_id, **COPY)
+
+
+@pytest.fixture
+def site() -> Switched:
+    return Switched()
+
+
+def superseded_in(cluster: str, ledger_id: int, waives: frozenset[Waiver] = SUPERSEDED) -> ReceivedMark:
+    received = mark_in(cluster, ledger_id)
+    return replace(received, properties={**received.properties, **waiving(waives)})
+
+
+def test_what_the_former_cluster_has_goes_although_it_is_named(site: Switched) -> None:
+    site.moved(1)
+    site.moved(2)
+    assert site.outcomes(superseded_in("a", 1), superseded_in("a", 2)) == [Outcome.DELETED, Outcome.DELETED]
+    assert (site.places_of(1), site.places_of(2)) == ("b", "b")
+    assert site.proof.asked == [(1, "b"), (2, "b")]
+    assert site.recorder.places == [(1, "a", "ledgers"), (2, "a", "ledgers")]
+    assert site.outcomes(superseded_in("a", 1)) == [Outcome.ALREADY_GONE]
+
+
+def test_a_mark_that_does_not_say_so_is_of_a_ledger_that_is_named(site: Switched) -> None:
+    site.moved(1)
+    assert site.outcomes(mark_in("a", 1)) == [Outcome.STILL_REFERENCED]
+    assert site.places_of(1) == "ab"
+
+
+def test_a_ledger_is_kept_where_its_copy_is_not_proven(site: Switched) -> None:
+    site.moved(1)
+    site.proof.problems[1] = "bookie b1:3181 answered ENOENTRY to entry 3"
+    outcome, reason = site.tell(superseded_in("a", 1))
+    assert outcome is Outcome.RETRY
+    assert reason == (
+        "brokers read it from bookie cluster b, where it is not proven: bookie b1:3181 answered ENOENTRY to entry 3"
+    )
+    assert site.places_of(1) == "ab"
+
+
+def test_without_bookies_to_ask_nothing_is_superseded(site: Switched) -> None:
+    site.moved(1)
+    plain = Site(site.store)
+    plain.register(replace(site.registry, directive=ORDER))
+    assert plain.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.RETRY]
+    assert site.places_of(1) == "ab"
+
+
+def test_where_brokers_read_it_nothing_is_superseded(site: Switched) -> None:
+    site.moved(1)
+    outcome, reason = site.tell(superseded_in("b", 1, AT_ONCE))
+    assert (outcome, reason) == (Outcome.STILL_REFERENCED, "bookie cluster b is active: brokers read it there")
+    # Switched back, it is the copy that may go.
+    site.register(replace(site.registry, active="a", directive=Directive("b", "a", "test", 4, 0)))
+    assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.STILL_REFERENCED]
+    assert site.outcomes(superseded_in("b", 1, AT_ONCE)) == [Outcome.DELETED]
+    assert site.places_of(1) == "a"
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (None, "bookie cluster b, which is active, does not have it"),
+        ({"state": LedgerState.OPEN, "last": None, "length": 0}, "its copy in bookie cluster b is not finished"),
+        ({"last": 8, "length": 900}, "its copy in bookie cluster b is not finished"),
+    ],
+)
+def test_without_a_whole_copy_it_is_kept(site: Switched, kept: dict[str, Any] | None, says: str) -> None:
+    site.ledger("a", 1)
+    if kept is not None:
+        site.ledger("b", 1, **kept, **COPY)
+    assert site.tell(superseded_in("a", 1, AT_ONCE)) == (Outcome.RETRY, says)
+    assert site.places_of(1) == ("a" if kept is None else "ab")
+    assert site.proof.asked == []
+
+
+def test_an_open_ledger_is_kept(site: Switched) -> None:
+    site.ledger("a", 1, state=LedgerState.OPEN, last=None, length=0)
+    site.ledger("b", 1, **COPY)
+    outcome, reason = site.tell(superseded_in("a", 1, AT_ONCE))
+    assert outcome is Outcome.RETRY
+    assert "have it with another end" in reason
+    assert site.places_of(1) == "ab"
+
+
+def test_an_unfinished_copy_beside_the_active_one_is_kept(site: Switched) -> None:
+    site.ledger("b", 1)
+    site.ledger("a", 1, state=LedgerState.OPEN, last=None, length=0, **COPY)
+    outcome, reason = site.tell(superseded_in("a", 1, AT_ONCE))
+    assert (outcome, reason) == (Outcome.RETRY, "what bookie cluster a has is a copy that is not finished")
+    assert site.places_of(1) == "ab"
+
+
+def test_two_originals_of_an_id_are_kept(site: Switched) -> None:
+    site.ledger("a", 1)
+    site.ledger("b", 1)
+    outcome, _ = site.tell(superseded_in("a", 1, AT_ONCE))
+    assert (outcome, site.places_of(1)) == (Outcome.RETRY, "ab")
+
+
+def test_another_holders_ledger_is_kept(site: Switched) -> None:
+    holder = ManagedLedgerHolder("t/ns/persistent/other")
+    site.ledger("a", 1, holder=holder)
+    site.ledger("b", 1, holder=holder, **COPY)
+    assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.MISMATCH]
+    assert site.places_of(1) == "ab"
+
+
+def test_the_rollback_window_is_waited_for_unless_that_is_waived(site: Switched) -> None:
+    site.moved(1)
+    site.now = NOW - 3600
+    site.register(replace(site.registry, epoch=4, directive=ORDER))
+    outcome, reason = site.tell(superseded_in("a", 1))
+    assert outcome is Outcome.WAITING
+    assert reason == "the switch to bookie cluster b can be rolled back for another 23.0 h"
+    assert site.places_of(1) == "ab"
+    assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.DELETED]
+
+
+def test_a_time_to_come_counts_as_now(site: Switched) -> None:
+    site.moved(1)
+    site.now = NOW + 1e6
+    site.register(replace(site.registry, epoch=4, directive=ORDER))
+    assert "for another 24.0 h" in site.tell(superseded_in("a", 1))[1]
+
+
+def test_where_nothing_was_switched_nothing_is_superseded(site: Switched) -> None:
+    site.moved(1)
+    site.register(site.registry)
+    assert site.tell(superseded_in("a", 1)) == (Outcome.RETRY, "nothing was switched to bookie cluster b")
+    assert site.places_of(1) == "ab"
+
+
+@pytest.mark.parametrize("name", ["", "c"])
+def test_a_mark_that_names_no_registered_cluster_is_kept(site: Switched, name: str) -> None:
+    site.moved(1)
+    assert site.outcomes(superseded_in(name, 1, AT_ONCE)) == [Outcome.RETRY if name else Outcome.MISMATCH]
+    assert site.places_of(1) == "ab"
+
+
+def test_a_ledger_that_is_written_after_the_proof_is_kept(site: Switched) -> None:
+    site.moved(1)
+    path = ledger_path(ROOTS["a"], 1)
+
+    def write() -> None:
+        node = site.store.get(path)
+        assert node is not None
+        site.store.put(path, node.value, node.version)
+
+    site.proof.before = write
+    assert site.outcomes(superseded_in("a", 1)) == [Outcome.RETRY]
+    assert site.places_of(1) == "ab"
