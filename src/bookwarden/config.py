@@ -161,6 +161,7 @@ class DeletionSettings(_Section):
     unlisted_grace_seconds: float = Field(default=600.0, ge=0)
     shadow_refresh_seconds: float = Field(default=600.0, ge=0)
     delete_delay_seconds: float = Field(default=0.0, ge=0)
+    rollback_window_hours: float = Field(default=24.0, ge=0)
     bookie_cluster: str = ""
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """/admin/v2/bookie-clusters: the commands of `bookwarden bookie-clusters`, one to one.
 
-Paths: of PIP-470 where it names them (cleanup waits for the copies that it would delete). Each request opens what it
-needs and closes it again: they are few, and a store that moved is found anew.
+Paths: of PIP-470 where it names them. Each request opens what it needs and closes it again: they are few, and a store
+that moved is found anew.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from bookwarden.config import Settings
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.switching.documents import (
     SUPERSEDED,
+    cleaned_data,
     cluster_data,
     raised_data,
     registration_data,
     registry_data,
     state_data,
     switched_data,
+    targets_data,
 )
 from bookwarden.switching.operation import Planned
 from bookwarden.switching.registering import Wanted
+from bookwarden.wiring.cleanup import CleanupContext
 from bookwarden.wiring.switch import SwitchContext
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
 
@@ -33,6 +36,7 @@ _LONGEST_WAIT_S: Final = 600.0
 
 _Name = Annotated[str, Path(description="Name of a bookie cluster.", min_length=1)]
 _Trial = Annotated[bool, Query(description="Write a trial ledger to the target's bookies, and delete it.")]
+_Source = Annotated[str | None, Query(description="This former bookie cluster alone.")]
 _DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
 
 
@@ -76,6 +80,15 @@ class Switching(Carrying):
     target: str = Field(min_length=1, description="The bookie cluster that new ledgers are to go to.")
 
 
+class CleaningUp(_Body):
+    """What former bookie clusters have is to go; the names are the proposal's."""
+
+    dry_run: bool = Field(default=True, alias="dryRun", description="Only list what would be marked.")
+    source: str | None = Field(default=None, alias="srcClusterFilter", description="This former cluster alone.")
+    max_deletions: int = Field(default=0, ge=0, alias="maxDeletions", description="Mark so many at most; 0: all.")
+    force: bool = Field(default=False, description="Within the rollback window too: for laboratories.")
+
+
 class Reason(BaseModel):
     """The reason that a request was not carried out."""
 
@@ -110,6 +123,10 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     router.get("/status", summary="Show where a switch stands")(endpoints.status)
     router.post("/switch", summary="Make another bookie cluster active")(endpoints.switch)
     router.post("/rollback", summary="Return to the bookie cluster before the switch")(endpoints.rollback)
+    router.get("/cleanup-targets", summary="Count what former bookie clusters need not have any more")(
+        endpoints.cleanup_targets
+    )
+    router.post("/cleanup", summary="Mark what former bookie clusters need not have any more")(endpoints.cleanup)
     for operation in SUPERSEDED:
         router.post(f"/{operation}", summary="Changes nothing; says what takes its place")(_superseded(operation))
     router.get("/{name}", summary="Show one bookie cluster")(endpoints.get)
@@ -188,6 +205,18 @@ class _Endpoints(NamedTuple):
     def rollback(self, body: Carrying) -> JSONResponse:
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan_back(), body)
+
+    def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
+        with CleanupContext(self.settings) as context:
+            return targets_data(context.cleanup.targets(srcClusterFilter))
+
+    def cleanup(self, body: CleaningUp) -> dict[str, Any]:
+        with CleanupContext(self.settings) as context:
+            found = context.cleanup.targets(body.source)
+            if body.dry_run:
+                return cleaned_data(found, None)
+            done = context.cleanup.mark(body.source, at_most=body.max_deletions, force=body.force)
+            return cleaned_data(found, done)
 
     def status(self) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:

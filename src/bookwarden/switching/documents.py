@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bookwarden.switching.brokers import Broker
+from bookwarden.switching.cleanup import CleanedUp, Targets
 from bookwarden.switching.operation import State, Switched
 from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import RegistrationPlan
@@ -140,4 +141,31 @@ def _broker(broker: Broker) -> dict[str, Any]:
         "jar": None if one is None else one.jar,
         "unreachable": [] if one is None else sorted(one.unreachable),
         "trouble": broker.trouble or None,
+    }
+
+
+def targets_data(found: Targets) -> dict[str, Any]:
+    """Return what former bookie clusters have that may go, and what stays there."""
+    return {
+        "activeCluster": found.active,
+        "rollbackWindowLeftSeconds": round(found.window_left_s),
+        "targets": [
+            {"cluster": key[0], "kind": key[1], "ledgers": found.ledgers[key], "bytes": found.sizes[key]}
+            for key in sorted(found.ledgers)
+        ],
+        "kept": [
+            {"cluster": cluster, "reason": why, "ledgers": found.kept[cluster, why]}
+            for cluster, why in sorted(found.kept)
+        ],
+    }
+
+
+def cleaned_data(found: Targets, done: CleanedUp | None) -> dict[str, Any]:
+    """Return the same with what was marked; nothing was by a dry run."""
+    failed = () if done is None else done.failed
+    return {
+        **targets_data(found),
+        "dryRun": done is None,
+        "marked": 0 if done is None else done.sent,
+        "failed": [{"ledgerId": ledger_id, "reason": reason} for ledger_id, reason in failed],
     }

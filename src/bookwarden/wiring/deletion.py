@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
@@ -42,6 +43,7 @@ def policy_of(deletion: DeletionSettings) -> DeletionPolicy:
         unlisted_grace=deletion.unlisted_grace_seconds,
         delete_delay=deletion.delete_delay_seconds,
         bookie_cluster=deletion.bookie_cluster,
+        rollback_window=deletion.rollback_window_hours * 3600,
     )
 
 
@@ -143,6 +145,7 @@ class SweepContext(Resources):
                 undone=metadata.undone,
                 ids=metadata.ids,
                 clusters=metadata.bookie_clusters,
+                proof=WholeLedgers(lambda: metadata.bookies),
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,

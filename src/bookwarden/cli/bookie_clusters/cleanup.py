@@ -1,0 +1,87 @@
+"""`bookwarden bookie-clusters list-cleanup-targets` and `cleanup`: what former bookie clusters need no more."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.errors import PulsarError
+from bookwarden.switching.cleanup import Targets
+from bookwarden.switching.documents import cleaned_data, targets_data
+from bookwarden.wiring.cleanup import CleanupContext
+
+_EPILOG = """\b
+What must hold before anything goes: docs/bookie-clusters.md, "Cleanup"."""
+_source_option = click.option("--src-cluster", help="This former bookie cluster alone.")
+
+
+@click.command("list-cleanup-targets", epilog=_EPILOG)
+@_source_option
+@output_option
+@pass_invocation
+def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> None:
+    """Count what former bookie clusters have that brokers read from the active one.
+
+    Reads the metadata of every ledger there. Changes nothing.
+    """
+    with CleanupContext(invocation.settings) as context:
+        found = context.cleanup.targets(src_cluster)
+        invocation.write(Document(targets_data(found), (*_tables(found), *_window(found))))
+
+
+@click.command("cleanup", epilog=_EPILOG)
+@_source_option
+@click.option("--max-deletions", type=click.IntRange(min=0), default=0, help="Mark so many at most; 0: all.")
+@click.option("--dry-run/--no-dry-run", default=True, help="Only list what would be marked; the default.")
+@click.option("--force", is_flag=True, help="Within the rollback window too: for laboratories.")
+@yes_option
+@output_option
+@pass_invocation
+def cleanup(
+    invocation: Invocation, src_cluster: str | None, max_deletions: int, dry_run: bool, force: bool, yes: bool
+) -> None:
+    """Mark what former bookie clusters have that brokers read from the active one.
+
+    The sweep then proves each copy that is kept, entry by entry, and deletes what the former cluster has. A former
+    cluster's ledger without a whole copy stays. With --dry-run, the default, nothing is marked.
+    """
+    with CleanupContext(invocation.settings) as context:
+        found = context.cleanup.targets(src_cluster)
+        total = min(found.total, max_deletions or found.total)
+        if dry_run or not total:
+            note = f"{counted(total, 'ledger')} would be marked, with --no-dry-run." if total else "Nothing to do."
+            parts = (*_tables(found), *_window(found), Note(note))
+            invocation.write(Document(cleaned_data(found, None), parts))
+            return
+        confirm(f"Mark {counted(total, 'ledger')} of former bookie clusters for deletion?", yes=yes)
+        with node_progress(invocation, f"marking {counted(total, 'ledger')}", "marked", "ledgers") as tell:
+            done = context.cleanup.mark(src_cluster, at_most=max_deletions, force=force, progress=tell)
+        note = Note(f"{counted(done.sent, 'ledger')} marked. The sweep proves each copy before anything is deleted.")
+        invocation.write(Document(cleaned_data(found, done), (*_tables(found), note)))
+        if done.failed:
+            ledger_id, reason = done.failed[0]
+            raise PulsarError(f"{counted(len(done.failed), 'ledger')} not marked, such as {ledger_id}: {reason}")
+
+
+def _tables(found: Targets) -> tuple[Table, Table]:
+    columns = (
+        Column("former cluster"),
+        Column("ledgers of"),
+        Column("may go", right=True),
+        Column("bytes", right=True),
+    )
+    rows = tuple((*key, f"{found.ledgers[key]:,}", f"{found.sizes[key]:,}") for key in sorted(found.ledgers))
+    kept = tuple((cluster, f"{found.kept[cluster, why]:,}", why) for cluster, why in sorted(found.kept))
+    return (
+        Table(columns, rows, empty=f"No former cluster has a ledger that {found.active} has whole."),
+        Table((Column("former cluster"), Column("stay", right=True), Column("because", whole=False)), kept),
+    )
+
+
+def _window(found: Targets) -> tuple[Note, ...]:
+    if not found.window_left_s:
+        return ()
+    return (Note(f"The switch to {found.active} can be rolled back for another {found.window_left_s / 3600:.1f} h."),)

@@ -1,0 +1,171 @@
+"""What former bookie clusters have is marked only where brokers read the same, whole, from the active one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.metadata import LedgerState
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.cleanup import Cleanup
+from bookwarden.switching.operation import State
+from bookwarden.switching.order import Phase
+from bookwarden.switching.registry import Directive
+from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
+
+WINDOW_S = 3600.0
+NOW = 2_000_000.0
+OPEN = {"state": LedgerState.OPEN, "last": None, "length": 0}
+
+
+class Site(TwoBookieClusters):
+    """Brokers were switched from a to b; a marker that keeps what it gets."""
+
+    enabled = True
+
+    def __init__(self) -> None:
+        self.changed_at = NOW - WINDOW_S - 1
+        self.phase = Phase.DONE
+        self.marked: list[PendingDeletion] = []
+        self.failing: set[int] = set()
+        super().__init__(MemoryStore(lambda: self.changed_at))
+        self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
+        self.register()
+        self.cleanup = Cleanup(
+            self.clusters,
+            self.catalog,
+            read_every_ledger,
+            self,
+            lambda: State(self.phase, self.registry, None, ()),
+            WINDOW_S,
+            lambda: NOW,
+        )
+
+    def mark(self, marks: Sequence[PendingDeletion]) -> MarkReport:
+        told = [MarkedLedger(mark, "no answer" if mark.ledger_id in self.failing else None) for mark in marks]
+        self.marked += [one.mark for one in told if one.sent]
+        return MarkReport(tuple(told))
+
+    def marked_ids(self) -> list[int]:
+        return sorted(mark.ledger_id for mark in self.marked)
+
+
+@pytest.fixture
+def site() -> Site:
+    made = Site()
+    for ledger_id in range(1, 4):
+        made.ledger("a", ledger_id)
+        made.ledger("b", ledger_id, **COPY)
+    return made
+
+
+def test_what_the_active_cluster_has_whole_may_go_from_others(site: Site) -> None:
+    site.ledger("a", 10)
+    site.ledger("a", 11, **OPEN)
+    site.ledger("a", 12)
+    site.ledger("b", 12, **OPEN, **COPY)
+    site.ledger("b", 13)
+    site.ledger("a", 14)
+    site.ledger("b", 14)
+    found = site.cleanup.targets()
+    assert (found.active, found.total, found.window_left_s) == ("b", 3, 0)
+    kind = "a", DATA.ledgers_label
+    assert (found.ledgers, found.sizes) == (Counter({kind: 3}), Counter({kind: 3000}))
+    assert found.kept == Counter(
+        {
+            ("a", "bookie cluster b, which is active, does not have it"): 2,
+            ("a", "its copy in bookie cluster b is not finished"): 1,
+            ("a", "its metadata cannot be understood, or differs between clusters"): 1,
+        }
+    )
+    assert site.marked == []
+
+
+def test_each_is_marked_in_the_cluster_where_it_is_to_go(site: Site) -> None:
+    done = site.cleanup.mark()
+    assert (done.sent, done.failed) == (3, ())
+    assert site.marked_ids() == [1, 2, 3]
+    assert {(mark.bookie_cluster, mark.waives, mark.reason) for mark in site.marked} == {
+        ("a", frozenset({Waiver.SUPERSEDED}), "brokers read it from bookie cluster b")
+    }
+    for mark in site.marked:
+        mark.validate()
+
+
+def test_so_many_at_most(site: Site) -> None:
+    reached: list[int] = []
+    assert site.cleanup.mark(at_most=2, progress=reached.append).sent == 2
+    assert (len(site.marked), reached) == (2, [2])
+
+
+def test_what_could_not_be_sent_is_told(site: Site) -> None:
+    site.failing = {2}
+    done = site.cleanup.mark()
+    assert (done.sent, done.failed, site.marked_ids()) == (2, ((2, "no answer"),), [1, 3])
+
+
+def test_within_the_rollback_window_nothing_is_marked_unless_forced(site: Site) -> None:
+    site.changed_at = NOW - 1800
+    site.register()
+    assert site.cleanup.targets().window_left_s == 1800
+    with pytest.raises(RefusedError, match=r"the switch to b can be rolled back for another 0\.5 h"):
+        site.cleanup.mark()
+    assert site.marked == []
+    assert site.cleanup.mark(force=True).sent == 3
+    assert {mark.waives for mark in site.marked} == {frozenset({Waiver.SUPERSEDED, Waiver.ROLLBACK_WINDOW})}
+
+
+@pytest.mark.parametrize("phase", [Phase.SWITCH_TRIGGERED, Phase.LIVE_DUAL_READ, Phase.DONE_WITH_FAILURES])
+def test_while_not_all_brokers_follow_nothing_is_marked(site: Site, phase: Phase) -> None:
+    site.phase = phase
+    with pytest.raises(RefusedError, match=f"is in the phase {phase.value}"):
+        site.cleanup.mark(force=True)
+    assert site.marked == []
+
+
+def test_where_nothing_may_be_marked_nothing_is(site: Site) -> None:
+    site.enabled = False
+    with pytest.raises(RefusedError, match="topic_two_phase_deletion_enabled is false"):
+        site.cleanup.mark()
+
+
+@pytest.mark.parametrize(
+    ("source", "says"), [("b", "bookie cluster b is active"), ("c", "no bookie cluster 'c' is registered")]
+)
+def test_only_a_former_cluster_is_cleaned_up(site: Site, source: str, says: str) -> None:
+    with pytest.raises(RefusedError, match=says):
+        site.cleanup.targets(source)
+    with pytest.raises(RefusedError, match=says):
+        site.cleanup.mark(source, force=True)
+    assert site.cleanup.targets("a").total == 3
+
+
+def test_after_a_rollback_the_copies_may_go(site: Site) -> None:
+    back = Directive("b", "a", "test", 4, 0)
+    site.register(replace(site.registry, epoch=4, active="a", directive=back))
+    assert site.cleanup.mark().sent == 3
+    assert {mark.bookie_cluster for mark in site.marked} == {"b"}
+
+
+def test_without_a_switch_or_a_second_cluster_there_is_nothing_to_clean_up(site: Site) -> None:
+    site.register(replace(site.registry, directive=None))
+    with pytest.raises(RefusedError, match="nothing was switched yet"):
+        site.cleanup.targets()
+    site.register(replace(site.registry, active="a", clusters={"a": site.registry.clusters["a"]}))
+    with pytest.raises(RefusedError, match="no other bookie cluster than the active one"):
+        site.cleanup.targets()
+
+
+def test_another_pulsar_clusters_ledger_in_a_shared_cluster_is_not_looked_at(site: Site) -> None:
+    site.register(site.changed("a", shared=True))
+    assert site.cleanup.targets().total == 0
+    site.ledger("a", 20, **{"bookwarden.owner": site.registry.owner.encode()})
+    site.ledger("b", 20, **{"bookwarden.owner": site.registry.owner.encode()}, **COPY)
+    assert site.cleanup.targets().total == 1
