@@ -122,6 +122,9 @@ def test_the_registry_is_led_by_rest_as_by_commands(site: Site) -> None:
         assert server.ask("GET", f"{CLUSTERS}/status")[1]["phase"] == "REGISTERED"
         status, raised = server.ask("POST", f"{CLUSTERS}/b/raise-ids?dryRun=true")
         assert (status, raised["name"], raised["raised"], raised["dryRun"]) == (200, "b", 0, True)
+        status, refused = server.ask("GET", f"{CLUSTERS}/cleanup-targets?srcClusterFilter=b")
+        assert (status, "nothing was switched yet" in refused["reason"]) == (409, True)
+        assert server.ask("POST", f"{CLUSTERS}/cleanup", {"srcClusterFilter": "b"})[0] == 409
         assert server.ask("DELETE", f"{CLUSTERS}/b")[0] == 200
         with closing(open_store(site.url)) as store:
             node = store.get(REGISTRY_PATH)

@@ -81,7 +81,7 @@ class Switching(Carrying):
 
 
 class CleaningUp(_Body):
-    """What former bookie clusters have is to go; the names are the proposal's."""
+    """An order to clean up former bookie clusters, by the names of the proposal."""
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only list what would be marked.")
     source: str | None = Field(default=None, alias="srcClusterFilter", description="This former cluster alone.")

@@ -1,4 +1,4 @@
-"""What former bookie clusters still have of ledgers that brokers read from the active one: listed, and marked.
+"""Cleanup of former bookie clusters: what they have of ledgers that brokers read from the active one is marked.
 
 A mark is a pending deletion of one place. Phase two looks at everything again, and proves the copy that is kept, before
 it deletes anything (deletion.phase_two.superseded).
@@ -58,7 +58,7 @@ class Failed(Protocol):
 
 
 class Report(Protocol):
-    """What became of marks."""
+    """The result of marking."""
 
     @property
     def failed(self) -> Sequence[Failed]:
@@ -90,13 +90,13 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What was found: ``ledgers`` and ``sizes`` count what may go, by cluster and kind; ``kept`` what stays, by why."""
+    """Counts of what may go, by cluster and kind, and of what stays, by cluster and reason."""
 
-    active: str
+    active: str  #: Name of the active cluster.
     window_left_s: float  #: For so long the newest switch can still be rolled back; 0 once that is over.
-    ledgers: Counter[tuple[str, str]]
-    sizes: Counter[tuple[str, str]]
-    kept: Counter[tuple[str, str]]
+    ledgers: Counter[tuple[str, str]]  #: What may go.
+    sizes: Counter[tuple[str, str]]  #: Likewise, in bytes, of one copy of each entry.
+    kept: Counter[tuple[str, str]]  #: What stays.
 
     @property
     def total(self) -> int:
@@ -115,14 +115,14 @@ class CleanedUp(NamedTuple):
 class Cleanup:
     """Finds and marks what former clusters still have."""
 
-    clusters: FormerClusters
-    catalog: ReadsLedgers
+    clusters: FormerClusters  #: The registered ones.
+    catalog: ReadsLedgers  #: Over all of them.
     #: Yields every ledger below a root, with None for metadata that cannot be understood.
     read_every: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]]
-    marker: SendsMarks
+    marker: SendsMarks  #: Sends to the deletion topic.
     state: Callable[[], State]  #: Says where the newest switch stands.
     window_s: float  #: For so long a switch may be rolled back.
-    clock: Callable[[], float]
+    clock: Callable[[], float]  #: Tells seconds since the epoch, as the store does.
 
     def targets(self, source: str | None = None) -> Targets:
         """List everything that former clusters have, or this one alone; change nothing.

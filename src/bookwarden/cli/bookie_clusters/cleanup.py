@@ -6,7 +6,7 @@ import click
 
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
+from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.cleanup import Targets
@@ -52,8 +52,8 @@ def cleanup(
         found = context.cleanup.targets(src_cluster)
         total = min(found.total, max_deletions or found.total)
         if dry_run or not total:
-            note = f"{counted(total, 'ledger')} would be marked, with --no-dry-run." if total else "Nothing to do."
-            parts = (*_tables(found), *_window(found), Note(note))
+            text = f"{counted(total, 'ledger')} would be marked, with --no-dry-run." if total else "Nothing to do."
+            parts = (*_tables(found), *_window(found), Note(text))
             invocation.write(Document(cleaned_data(found, None), parts))
             return
         confirm(f"Mark {counted(total, 'ledger')} of former bookie clusters for deletion?", yes=yes)
@@ -66,7 +66,7 @@ def cleanup(
             raise PulsarError(f"{counted(len(done.failed), 'ledger')} not marked, such as {ledger_id}: {reason}")
 
 
-def _tables(found: Targets) -> tuple[Table, Table]:
+def _tables(found: Targets) -> tuple[Part, ...]:
     columns = (
         Column("former cluster"),
         Column("ledgers of"),
@@ -81,7 +81,7 @@ def _tables(found: Targets) -> tuple[Table, Table]:
     )
 
 
-def _window(found: Targets) -> tuple[Note, ...]:
+def _window(found: Targets) -> tuple[Part, ...]:
     if not found.window_left_s:
         return ()
     return (Note(f"The switch to {found.active} can be rolled back for another {found.window_left_s / 3600:.1f} h."),)

@@ -1,4 +1,4 @@
-"""How many tasks may delete ledgers at a time: one alone where metadata is in a store that takes one writer."""
+"""The number of tasks that may delete ledgers at a time: one alone where a metadata store takes one writer."""
 
 from __future__ import annotations
 
