@@ -1,0 +1,50 @@
+"""Copies of a topic's closed ledgers in another bookie cluster, as a move of ledgers leaves them."""
+
+from __future__ import annotations
+
+from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
+from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
+from bookwarden.clusters.bookkeeper.bookies.writer import EntryWriting
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.ledgers.custom_metadata import COPY_KEY
+from bookwarden.ledgers.metadata import LedgerState, Segment, StoredLedger
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.ledger_metadata import decode_ledger_password, encode_ledger_metadata
+
+
+def copy_ledger(
+    ledger_id: int, source: tuple[MetadataStore, str], target: tuple[MetadataStore, str], bookies: tuple[str, ...]
+) -> None:
+    """Copy a closed ledger, with its id, from one (store, ledgers root) to another, onto these bookies."""
+    (found,) = BookKeeperCatalog(*source).read_many([ledger_id])
+    assert isinstance(found, StoredLedger)
+    assert found.metadata.state is LedgerState.CLOSED
+    password = decode_ledger_password(found.raw)
+    mark = {COPY_KEY: f"{found.metadata.last_entry_id}:{found.metadata.length}".encode()}
+    opened = found.metadata._replace(
+        state=LedgerState.OPEN,
+        segments=(Segment(0, bookies),),
+        last_entry_id=None,
+        length=0,
+        custom={**found.metadata.custom, **mark},
+    )
+    store, root = target
+    path = ledger_path(root, ledger_id)
+    store.create(path, encode_ledger_metadata(opened, password=password), make_parents=True)
+    with (
+        Bookies(BookieAddresses(*source)) as here,
+        Bookies(BookieAddresses(*target)) as there,
+        EntryWriting(there) as writing,
+    ):
+        writer = writing.ledger(ledger_id, opened, password)
+        for entry in open_ledger(found, here).read():
+            writer.add(entry.payload)
+        writer.finish()
+    closed = opened._replace(
+        state=LedgerState.CLOSED, last_entry_id=found.metadata.last_entry_id, length=found.metadata.length
+    )
+    node = store.get(path)
+    assert node is not None
+    store.put(path, encode_ledger_metadata(closed, password=password), node.version)
