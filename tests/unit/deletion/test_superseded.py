@@ -212,3 +212,10 @@ def test_a_ledger_that_is_written_after_the_proof_is_kept(site: Switched) -> Non
     site.proof.before = write
     assert site.outcomes(superseded_in("a", 1)) == [Outcome.RETRY]
     assert site.places_of(1) == "ab"
+
+
+def test_a_holder_that_changes_meanwhile_is_no_matter(site: Switched) -> None:
+    site.moved(1)
+    site.proof.before = lambda: site.population.names(DATA, [1, 99])
+    assert site.outcomes(superseded_in("a", 1)) == [Outcome.DELETED]
+    assert site.places_of(1) == "b"

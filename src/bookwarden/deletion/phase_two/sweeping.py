@@ -274,7 +274,7 @@ class Sweep:
                 if place not in doomed:
                     doomed[place] = ledger
                     entries.append(_journal_entry(ledger, message, run, int(self._clock() * 1000)))
-                    conditions.append(_as_read(references[_mark(message).holder()]))
+                    conditions.append(_as_read(message, references[_mark(message).holder()]))
         if not doomed:
             return list(decided), frozenset()
         if self._dry_run:
@@ -364,8 +364,11 @@ def _doomed(
     return reading.places if isinstance(reading, StoredLedger) else ()
 
 
-def _as_read(references: References) -> Conditions:
-    return () if isinstance(references, UnknownReferences) else references.conditions
+def _as_read(message: ReceivedMark, references: References) -> Conditions:
+    """Return the nodes that must be as they were read; a superseded place goes whatever its holder names."""
+    if isinstance(references, UnknownReferences) or Waiver.SUPERSEDED in message.waives:
+        return ()
+    return references.conditions
 
 
 def _is_of(message: ReceivedMark, ledger_ids: frozenset[int]) -> bool:
