@@ -140,19 +140,8 @@ class Cleanup:
                 found.kept[one] += 1
         return found
 
-    def mark(
-        self,
-        source: str | None = None,
-        *,
-        at_most: int = 0,
-        force: bool = False,
-        progress: Callable[[int], object] = lambda _: None,
-    ) -> CleanedUp:
-        """Mark what may go; ``at_most`` so many, all for 0; ``progress`` is called with how many were sent.
-
-        Raises RefusedError as `targets` does, while a switch is under way, and, unless ``force`` is given, within the
-        rollback window. May be interrupted and repeated: a ledger that is marked twice goes once.
-        """
+    def require(self, source: str | None = None, *, force: bool = False) -> ActiveCluster:
+        """Return the active cluster; RefusedError, as `mark`, where nothing may be marked now."""
         active = self._active(source)
         if not self.marker.enabled:
             raise _refused("deletion.topic_two_phase_deletion_enabled is false")
@@ -168,6 +157,22 @@ class Cleanup:
                 f"the switch to {active.name} can be rolled back for another {left / 3600:.1f} h "
                 "(deletion.rollback_window_hours)"
             )
+        return active
+
+    def mark(
+        self,
+        source: str | None = None,
+        *,
+        at_most: int = 0,
+        force: bool = False,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> CleanedUp:
+        """Mark what may go; ``at_most`` so many, all for 0; ``progress`` is called with how many were sent.
+
+        Raises RefusedError as `targets` does, while a switch is under way, and, unless ``force`` is given, within the
+        rollback window. May be interrupted and repeated: a ledger that is marked twice goes once.
+        """
+        active = self.require(source, force=force)
         waives = frozenset({Waiver.SUPERSEDED, Waiver.ROLLBACK_WINDOW} if force else {Waiver.SUPERSEDED})
         wanted = (one for one in self._found(active, source) if isinstance(one, Target))
         sent, failed = 0, list[tuple[int, str]]()

@@ -56,6 +56,7 @@ def cleanup(
             parts = (*_tables(found), *_window(found), Note(text))
             invocation.write(Document(cleaned_data(found, None), parts))
             return
+        context.cleanup.require(src_cluster, force=force)
         confirm(f"Mark {counted(total, 'ledger')} of former bookie clusters for deletion?", yes=yes)
         with node_progress(invocation, f"marking {counted(total, 'ledger')}", "marked", "ledgers") as tell:
             done = context.cleanup.mark(src_cluster, at_most=max_deletions, force=force, progress=tell)
