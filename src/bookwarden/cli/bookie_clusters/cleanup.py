@@ -23,9 +23,9 @@ _source_option = click.option("--src-cluster", help="This former bookie cluster 
 @output_option
 @pass_invocation
 def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> None:
-    """Count what former bookie clusters have that brokers read from the active one.
+    """Count what former bookie clusters need no more.
 
-    Reads the metadata of every ledger there. Changes nothing.
+    That is what brokers read from the active one. Reads the metadata of every ledger there. Changes nothing.
     """
     with CleanupContext(invocation.settings) as context:
         found = context.cleanup.targets(src_cluster)
@@ -43,10 +43,11 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 def cleanup(
     invocation: Invocation, src_cluster: str | None, max_deletions: int, dry_run: bool, force: bool, yes: bool
 ) -> None:
-    """Mark what former bookie clusters have that brokers read from the active one.
+    """Mark what former bookie clusters need no more.
 
-    The sweep then proves each copy that is kept, entry by entry, and deletes what the former cluster has. A former
-    cluster's ledger without a whole copy stays. With --dry-run, the default, nothing is marked.
+    That is what brokers read from the active one. The sweep then proves each copy that is kept, entry by entry, and
+    deletes what the former cluster has. A former cluster's ledger without a whole copy stays. With --dry-run, the
+    default, nothing is marked.
     """
     with CleanupContext(invocation.settings) as context:
         found = context.cleanup.targets(src_cluster)
