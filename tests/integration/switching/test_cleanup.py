@@ -86,6 +86,10 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         assert [(one["cluster"], one["ledgers"]) for one in targets["targets"]] == [("a", len(whole) + 1)]
         # Nothing goes within the rollback window, nor by a dry run.
         assert site.command("cleanup")["dryRun"] is True
+        shown = CliRunner().invoke(cli, [*site.options, "bookie-clusters", "cleanup", "--max-deletions", "2"])
+        assert (shown.exit_code, "2 ledgers would be marked, with --no-dry-run." in shown.output) == (0, True)
+        for text in ("bookie cluster b, which is active, does not have it", "can be rolled back for another 24.0 h"):
+            assert text in shown.output
         refused = CliRunner().invoke(cli, [*site.options, "bookie-clusters", "cleanup", "--no-dry-run", "--yes"])
         assert (refused.exit_code, "can be rolled back for another 24.0 h" in refused.output) == (REFUSED, True)
         assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] == len(whole) + 1
