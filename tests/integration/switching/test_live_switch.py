@@ -287,6 +287,25 @@ def test_bookies_of_the_cluster_that_was_left_die(site: SwitchingSite) -> None:
     assert_all_there(site, load)
 
 
+def test_a_bookie_of_the_cluster_that_was_left_dies_with_the_brokers(site: SwitchingSite) -> None:
+    site.ensure("a")
+    topics = site.new_topics(TOPICS)
+    dead = site.servers.clusters["a"].processes[0]
+    try:
+        with load_on(site, topics) as load:
+            load.wait_for(ENOUGH, PATIENCE)
+            site.switch("b")
+            dead.kill()
+            # What was open on a is recovered without the bookie, by brokers whose new ledgers are on b.
+            site.kill_brokers()
+            load.wait_for(ENOUGH, PATIENCE)
+            assert_nothing_lost(load.stop(), doubled=True)
+            assert_none_astray(site)
+            assert_all_there(site, load)
+    finally:
+        dead.start()
+
+
 def test_a_broker_without_the_jar_is_seen_and_nothing_switched(site: SwitchingSite) -> None:
     site.ensure("a")
     assert_quorums_of_topics_count(site, "b", site.new_topics(1)[0])
