@@ -14,7 +14,6 @@ from bookwarden.errors import (
     OutcomeUnknownError,
     PulsarUnavailableError,
     RefusedError,
-    StoreUnavailableError,
 )
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
@@ -25,42 +24,11 @@ from bookwarden.switching.record import ORDER_PATH, find_order
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from bookwarden.switching.registry_node import RegistryNode
 from servers.switching.ground import Ground, registry_of
+from unit.switching.mortal import Killed, Mortal
 
 # No renewal comes between the steps, and a holder that does not renew is given up soon.
 QUICK = LeaseTimes(renew_s=0.05, lease_s=30.0, given_up_s=0.1)
 LIVELY = LeaseTimes(renew_s=0.02, lease_s=30.0, given_up_s=30.0)
-
-
-class Killed(Exception):
-    """The process is gone."""
-
-
-class Mortal(ForwardingStore):
-    """Stops everything right before, or right after, one of its writes."""
-
-    def __init__(self, inner: MetadataStore, kill_at: int, *, before: bool) -> None:
-        super().__init__(inner)
-        self._left = kill_at
-        self._before = before
-        self.is_dead = False
-
-    def _write(self, write: Callable[[], Any]) -> Any:
-        if self.is_dead:
-            raise StoreUnavailableError("nobody is there any more")
-        self._left -= 1
-        if self._left < 0:
-            self.is_dead = True
-            if not self._before:
-                write()
-            raise Killed
-        return write()
-
-    def put(self, path: str, value: bytes, version: int) -> int:
-        written: int = self._write(lambda: super(Mortal, self).put(path, value, version))
-        return written
-
-    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
-        self._write(lambda: super(Mortal, self).create(path, value, make_parents=make_parents))
 
 
 class Post:

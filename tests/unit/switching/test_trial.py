@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from bookwarden.clusters.bookkeeper.trial_ledgers import TrialLedgers
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, TRIAL_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
-from bookwarden.metastore.interface import DeleteResult, MetadataStore
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.switching.checks.observations import Quorums, TrialSeen
@@ -29,46 +28,9 @@ from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 from servers.scripted_bookie import ScriptedBookie
 from servers.switching.ground import OWNER, Ground, registry_of
+from unit.switching.mortal import Killed, Mortal
 
 QUORUMS = Quorums(3, 2, 2)
-
-
-class Killed(Exception):
-    """The process is gone."""
-
-
-class Mortal(ForwardingStore):
-    """Stops everything right before, or right after, one of its writes."""
-
-    def __init__(self, inner: MetadataStore, kill_at: int = 1_000, *, before: bool = False) -> None:
-        super().__init__(inner)
-        self.left = kill_at
-        self._before = before
-
-    def _write(self, write: Callable[[], Any]) -> Any:
-        if self.left < 0:
-            raise StoreUnavailableError("nobody is there any more")
-        self.left -= 1
-        if self.left < 0:
-            if not self._before:
-                write()
-            raise Killed
-        return write()
-
-    def put(self, path: str, value: bytes, version: int) -> int:
-        written: int = self._write(lambda: super(Mortal, self).put(path, value, version))
-        return written
-
-    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
-        self._write(lambda: super(Mortal, self).create(path, value, make_parents=make_parents))
-
-    def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
-        taken: str = self._write(lambda: super(Mortal, self).ephemeral_sequential(prefix, value))
-        return taken
-
-    def delete_many(self, expected: Sequence[tuple[str, int]], **options: Any) -> list[DeleteResult]:
-        deleted: list[DeleteResult] = self._write(lambda: super(Mortal, self).delete_many(expected, **options))
-        return deleted
 
 
 class Site:
