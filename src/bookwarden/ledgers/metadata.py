@@ -130,6 +130,16 @@ class ActiveCluster(NamedTuple):
     since_ms: int | None
     registered: frozenset[str]  #: The names of all registered clusters.
 
+    def window_left(self, window: float, now_ms: float) -> float | None:
+        """Return for how many seconds the switch to it can be rolled back, if that is so for ``window`` seconds.
+
+        0 once that is over; None if nothing was switched to it.
+        """
+        if self.since_ms is None:
+            return None
+        # A time in the future, by a wrong clock, counts as now.
+        return max(0.0, window - max(0.0, (now_ms - self.since_ms) / 1000))
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:

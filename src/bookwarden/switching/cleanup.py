@@ -129,8 +129,8 @@ class Cleanup:
 
         Raises RefusedError where no former cluster is registered, or the named one is none.
         """
-        active = self._active(source)
-        found = Targets(active.name, self._window_left(active), Counter(), Counter(), Counter())
+        active, left = self._active(source)
+        found = Targets(active.name, left, Counter(), Counter(), Counter())
         for one in self._found(active, source):
             if isinstance(one, Target):
                 key = one.cluster, one.holder.ledgers_label
@@ -142,7 +142,7 @@ class Cleanup:
 
     def require(self, source: str | None = None, *, force: bool = False) -> ActiveCluster:
         """Return the active cluster; RefusedError, as `mark`, where nothing may be marked now."""
-        active = self._active(source)
+        active, left = self._active(source)
         if not self.marker.enabled:
             raise _refused("deletion.topic_two_phase_deletion_enabled is false")
         phase = self.state().phase
@@ -151,8 +151,7 @@ class Cleanup:
                 f"the newest switch is in the phase {phase.value}, so that brokers may act by another registry: carry "
                 "it on with `bookie-clusters switch --resume` first"
             )
-        left = self._window_left(active)
-        if left > 0 and not force:
+        if left and not force:
             raise _refused(
                 f"the switch to {active.name} can be rolled back for another {left / 3600:.1f} h "
                 "(deletion.rollback_window_hours)"
@@ -183,7 +182,8 @@ class Cleanup:
             progress(sent)
         return CleanedUp(sent, tuple(failed))
 
-    def _active(self, source: str | None) -> ActiveCluster:
+    def _active(self, source: str | None) -> tuple[ActiveCluster, float]:
+        """Return the active cluster, and for how many seconds the switch to it can be rolled back."""
         self.clusters.look_again()
         active = self.clusters.active()
         if active is None or len(active.registered) < 2:
@@ -192,14 +192,10 @@ class Cleanup:
             raise _refused(f"no bookie cluster {source!r} is registered")
         if source == active.name:
             raise _refused(f"bookie cluster {source} is active: brokers read its ledgers there")
-        if active.since_ms is None:
+        left = active.window_left(self.window_s, self.clock() * 1000)
+        if left is None:
             raise _refused("nothing was switched yet")
-        return active
-
-    def _window_left(self, active: ActiveCluster) -> float:
-        assert active.since_ms is not None
-        # A time in the future, by a wrong clock, counts as now.
-        return max(0.0, self.window_s - max(0.0, self.clock() - active.since_ms / 1000))
+        return active, left
 
     def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | tuple[str, str]]:
         """Yield what may go, and for all else its cluster with the reason that it stays."""

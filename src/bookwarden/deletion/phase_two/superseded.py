@@ -35,18 +35,10 @@ def judge_superseded(
     circumstances: Circumstances,
     policy: DeletionPolicy,
 ) -> Decision:
-    """Decide about a mark with Waiver.SUPERSEDED by the ledger as all registered bookie clusters have it."""
-    decision = _judge(mark, reading, active, circumstances, policy)
-    return limit_retries(decision, circumstances.attempts, policy)
+    """Decide about a mark with Waiver.SUPERSEDED by the ledger as all registered bookie clusters have it.
 
-
-def _judge(
-    mark: PendingDeletion,
-    reading: LedgerReading,
-    active: ActiveCluster | None,
-    circumstances: Circumstances,
-    policy: DeletionPolicy,
-) -> Decision:
+    Retries are not limited here.
+    """
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER or not mark.bookie_cluster:
         return _finish(Outcome.MISMATCH, "only a ledger in a bookie cluster that its mark names can be superseded")
     if active is None or mark.bookie_cluster not in active.registered:
@@ -70,11 +62,10 @@ def _judge(
 def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
     if Waiver.ROLLBACK_WINDOW in circumstances.waives:
         return None
-    if active.since_ms is None:
-        return Decision(Action.RETRY, Outcome.RETRY, f"nothing was switched to bookie cluster {active.name}")
-    # A time in the future, by a wrong clock, counts as now.
-    left = policy.rollback_window - max(0.0, (circumstances.now_ms - active.since_ms) / 1000)
-    if left <= 0:
+    left = active.window_left(policy.rollback_window, circumstances.now_ms)
+    if left is None:
+        return _retry(f"nothing was switched to bookie cluster {active.name}")
+    if not left:
         return None
     reason = f"the switch to bookie cluster {active.name} can be rolled back for another {left / 3600:.1f} h"
     return Decision(Action.WAIT, Outcome.WAITING, reason)
