@@ -11,7 +11,6 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from benchmarks.cluster import Site
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
@@ -19,6 +18,7 @@ from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
 
 _BOOKIES = ("bookie-1.example.com:3181", "bookie-2.example.com:3181", "bookie-3.example.com:3181")

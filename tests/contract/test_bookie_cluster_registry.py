@@ -9,7 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
@@ -20,6 +19,7 @@ from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
 from servers.switching.ledgers_roots import initialise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
@@ -18,6 +17,7 @@ from bookwarden.ledgers.metadata import (
     UnreadableLedger,
 )
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 METADATA = LedgerMetadata(
     *(3, LedgerState.CLOSED, 1, 1, 1, (Segment(0, ("127.0.0.1:3181",)),)),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper import listing as listing_module
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
@@ -19,6 +18,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.columns.ledgers import ledger_table
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 FLAT, LEGACY, HYBRID, LONG = (
     LedgerLayout.FLAT,

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -20,6 +19,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.lone_zookeeper import LoneZooKeeper
 
 pytestmark = pytest.mark.servers

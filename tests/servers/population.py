@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.ledger_metadata import encode_ledger_metadata
-
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import (
@@ -18,6 +16,7 @@ from bookwarden.ledgers.kinds import (
 )
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 
 ROOT = "/ledgers"

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from benchmarks.ledger_metadata import encode_ledger_metadata
-
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 from bookwarden.wire.varint import encode_varint
 

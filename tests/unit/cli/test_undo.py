@@ -7,7 +7,6 @@ import secrets
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
@@ -17,6 +16,7 @@ from bookwarden.errors import StoreMigratingError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.memory import shared_memory_store
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 # Nobody listens on this port.
 BOOKIE = "127.0.0.1:1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.bookies.digests import (
     Digest,
@@ -16,7 +15,7 @@ from bookwarden.clusters.bookkeeper.bookies.digests import (
 )
 from bookwarden.errors import DigestMismatchError, FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.wire.ledger_metadata import decode_ledger_password
+from bookwarden.wire.ledger_metadata import decode_ledger_password, encode_ledger_metadata
 
 LEDGER = 4711
 ENTRY = Entry(LEDGER, 5, 4, 21, b"payload")

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +29,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import Versioned
 from bookwarden.pipelines.columns import ledgers as scan_ledgers
 from bookwarden.pipelines.columns.ledgers import ledger_table
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
 from bookwarden.wire.varint import encode_varint
 

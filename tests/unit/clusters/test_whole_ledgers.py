@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pack_entry
@@ -15,6 +14,7 @@ from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.scripted_bookie import ScriptedBookie
 
 COUNT = 150

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.deletion.phase_one.mark import Marker
@@ -13,7 +12,7 @@ from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from servers.population import Population
 from unit.deletion.test_mark import Sender
 from unit.deletion.test_mark_operations import NODE, TOPIC, Place, managed_ledger

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from bookwarden.pipelines.pulsar_source.columns import RowBuffer
 from bookwarden.pipelines.sweep.outcome_table import outcome_batch
 from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.population import ROOT, Population
 
 RETRY_TOPIC = "persistent://pulsar/system/__ledger_deletion-RETRY"

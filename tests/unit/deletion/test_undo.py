@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -23,7 +22,7 @@ from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerStat
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 
 PATH = "/ledgers/00/0000/L0007"
 HELD, GONE = Holding(Presence.HELD), Holding(Presence.NOT_HELD)

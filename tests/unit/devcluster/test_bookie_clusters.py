@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
@@ -26,6 +25,7 @@ from bookwarden.errors import ConfigError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.population import Population
 
 PORTS = ClusterPorts(1, 2, 3, 4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, St
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, Waiver
 from bookwarden.ledgers.received import WAIVES, ReceivedMark, waiving
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from unit.deletion.test_sweeping import DATA, NOW, POLICY, World, mark
 
 LISTS = st.sets(st.integers(0, 2**62), min_size=1, max_size=30).map(sorted)

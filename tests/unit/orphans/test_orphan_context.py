@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 
 import bookwarden.wiring.deletion
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
@@ -24,6 +23,7 @@ from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest
 from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
 from bookwarden.pipelines.plans.files import PlanFiles
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wiring.roots import cluster_of
 from bookwarden.wiring.scan import OrphanApplyContext, guard_limits_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store

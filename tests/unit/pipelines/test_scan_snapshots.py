@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from benchmarks.zookeeper_files import create, delete, node, record, set_data, write_log, write_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from bookwarden.metastore.snapshot.file import SnapshotFile
 from bookwarden.metastore.snapshot.store import SnapshotStore
 from bookwarden.pipelines.columns.ledgers import ListedTable, ledger_table
 from bookwarden.pipelines.columns.snapshots import ledgers_of_snapshot
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 BEGUN = 0x10
 

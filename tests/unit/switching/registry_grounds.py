@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from benchmarks.ledger_metadata import encode_ledger_metadata
-
 from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -19,6 +17,7 @@ from bookwarden.switching.registering import Registration, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, Registry
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.switching.unregistering import Unregistration
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import SessionStore, follower_value
 
 PULSAR, OTHER = "memory:pulsar", "memory:other"

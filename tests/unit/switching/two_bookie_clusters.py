@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.ledger_metadata import encode_ledger_metadata
-
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import COPY_KEY, expected_custom_metadata
@@ -15,6 +13,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
 from bookwarden.switching.placed_catalog import PlacedCatalog
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 ROOTS = {"a": "/ledgers", "b": "/bookies-b"}
 OWNER = "5f2c9a41"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,7 @@ from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, Pend
 from bookwarden.wire.avro import PendingDeletionCodec, parse_writer_schema, registry_schema
 from bookwarden.wire.cursor import decode_cursor, decode_position_info
 from bookwarden.wire.envelope import Compression, unwrap, wrap
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.managed_ledger import decode_managed_ledger, remove_ledgers
 from bookwarden.wire.schema_locator import decode_schema_locator
 

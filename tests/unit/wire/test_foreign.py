@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.pipelines.columns.topics import TopicRows
 from bookwarden.wire.cursor import decode_cursor, decode_position_info
 from bookwarden.wire.envelope import Compression, wrap
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.managed_ledger import decode_managed_ledger, remove_ledgers
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.pb import schema_locator_pb2 as schema_pb

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from benchmarks.ledger_metadata import encode_ledger_metadata
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
 
 HEADER = b"BookieMetadataFormatVersion\t"
