@@ -1,9 +1,12 @@
-"""Outcomes of pending deletions, and the record that is kept of each."""
+"""Outcomes of pending deletions and of copying ledgers, and the record that is kept of each."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from bookwarden.ledgers.kinds import Holder
 
 
 class Outcome(enum.Enum):
@@ -43,3 +46,26 @@ class OutcomeRow:
     topic: str  #: Partition of the deletion topic that the message came from.
     message: str  #: ``ledger:entry:partition``, with ``:batch index`` behind it for a batched message.
     bookie_cluster: str  #: Those of the ledger, with commas, or the one in the mark; empty where none is registered.
+
+
+class CopyOutcome(enum.Enum):
+    """The outcome of copying one ledger to another bookie cluster; the values stand in reports and in metrics."""
+
+    COPIED = "copied"  #: Written, read back from every bookie, and closed.
+    COMPLETE = "complete"  #: A proven copy was there already.
+    OPEN = "open"  #: It is still written where it is.
+    GONE = "gone"  #: Nobody names it any more, or it was deleted; nothing of it is left on the target.
+    DEFERRED = "deferred"  #: Nothing is wrong with it, and a later build may copy it.
+    FAILED = "failed"  #: Somebody has to look; the ledger stays where it is.
+    LEFT_OUT = "left out"  #: It is outside what was asked for.
+
+
+class CopyResult(NamedTuple):
+    """The result of copying one ledger."""
+
+    ledger_id: int
+    outcome: CopyOutcome
+    holder: Holder | None  #: None where its custom metadata names none, or was not read.
+    entries: int = 0  #: Entries of the ledger; 0 where the outcome is neither COPIED nor COMPLETE.
+    size: int = 0  #: Likewise its bytes, of one copy of each entry.
+    reason: str = ""  #: For people; empty where the outcome says it all.
