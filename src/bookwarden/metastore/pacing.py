@@ -48,6 +48,11 @@ class Rate:
             self._next = begin + nodes / self._per_second
         return begin - now
 
+    def ahead(self) -> float:
+        """Return the seconds until the next free place, without taking it."""
+        with self._lock:
+            return max(0.0, self._next - self._now())
+
 
 class LatencyWindow:
     """The number of requests that may be under way: halved when the last ones were slow, one more when not.

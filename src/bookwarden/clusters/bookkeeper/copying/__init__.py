@@ -1,0 +1,1 @@
+"""Ledgers copied to the bookies of another cluster, entry by entry, and proven there."""
