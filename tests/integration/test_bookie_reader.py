@@ -358,6 +358,12 @@ def test_a_ledger_that_is_not_ours_to_write_is_refused(site: Site) -> None:
             writer.add(b"of somebody else")
             with pytest.raises(kind, match=f"ledger {stored.ledger_id} cannot be written: bookie .* answered {says}"):
                 writer.finish()
+        # As an unfinished copy of ours is begun anew after an auditor has fenced it.
+        stored = site.stored("open and empty")
+        writer = writing.ledger(stored.ledger_id, stored.metadata, b"", recovery=True)
+        writer.add(b"of ours")
+        writer.finish()
+    assert writer.last_confirmed == 0
 
 
 def _command(site: Site, *arguments: str) -> Result:

@@ -17,7 +17,8 @@ class ScriptedBookie:
     ``status`` is the answer to every read, if set; ``last_confirmed`` answers reads of the last confirmed entry with
     an entry's packet and an explicit one. ``silent`` reads requests and answers none; ``hang_up_after`` so many
     answers it closes the connection. ``tls`` is served on request. It answers while ``gate`` is set.
-    It takes what is added, ``added`` in that order, unless ``add_status`` is another answer to all of them.
+    It takes what is added, ``added`` in that order, unless ``add_status`` is another answer to all of them; ledgers of
+    ``fenced`` are added to by recovery alone.
     """
 
     def __init__(self, entries: Mapping[tuple[int, int], bytes] | None = None) -> None:
@@ -26,6 +27,7 @@ class ScriptedBookie:
         self.add_status: int = pb.EOK
         self.added: list[tuple[int, int]] = []
         self.master_keys: set[bytes] = set()
+        self.fenced: set[int] = set()
         self.last_confirmed: tuple[bytes, bytes] | None = None
         self.silent = False
         self.hang_up_after: int | None = None
@@ -133,9 +135,11 @@ class ScriptedBookie:
         with self._lock:
             self.added.append(key)
             self.master_keys.add(added.masterKey)
-            if self.add_status == pb.EOK:
+            recovery = added.HasField("flag") and added.flag == pb.AddRequest.RECOVERY_ADD
+            status = pb.EFENCED if key[0] in self.fenced and not recovery else self.add_status
+            if status == pb.EOK:
                 self.entries[key] = added.body
-        return pb.Response(header=request.header, status=pb.StatusCode.ValueType(self.add_status))
+        return pb.Response(header=request.header, status=pb.StatusCode.ValueType(status))
 
     def _last_confirmed(self, request: pb.Request) -> pb.Response:
         ledger_id = request.readLacRequest.ledgerId

@@ -13,6 +13,7 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import (
     OK,
     REFUSED,
     AddEntry,
+    AddKind,
     FrameSplitter,
     ReadDiskSpace,
     ReadEntry,
@@ -37,6 +38,16 @@ REQUESTS = [
         AddEntry(5, 7, b"key", b"packet"),
         "0000001d" + "0a070803100218ac02" + "aa0611080510071a036b657922067061636b6574",
     ),
+    (
+        300,
+        AddEntry(5, 7, b"key", b"packet", AddKind.RECOVERY),
+        "00000020" + "0a070803100218ac02" + "aa0614080510071a036b657922067061636b6574" + "a00601",
+    ),
+    (
+        300,
+        AddEntry(5, 7, b"key", b"packet", AddKind.URGENT_RECOVERY),
+        "00000022" + "0a090803100218ac022064" + "aa0614080510071a036b657922067061636b6574" + "a00601",
+    ),
     (1, ReadDiskSpace(), "0000000d" + "0a06080310081801" + "ca06020803"),
     (1, ReadLastConfirmed(5), "0000000d" + "0a06080310071801" + "c206020805"),
     (0, StartTls(), "0000000b" + "0a06080310091800" + "d20600"),
@@ -51,7 +62,8 @@ def test_requests_are_these_bytes(transaction: int, request_: Request, frame: st
 def test_an_encoder_that_was_used_leaves_nothing_in_the_next_request() -> None:
     encoder = RequestEncoder()
     encoder.frame(2**64 - 1, ReadEntry(2**63 - 1, 2**63 - 1))
-    encoder.frame(2**64 - 1, AddEntry(2**63 - 1, 2**63 - 1, b"another key", b"a longer packet"))
+    for kind in AddKind:
+        encoder.frame(2**64 - 1, AddEntry(2**63 - 1, 2**63 - 1, b"another key", b"a longer packet", kind))
     for transaction, request, frame in REQUESTS:
         assert encoder.frame(transaction, request).hex() == frame
 

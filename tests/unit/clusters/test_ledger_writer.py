@@ -163,3 +163,18 @@ def test_a_bookie_that_hangs_up_or_keeps_silent_is_told(scripted: list[ScriptedB
     assert any(f"bookie {scripted[0].bookie_id} {how}" in told for how in ("closed the connection", "does not answer"))
     assert f"bookie {scripted[2].bookie_id} did not answer within" in told
     assert scripted[1].bookie_id not in told
+
+
+def test_only_a_recovery_writes_a_ledger_that_is_fenced(scripted: list[ScriptedBookie], bookies: Bookies) -> None:
+    for bookie in scripted:
+        bookie.fenced.add(7)
+    with EntryWriting(bookies) as writing:
+        writer = writing.ledger(7, metadata_of(scripted), PASSWORD)
+        writer.add(b"entry")
+        with pytest.raises(BookieError, match="EFENCED"):
+            writer.finish()
+        again = writing.ledger(7, metadata_of(scripted), PASSWORD, recovery=True)
+        again.add(b"entry")
+        again.finish()
+    assert (again.last_confirmed, again.refusals) == (0, {})
+    assert [(7, 0) in bookie.entries for bookie in scripted] == [True, True, False]

@@ -24,39 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(bookwarden/wire/pb/bookie_protocol.proto\x12\x1a\x62ookwarden.bookie_protocol\"\x9b\x01\n\x0e\x42KPacketHeader\x12<\n\x07version\x18\x01 \x02(\x0e\x32+.bookwarden.bookie_protocol.ProtocolVersion\x12<\n\toperation\x18\x02 \x02(\x0e\x32).bookwarden.bookie_protocol.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\"0\n\x0bReadRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\"P\n\nAddRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\"\"\n\x0eReadLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\")\n\x14GetBookieInfoRequest\x12\x11\n\trequested\x18\x01 \x01(\x03\"\x11\n\x0fStartTLSRequest\"\x99\x03\n\x07Request\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12<\n\x0breadRequest\x18\x64 \x01(\x0b\x32\'.bookwarden.bookie_protocol.ReadRequest\x12:\n\naddRequest\x18\x65 \x01(\x0b\x32&.bookwarden.bookie_protocol.AddRequest\x12\x42\n\x0ereadLacRequest\x18h \x01(\x0b\x32*.bookwarden.bookie_protocol.ReadLacRequest\x12N\n\x14getBookieInfoRequest\x18i \x01(\x0b\x32\x30.bookwarden.bookie_protocol.GetBookieInfoRequest\x12\x44\n\x0fstartTLSRequest\x18j \x01(\x0b\x32+.bookwarden.bookie_protocol.StartTLSRequest\"w\n\x0cReadResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"\x83\x01\n\x0fReadLacResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07lacBody\x18\x03 \x01(\x0c\x12\x15\n\rlastEntryBody\x18\x04 \x01(\x0c\"\x81\x01\n\x15GetBookieInfoResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x19\n\x11totalDiskCapacity\x18\x02 \x01(\x03\x12\x15\n\rfreeDiskSpace\x18\x03 \x01(\x03\"\xd6\x02\n\x08Response\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12\x36\n\x06status\x18\x02 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12>\n\x0creadResponse\x18\x64 \x01(\x0b\x32(.bookwarden.bookie_protocol.ReadResponse\x12\x44\n\x0freadLacResponse\x18h \x01(\x0b\x32+.bookwarden.bookie_protocol.ReadLacResponse\x12P\n\x15getBookieInfoResponse\x18i \x01(\x0b\x32\x31.bookwarden.bookie_protocol.GetBookieInfoResponse*$\n\x0fProtocolVersion\x12\x11\n\rVERSION_THREE\x10\x03*`\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(bookwarden/wire/pb/bookie_protocol.proto\x12\x1a\x62ookwarden.bookie_protocol\"\xad\x01\n\x0e\x42KPacketHeader\x12<\n\x07version\x18\x01 \x02(\x0e\x32+.bookwarden.bookie_protocol.ProtocolVersion\x12<\n\toperation\x18\x02 \x02(\x0e\x32).bookwarden.bookie_protocol.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\x12\x10\n\x08priority\x18\x04 \x01(\r\"0\n\x0bReadRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\"\xa5\x01\n\nAddRequest\x12\x39\n\x04\x66lag\x18\x64 \x01(\x0e\x32+.bookwarden.bookie_protocol.AddRequest.Flag\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\"\x18\n\x04\x46lag\x12\x10\n\x0cRECOVERY_ADD\x10\x01\"\"\n\x0eReadLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\")\n\x14GetBookieInfoRequest\x12\x11\n\trequested\x18\x01 \x01(\x03\"\x11\n\x0fStartTLSRequest\"\x99\x03\n\x07Request\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12<\n\x0breadRequest\x18\x64 \x01(\x0b\x32\'.bookwarden.bookie_protocol.ReadRequest\x12:\n\naddRequest\x18\x65 \x01(\x0b\x32&.bookwarden.bookie_protocol.AddRequest\x12\x42\n\x0ereadLacRequest\x18h \x01(\x0b\x32*.bookwarden.bookie_protocol.ReadLacRequest\x12N\n\x14getBookieInfoRequest\x18i \x01(\x0b\x32\x30.bookwarden.bookie_protocol.GetBookieInfoRequest\x12\x44\n\x0fstartTLSRequest\x18j \x01(\x0b\x32+.bookwarden.bookie_protocol.StartTLSRequest\"w\n\x0cReadResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"\x83\x01\n\x0fReadLacResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07lacBody\x18\x03 \x01(\x0c\x12\x15\n\rlastEntryBody\x18\x04 \x01(\x0c\"\x81\x01\n\x15GetBookieInfoResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x19\n\x11totalDiskCapacity\x18\x02 \x01(\x03\x12\x15\n\rfreeDiskSpace\x18\x03 \x01(\x03\"\xd6\x02\n\x08Response\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12\x36\n\x06status\x18\x02 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12>\n\x0creadResponse\x18\x64 \x01(\x0b\x32(.bookwarden.bookie_protocol.ReadResponse\x12\x44\n\x0freadLacResponse\x18h \x01(\x0b\x32+.bookwarden.bookie_protocol.ReadLacResponse\x12P\n\x15getBookieInfoResponse\x18i \x01(\x0b\x32\x31.bookwarden.bookie_protocol.GetBookieInfoResponse*$\n\x0fProtocolVersion\x12\x11\n\rVERSION_THREE\x10\x03*`\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bookwarden.wire.pb.bookie_protocol_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROTOCOLVERSION']._serialized_start=1604
-  _globals['_PROTOCOLVERSION']._serialized_end=1640
-  _globals['_OPERATIONTYPE']._serialized_start=1642
-  _globals['_OPERATIONTYPE']._serialized_end=1738
-  _globals['_STATUSCODE']._serialized_start=1741
-  _globals['_STATUSCODE']._serialized_end=1924
+  _globals['_PROTOCOLVERSION']._serialized_start=1708
+  _globals['_PROTOCOLVERSION']._serialized_end=1744
+  _globals['_OPERATIONTYPE']._serialized_start=1746
+  _globals['_OPERATIONTYPE']._serialized_end=1842
+  _globals['_STATUSCODE']._serialized_start=1845
+  _globals['_STATUSCODE']._serialized_end=2028
   _globals['_BKPACKETHEADER']._serialized_start=73
-  _globals['_BKPACKETHEADER']._serialized_end=228
-  _globals['_READREQUEST']._serialized_start=230
-  _globals['_READREQUEST']._serialized_end=278
-  _globals['_ADDREQUEST']._serialized_start=280
-  _globals['_ADDREQUEST']._serialized_end=360
-  _globals['_READLACREQUEST']._serialized_start=362
-  _globals['_READLACREQUEST']._serialized_end=396
-  _globals['_GETBOOKIEINFOREQUEST']._serialized_start=398
-  _globals['_GETBOOKIEINFOREQUEST']._serialized_end=439
-  _globals['_STARTTLSREQUEST']._serialized_start=441
-  _globals['_STARTTLSREQUEST']._serialized_end=458
-  _globals['_REQUEST']._serialized_start=461
-  _globals['_REQUEST']._serialized_end=870
-  _globals['_READRESPONSE']._serialized_start=872
-  _globals['_READRESPONSE']._serialized_end=991
-  _globals['_READLACRESPONSE']._serialized_start=994
-  _globals['_READLACRESPONSE']._serialized_end=1125
-  _globals['_GETBOOKIEINFORESPONSE']._serialized_start=1128
-  _globals['_GETBOOKIEINFORESPONSE']._serialized_end=1257
-  _globals['_RESPONSE']._serialized_start=1260
-  _globals['_RESPONSE']._serialized_end=1602
+  _globals['_BKPACKETHEADER']._serialized_end=246
+  _globals['_READREQUEST']._serialized_start=248
+  _globals['_READREQUEST']._serialized_end=296
+  _globals['_ADDREQUEST']._serialized_start=299
+  _globals['_ADDREQUEST']._serialized_end=464
+  _globals['_ADDREQUEST_FLAG']._serialized_start=440
+  _globals['_ADDREQUEST_FLAG']._serialized_end=464
+  _globals['_READLACREQUEST']._serialized_start=466
+  _globals['_READLACREQUEST']._serialized_end=500
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_start=502
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_end=543
+  _globals['_STARTTLSREQUEST']._serialized_start=545
+  _globals['_STARTTLSREQUEST']._serialized_end=562
+  _globals['_REQUEST']._serialized_start=565
+  _globals['_REQUEST']._serialized_end=974
+  _globals['_READRESPONSE']._serialized_start=976
+  _globals['_READRESPONSE']._serialized_end=1095
+  _globals['_READLACRESPONSE']._serialized_start=1098
+  _globals['_READLACRESPONSE']._serialized_end=1229
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_start=1232
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_end=1361
+  _globals['_RESPONSE']._serialized_start=1364
+  _globals['_RESPONSE']._serialized_end=1706
 # @@protoc_insertion_point(module_scope)

@@ -50,14 +50,16 @@ ETOOMANYREQUESTS: StatusCode
 EUNKNOWNLEDGERSTATE: StatusCode
 
 class BKPacketHeader(_message.Message):
-    __slots__ = ("version", "operation", "txnId")
+    __slots__ = ("version", "operation", "txnId", "priority")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     TXNID_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     version: ProtocolVersion
     operation: OperationType
     txnId: int
-    def __init__(self, version: _Optional[_Union[ProtocolVersion, str]] = ..., operation: _Optional[_Union[OperationType, str]] = ..., txnId: _Optional[int] = ...) -> None: ...
+    priority: int
+    def __init__(self, version: _Optional[_Union[ProtocolVersion, str]] = ..., operation: _Optional[_Union[OperationType, str]] = ..., txnId: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("ledgerId", "entryId")
@@ -68,16 +70,22 @@ class ReadRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "body")
+    __slots__ = ("flag", "ledgerId", "entryId", "masterKey", "body")
+    class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        RECOVERY_ADD: _ClassVar[AddRequest.Flag]
+    RECOVERY_ADD: AddRequest.Flag
+    FLAG_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
     MASTERKEY_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    flag: AddRequest.Flag
     ledgerId: int
     entryId: int
     masterKey: bytes
     body: bytes
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, flag: _Optional[_Union[AddRequest.Flag, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class ReadLacRequest(_message.Message):
     __slots__ = ("ledgerId",)

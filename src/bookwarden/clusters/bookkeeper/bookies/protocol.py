@@ -6,6 +6,7 @@ a ledger: proto/bookie_protocol.proto has no field for it. AddEntry alone writes
 
 from __future__ import annotations
 
+import enum
 import struct
 from typing import Final, NamedTuple
 
@@ -22,6 +23,8 @@ _MAX_FRAME: Final = 256 * 1024 * 1024
 _NO_RESPONSE: Final = "a bookie's answer is not of BookKeeper's protocol version 3: is it a bookie?"
 
 _TOTAL_AND_FREE: Final = 1 | 2
+# As proto.PerChannelBookieClient has it; any priority above 0 is a high one.
+_HIGH_PRIORITY: Final = 100
 
 OK: Final = pb.EOK
 NO_LEDGER: Final = pb.ENOLEDGER
@@ -38,6 +41,14 @@ class ReadEntry(NamedTuple):
     entry_id: int
 
 
+class AddKind(enum.IntEnum):
+    """Which ledgers and bookies an entry may be added to."""
+
+    WRITER = 0  #: A ledger that is not fenced, on a writable bookie.
+    RECOVERY = 1  #: Also a ledger that is fenced.
+    URGENT_RECOVERY = 2  #: That, and a bookie that is read-only, as long as it has room for its own needs.
+
+
 class AddEntry(NamedTuple):
     """Asks to store one entry's packet; the bookie keeps the master key of a ledger's first entry, and compares it."""
 
@@ -45,6 +56,7 @@ class AddEntry(NamedTuple):
     entry_id: int
     master_key: bytes
     packet: bytes
+    kind: AddKind = AddKind.WRITER
 
 
 class ReadLastConfirmed(NamedTuple):
@@ -85,9 +97,8 @@ class RequestEncoder:
     def __init__(self) -> None:
         self._read = pb.Request(header=_header(pb.READ_ENTRY), readRequest=pb.ReadRequest(ledgerId=0, entryId=0))
         self._read_header, self._read_body = self._read.header, self._read.readRequest
-        nothing = pb.AddRequest(ledgerId=0, entryId=0, masterKey=b"", body=b"")
-        self._add = pb.Request(header=_header(pb.ADD_ENTRY), addRequest=nothing)
-        self._add_header, self._add_body = self._add.header, self._add.addRequest
+        adds = [_add_request(kind) for kind in AddKind]
+        self._adds = [(add, add.header, add.addRequest) for add in adds]
 
     def frame(self, transaction: int, request: Request) -> bytes:
         """Encode the request under this transaction id (0 to 2**64 - 1), which comes back in the response."""
@@ -96,10 +107,10 @@ class RequestEncoder:
             self._read_body.ledgerId, self._read_body.entryId = request
             return _framed(self._read)
         if isinstance(request, AddEntry):
-            self._add_header.txnId = transaction
-            body = self._add_body
-            body.ledgerId, body.entryId, body.masterKey, body.body = request
-            return _framed(self._add)
+            add, header, body = self._adds[request.kind]
+            header.txnId = transaction
+            body.ledgerId, body.entryId, body.masterKey, body.body, _ = request
+            return _framed(add)
         if isinstance(request, ReadLastConfirmed):
             about = pb.ReadLacRequest(ledgerId=request.ledger_id)
             return _framed(pb.Request(header=_header(pb.READ_LAC, transaction), readLacRequest=about))
@@ -184,6 +195,17 @@ def _possible(length: int) -> int:
 
 def _header(operation: pb.OperationType, transaction: int = 0) -> pb.BKPacketHeader:
     return pb.BKPacketHeader(version=pb.VERSION_THREE, operation=operation, txnId=transaction)
+
+
+def _add_request(kind: AddKind) -> pb.Request:
+    request = pb.Request(
+        header=_header(pb.ADD_ENTRY), addRequest=pb.AddRequest(ledgerId=0, entryId=0, masterKey=b"", body=b"")
+    )
+    if kind is not AddKind.WRITER:
+        request.addRequest.flag = pb.AddRequest.RECOVERY_ADD
+    if kind is AddKind.URGENT_RECOVERY:
+        request.header.priority = _HIGH_PRIORITY
+    return request
 
 
 def _framed(message: pb.Request) -> bytes:

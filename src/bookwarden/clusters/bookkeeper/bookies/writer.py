@@ -12,7 +12,15 @@ from types import TracebackType
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, master_key_of, pack_entry
-from bookwarden.clusters.bookkeeper.bookies.protocol import FENCED, OK, READ_ONLY, REFUSED, AddEntry, status_name
+from bookwarden.clusters.bookkeeper.bookies.protocol import (
+    FENCED,
+    OK,
+    READ_ONLY,
+    REFUSED,
+    AddEntry,
+    AddKind,
+    status_name,
+)
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.errors import BookieAccessError, BookieError, BookieUnavailableError
@@ -41,11 +49,18 @@ class EntryWriting:
         self._bytes = 0
         self._unsent = 0
 
-    def ledger(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> LedgerWriter:
-        """Begin to write a ledger from its first entry on, as its metadata says; FormatError for an unknown digest."""
+    def ledger(
+        self, ledger_id: int, metadata: LedgerMetadata, password: bytes, *, recovery: bool = False
+    ) -> LedgerWriter:
+        """Begin to write a ledger from its first entry on, as its metadata says; FormatError for an unknown digest.
+
+        With ``recovery`` bookies take it although it is fenced. That is for an unfinished copy that is begun anew:
+        an auditor may have fenced it. A fence tells that somebody else owns the ledger's end; so only for ours.
+        """
         if ledger_id in self._writers:
             raise ValueError(f"ledger {ledger_id} is written already")
-        self._writers[ledger_id] = LedgerWriter(self, ledger_id, metadata, password)
+        kind = AddKind.RECOVERY if recovery else AddKind.WRITER
+        self._writers[ledger_id] = LedgerWriter(self, ledger_id, metadata, password, kind)
         return self._writers[ledger_id]
 
     def send(self, bookies: tuple[str, ...], request: AddEntry) -> None:
@@ -96,12 +111,15 @@ class LedgerWriter:
     credentials.
     """
 
-    def __init__(self, writing: EntryWriting, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
+    def __init__(
+        self, writing: EntryWriting, ledger_id: int, metadata: LedgerMetadata, password: bytes, kind: AddKind
+    ) -> None:
         self._writing = writing
         self._ledger_id = ledger_id
         self._replicas = Replicas(metadata)
         self._digest = digest_of(metadata.digest_type, password)
         self._master_key = master_key_of(password)
+        self._kind = kind
         self._next = 0
         self._missing: dict[int, int] = {}
         self._first_failed: int | None = None
@@ -138,7 +156,7 @@ class LedgerWriter:
         # In the order of the ids, which is what `last_confirmed` rests on.
         self._missing[entry_id] = len(bookies)
         packet = pack_entry(self._digest, entry)
-        self._writing.send(bookies, AddEntry(self._ledger_id, entry_id, self._master_key, packet))
+        self._writing.send(bookies, AddEntry(self._ledger_id, entry_id, self._master_key, packet, self._kind))
 
     def finish(self) -> None:
         """Wait until all bookies of each entry have it.
