@@ -42,7 +42,7 @@ class ReadEntry(NamedTuple):
 
 
 class AddKind(enum.IntEnum):
-    """Which ledgers and bookies an entry may be added to."""
+    """A reason to add an entry, which tells the ledgers and bookies that take it."""
 
     WRITER = 0  #: A ledger that is not fenced, on a writable bookie.
     RECOVERY = 1  #: Also a ledger that is fenced.

@@ -51,6 +51,15 @@ def read_placements(store: MetadataStore) -> list[Placement] | None:
     return [one for one in found if one.quorums is not None or one.groups]
 
 
+def read_affinity(store: MetadataStore, namespace: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Read which groups of bookies one namespace asks for, and which it spares; empty if for none.
+
+    Raises FormatError as `read_placements` does.
+    """
+    found = _placement(namespace, None, store.get(f"{_LOCAL_POLICIES}/{namespace}"))
+    return found.groups, found.spare_groups
+
+
 def read_bookie_map(store: MetadataStore) -> Map:
     """Read the groups and racks of bookies; empty if none were set."""
     groups = _object(store.get(_BOOKIES), _BOOKIES)
