@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import resource
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -66,6 +68,19 @@ def test_an_encoder_that_was_used_leaves_nothing_in_the_next_request() -> None:
         encoder.frame(2**64 - 1, AddEntry(2**63 - 1, 2**63 - 1, b"another key", b"a longer packet", kind))
     for transaction, request, frame in REQUESTS:
         assert encoder.frame(transaction, request).hex() == frame
+
+
+def test_an_encoder_keeps_no_entry_that_it_encoded() -> None:
+    encoder, packet = RequestEncoder(), bytes(1024 * 1024)
+    before = resident_bytes()
+    for entry_id in range(100):
+        frame = encoder.frame(entry_id, AddEntry(5, entry_id, b"key", packet))
+    assert pb.Request.FromString(frame[4:]).addRequest.body == packet
+    assert resident_bytes() - before < 50 * len(packet)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def frame_of(response: pb.Response) -> bytes:

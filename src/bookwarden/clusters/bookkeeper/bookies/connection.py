@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections import deque
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import Address
@@ -40,7 +41,7 @@ class BookieConnection:
         self._splitter = FrameSplitter()
         self._transaction = 0
         self._waiting: dict[int, Request] = {}
-        self._outgoing = bytearray()
+        self._outgoing: deque[bytearray] = deque()
         self._failure: BookieUnavailableError | FormatError | None = None
         try:
             self._socket: socket.socket = socket.create_connection(address, connect_timeout_s)
@@ -83,15 +84,22 @@ class BookieConnection:
             self._progress = time.monotonic()
         self._transaction += 1
         self._waiting[self._transaction] = request
-        self._outgoing += self._encoder.frame(self._transaction, request)
+        frame = self._encoder.frame(self._transaction, request)
+        # In blocks: bytes that are appended to, and taken from at their begin, are copied as a whole again and again.
+        if self._outgoing and len(self._outgoing[-1]) < _BLOCK_BYTES:
+            self._outgoing[-1] += frame
+        else:
+            self._outgoing.append(bytearray(frame))
 
     def send(self) -> None:
         """Send as much as the socket takes now."""
         try:
             while self._outgoing:
-                sent = self._socket.send(self._outgoing)
-                del self._outgoing[:sent]
+                block = self._outgoing[0]
+                del block[: self._socket.send(block)]
                 self._progress = time.monotonic()
+                if not block:
+                    self._outgoing.popleft()
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             pass
         except OSError as error:

@@ -14,11 +14,16 @@ from google.protobuf.message import DecodeError
 
 from bookwarden.errors import FormatError
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
+from bookwarden.wire.varint import encode_varint
 
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_BYTES: Final = _LENGTH.size
 # Far above any bookie's nettyMaxFrameSizeBytes, and below the length in the first bytes of another protocol.
 _MAX_FRAME: Final = 256 * 1024 * 1024
+
+# What comes before a message or bytes, and their length.
+_ADD_REQUEST_TAG: Final = encode_varint(pb.Request.ADDREQUEST_FIELD_NUMBER << 3 | 2)
+_BODY_TAG: Final = encode_varint(pb.AddRequest.BODY_FIELD_NUMBER << 3 | 2)
 
 _NO_RESPONSE: Final = "a bookie's answer is not of BookKeeper's protocol version 3: is it a bookie?"
 
@@ -91,14 +96,16 @@ class Response(NamedTuple):
 class RequestEncoder:
     """Encodes requests into frames; for one thread.
 
-    It reuses its messages for reading and adding an entry: filling one takes a fifth of the time of making one.
+    It reuses the parts without bytes of its messages for reading and adding an entry: filling one takes a fifth of the
+    time of making one. A message keeps all bytes that were ever put into it.
     """
 
     def __init__(self) -> None:
         self._read = pb.Request(header=_header(pb.READ_ENTRY), readRequest=pb.ReadRequest(ledgerId=0, entryId=0))
         self._read_header, self._read_body = self._read.header, self._read.readRequest
-        adds = [_add_request(kind) for kind in AddKind]
-        self._adds = [(add, add.header, add.addRequest) for add in adds]
+        adds = [pb.Request(header=_add_header(kind)) for kind in AddKind]
+        self._adds = [(add, add.header) for add in adds]
+        self._add_flags = [_add_flag(kind) for kind in AddKind]
 
     def frame(self, transaction: int, request: Request) -> bytes:
         """Encode the request under this transaction id (0 to 2**64 - 1), which comes back in the response."""
@@ -107,10 +114,7 @@ class RequestEncoder:
             self._read_body.ledgerId, self._read_body.entryId = request
             return _framed(self._read)
         if isinstance(request, AddEntry):
-            add, header, body = self._adds[request.kind]
-            header.txnId = transaction
-            body.ledgerId, body.entryId, body.masterKey, body.body, _ = request
-            return _framed(add)
+            return self._add_frame(transaction, request)
         if isinstance(request, ReadLastConfirmed):
             about = pb.ReadLacRequest(ledgerId=request.ledger_id)
             return _framed(pb.Request(header=_header(pb.READ_LAC, transaction), readLacRequest=about))
@@ -118,6 +122,18 @@ class RequestEncoder:
             wanted = pb.GetBookieInfoRequest(requested=_TOTAL_AND_FREE)
             return _framed(pb.Request(header=_header(pb.GET_BOOKIE_INFO, transaction), getBookieInfoRequest=wanted))
         return _framed(pb.Request(header=_header(pb.START_TLS, transaction), startTLSRequest=pb.StartTLSRequest()))
+
+    def _add_frame(self, transaction: int, request: AddEntry) -> bytes:
+        """Put the packet, which may be megabytes, into what is encoded of the message: it is copied once."""
+        ledger_id, entry_id, master_key, packet, kind = request
+        add, header = self._adds[kind]
+        header.txnId = transaction
+        flag = self._add_flags[kind]
+        before = pb.AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=master_key).SerializePartialToString()
+        before += _BODY_TAG + encode_varint(len(packet))
+        inner = len(before) + len(packet) + len(flag)
+        head = add.SerializeToString() + _ADD_REQUEST_TAG + encode_varint(inner)
+        return b"".join([(len(head) + inner).to_bytes(_LENGTH_BYTES, "big"), head, before, packet, flag])
 
 
 def decode_response(frame: bytes) -> tuple[int, Response]:
@@ -197,15 +213,17 @@ def _header(operation: pb.OperationType, transaction: int = 0) -> pb.BKPacketHea
     return pb.BKPacketHeader(version=pb.VERSION_THREE, operation=operation, txnId=transaction)
 
 
-def _add_request(kind: AddKind) -> pb.Request:
-    request = pb.Request(
-        header=_header(pb.ADD_ENTRY), addRequest=pb.AddRequest(ledgerId=0, entryId=0, masterKey=b"", body=b"")
-    )
-    if kind is not AddKind.WRITER:
-        request.addRequest.flag = pb.AddRequest.RECOVERY_ADD
+def _add_header(kind: AddKind) -> pb.BKPacketHeader:
+    header = _header(pb.ADD_ENTRY)
     if kind is AddKind.URGENT_RECOVERY:
-        request.header.priority = _HIGH_PRIORITY
-    return request
+        header.priority = _HIGH_PRIORITY
+    return header
+
+
+def _add_flag(kind: AddKind) -> bytes:
+    if kind is AddKind.WRITER:
+        return b""
+    return pb.AddRequest(flag=pb.AddRequest.RECOVERY_ADD).SerializePartialToString()
 
 
 def _framed(message: pb.Request) -> bytes:
