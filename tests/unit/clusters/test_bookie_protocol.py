@@ -132,13 +132,32 @@ def test_frames_are_the_same_however_the_stream_is_cut(contents: list[bytes], cu
     stream = b"".join(len(content).to_bytes(4, "big") + content for content in contents)
     edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     splitter = FrameSplitter()
-    found = [frame for begin, end in itertools.pairwise(edges) for frame in splitter.feed(stream[begin:end])]
+    found = [frame for begin, end in itertools.pairwise(edges) for frame in fed(splitter, stream[begin:end])]
     assert found == contents
+
+
+def test_a_frame_that_is_larger_than_the_room_is_whole() -> None:
+    contents = [b"small", bytes(range(256)) * 5000, b"", b"x" * 3_000_000, b"last"]
+    stream = b"".join(len(content).to_bytes(4, "big") + content for content in contents)
+    splitter = FrameSplitter()
+    assert fed(splitter, stream) == contents
+    assert len(splitter.room()) < 1024 * 1024
+
+
+def fed(splitter: FrameSplitter, block: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    while block:
+        room = splitter.room()
+        count = min(len(room), len(block))
+        room[:count] = block[:count]
+        found += splitter.received(count)
+        block = block[count:]
+    return found
 
 
 def test_another_protocol_is_found_out_by_its_first_bytes() -> None:
     for head in (b"HTTP", b"SSH-", b"\xff\xff\xff\xff"):
         with pytest.raises(FormatError, match="is it a bookie"):
-            FrameSplitter().feed(head + b"...")
+            fed(FrameSplitter(), head + b"...")
         with pytest.raises(FormatError, match="is it a bookie"):
             frame_length(head)

@@ -141,27 +141,27 @@ class BookieConnection:
 
     def _receive_into(self, answered: list[tuple[Request, Response]]) -> None:
         received = 0
-        while received < _BYTES_AT_ONCE and (block := self._block()):
-            received += len(block)
+        while received < _BYTES_AT_ONCE and (count := self._received()):
+            received += count
             self._progress = time.monotonic()
-            for frame in self._splitter.feed(block):
+            for frame in self._splitter.received(count):
                 transaction, response = decode_response(frame)
                 request = self._waiting.pop(transaction, None)
                 # The request of a response may have been forgotten meanwhile.
                 if request is not None:
                     answered.append((request, response))
 
-    def _block(self) -> bytes:
-        """Receive the bytes that are here, b"" for none; BookieUnavailableError if the bookie has hung up."""
+    def _received(self) -> int:
+        """Receive the bytes that are here; return their number. BookieUnavailableError if the bookie has hung up."""
         try:
-            block = self._socket.recv(_BLOCK_BYTES)
+            count = self._socket.recv_into(self._splitter.room())
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return b""
+            return 0
         except OSError as error:
             raise self._no_answer(error) from error
-        if not block:
+        if not count:
             raise BookieUnavailableError(f"{self._name} closed the connection")
-        return block
+        return count
 
     def _encrypted(self, host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
         self._socket.sendall(self._encoder.frame(0, StartTls()))

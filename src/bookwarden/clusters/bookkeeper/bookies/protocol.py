@@ -31,6 +31,9 @@ _TOTAL_AND_FREE: Final = 1 | 2
 # As proto.PerChannelBookieClient has it; any priority above 0 is a high one.
 _HIGH_PRIORITY: Final = 100
 
+# A larger frame gets room of its own.
+_ROOM_BYTES: Final = 512 * 1024
+
 OK: Final = pb.EOK
 NO_LEDGER: Final = pb.ENOLEDGER
 NO_ENTRY: Final = pb.ENOENTRY
@@ -168,33 +171,40 @@ def status_name(status: int) -> str:
 
 
 class FrameSplitter:
-    """Cuts a stream of bytes into the contents of its frames."""
+    """Cuts a stream of bytes into the contents of its frames: receive into `room`, then take them with `received`.
+
+    The room is used again: memory for each block that is received would cost more than its bytes do.
+    """
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._needed = _LENGTH_BYTES
+        self._buffer = bytearray(_ROOM_BYTES)
+        self._end = 0
 
-    def feed(self, block: bytes) -> list[bytes]:
-        """Take the next bytes and return the frames that are complete; raise FormatError for impossible lengths."""
-        self._parts.append(block)
-        self._size += len(block)
-        if self._size < self._needed:
-            return []
-        stream = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+    def room(self) -> memoryview:
+        """Return where the next bytes go, at least one."""
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, count: int) -> list[bytes]:
+        """Return the frames that are complete with the bytes in the room; raise FormatError for impossible lengths."""
+        stream, size = memoryview(self._buffer), self._end + count
         frames: list[bytes] = []
-        begin, size = 0, len(stream)
+        begin, needed = 0, _LENGTH_BYTES
         while size - begin >= _LENGTH_BYTES:
             content = begin + _LENGTH_BYTES
             (length,) = _LENGTH.unpack_from(stream, begin)
             end = content + _possible(length)
             if end > size:
+                needed = end - begin
                 break
-            frames.append(stream[content:end])
+            frames.append(bytes(stream[content:end]))
             begin = end
-        rest = stream[begin:]
-        self._parts, self._size = [rest], len(rest)
-        self._needed = end - begin if self._size >= _LENGTH_BYTES else _LENGTH_BYTES
+        self._end = size - begin
+        room = max(_ROOM_BYTES, needed)
+        if room != len(self._buffer):
+            rest, self._buffer = stream[begin:size], bytearray(room)
+            self._buffer[: self._end] = rest
+        elif begin:
+            stream[: self._end] = stream[begin:size]
         return frames
 
 
