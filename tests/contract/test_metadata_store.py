@@ -16,7 +16,7 @@ from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUn
 from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Write
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.store_clock import StoreClock
@@ -320,6 +320,27 @@ def test_a_node_is_created_once_and_below_its_parent(store: MetadataStore, root:
     assert store.list_children(f"{root}/a/b/c") == []
     with pytest.raises(NotFoundError):
         store.list_children(f"{root}/none")
+
+
+def test_of_many_writes_each_has_its_own_result(store: MetadataStore, root: str) -> None:
+    there = fill(store, root, 3)
+    first = version_of(store, there[0])
+    lost = version_of(store, there[1])
+    store.put(there[1], b"another's", lost)
+    made = [f"{root}/new/{number % 7}/{number}" for number in range(250)]
+    writes = [
+        *(Write(path, path.encode(), None) for path in made),
+        Write(there[0], b"replaced", first),
+        Write(there[1], b"replaced", lost),
+        Write(there[2], b"made", None),
+        Write(f"{root}/gone", b"replaced", first),
+    ]
+    results = store.write_many(writes)
+    assert [type(result) for result in results[len(made) :]] == [type(None), *[LostRaceError] * 3]
+    assert results[: len(made)] == [None] * len(made)
+    store.sync()
+    found = [node and node.value for node in store.get_many([*made, *there, f"{root}/gone"])]
+    assert found == [*(path.encode() for path in made), b"replaced", b"another's", b"2", None]
 
 
 def test_a_read_after_sync_sees_what_another_session_wrote(stores: Pair, root: str) -> None:

@@ -123,7 +123,8 @@ class ScriptedBookie:
         key = (request.readRequest.ledgerId, request.readRequest.entryId)
         self.asked.append(key)
         body = self.entries.get(key, b"")
-        status = self.status if self.status is not None else pb.EOK if body else pb.ENOENTRY
+        known = pb.ENOENTRY if any(ledger == key[0] for ledger, _ in self.entries.copy()) else pb.ENOLEDGER
+        status = self.status if self.status is not None else pb.EOK if body else known
         read = pb.ReadResponse(status=status, ledgerId=key[0], entryId=key[1])
         if status == pb.EOK:
             read.body = body

@@ -63,8 +63,8 @@ class CopyOutcome(enum.Enum):
 class CopyResult(NamedTuple):
     """The result of copying one ledger."""
 
-    ledger_id: int
-    outcome: CopyOutcome
+    ledger_id: int  #: Of both, since a copy keeps it.
+    outcome: CopyOutcome  #: What became of it.
     holder: Holder | None  #: None where its custom metadata names none, or was not read.
     entries: int = 0  #: Entries of the ledger; 0 where the outcome is neither COPIED nor COMPLETE.
     size: int = 0  #: Likewise its bytes, of one copy of each entry.

@@ -16,10 +16,13 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
-from bookwarden.errors import NotFoundError, StoreError
+from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
+
+_WRITES_IN_FLIGHT: Final = 16
 
 
 class Versioned(NamedTuple):
@@ -54,6 +57,14 @@ class NewNode(NamedTuple):
     path: str
     value: bytes
     version: int = 0
+
+
+class Write(NamedTuple):
+    """A node to be written: replaced if it has this version, or created, with its parents, for None."""
+
+    path: str
+    value: bytes
+    version: int | None
 
 
 class CreateResult(enum.Enum):
@@ -104,6 +115,28 @@ class MetadataStore(ABC):
     @abstractmethod
     def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
         """Create the node; LostRaceError if it exists."""
+
+    def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        """Write these nodes, each there once, many at the same time; not atomic.
+
+        The results are in the order asked: None, or LostRaceError or OutcomeUnknownError as `put` and `create` raise
+        them. Any other StoreError is raised, and some may have been written then.
+        """
+        if self.answers_at_once:
+            return list(map(self._written, writes))
+        with ThreadPoolExecutor(_WRITES_IN_FLIGHT, thread_name_prefix="writes") as pool:
+            # All results are awaited, so that the first error is raised; the other calls are under way or done anyway.
+            return list(pool.map(self._written, writes))
+
+    def _written(self, write: Write) -> StoreError | None:
+        try:
+            if write.version is None:
+                self.create(write.path, write.value, make_parents=True)
+            else:
+                self.put(write.path, write.value, write.version)
+        except (LostRaceError, OutcomeUnknownError) as error:
+            return error
+        return None
 
     @abstractmethod
     def list_children(self, path: str) -> list[str]:

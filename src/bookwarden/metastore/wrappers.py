@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bookwarden.errors import StoreMovedError
+from bookwarden.errors import StoreError, StoreMovedError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
-from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.metastore.pacing import Rate
 
 
@@ -48,6 +48,9 @@ class ForwardingStore(MetadataStore):
 
     def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
         self._store.create(path, value, make_parents=make_parents)
+
+    def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        return self._store.write_many(writes)
 
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._store.watch(path, changed)
@@ -179,6 +182,9 @@ class WriteProtectedStore(ForwardingStore):
         raise StoreMovedError(self._reason)
 
     def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        raise StoreMovedError(self._reason)
+
+    def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
         raise StoreMovedError(self._reason)
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:

@@ -145,6 +145,19 @@ class BookieClusters:
         placed = self.placed()
         return frozenset() if placed is None else frozenset(placed.registry.clusters)
 
+    def named(self, name: str) -> Place:
+        """Return the place of the cluster of this name; RefusedError if it is not registered; raises as `placed`."""
+        placed = self.placed()
+        place = None if placed is None else placed.named(name)
+        if place is None:
+            raise RefusedError(f"no bookie cluster {name!r} is registered: `bookie-clusters list` shows which are")
+        return place
+
+    def owner(self) -> str | None:
+        """Return the owner mark of ledgers; None where no cluster is registered; raises as `placed`."""
+        placed = self.placed()
+        return None if placed is None else placed.registry.owner
+
     def active(self) -> ActiveCluster | None:
         """Return the active cluster; None where none is registered; raises as `placed`."""
         placed = self.placed()

@@ -157,7 +157,7 @@ def test_a_bookie_that_gives_back_something_else_is_named(site: Site, digest: st
     seen = site.make(digest=digest)
     assert set(seen.failed) == {site.ids[3], site.ids[0]}
     assert f"bookie {site.ids[3]} gives back another entry" in seen.failed[site.ids[3]]
-    assert "answered ENOENTRY to a read" in seen.failed[site.ids[0]]
+    assert "answered ENOLEDGER to a read" in seen.failed[site.ids[0]]
     assert (seen.trouble, site.left()) == ("", [])
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path, parse_layout
-from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, StoreError
+from bookwarden.errors import FormatError, StoreError
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     Conditions,
@@ -17,13 +16,12 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_LEDGERS_ROOT: Final = "/ledgers"
-_CREATES_IN_FLIGHT: Final = 16
 
 
 class ReadsLedgers(Protocol):
@@ -99,15 +97,9 @@ class BookKeeperCatalog:
         for ledger_id, path, _ in ledgers:
             if path not in self.paths_of(ledger_id):
                 raise FormatError(f"{path} is not where the metadata of ledger {ledger_id} is kept")
-        with ThreadPoolExecutor(_CREATES_IN_FLIGHT, thread_name_prefix="restore") as pool:
-            # All results are awaited, so that the first error is raised; the other calls are under way or done anyway.
-            list(pool.map(lambda ledger: self._create(ledger[1], ledger[2]), ledgers))
-
-    def _create(self, path: str, raw: bytes) -> None:
-        try:
-            self._store.create(path, raw, make_parents=True)
-        except (LostRaceError, OutcomeUnknownError) as error:
-            _LOG.info("%s", error)
+        for trouble in self._store.write_many([Write(path, raw, None) for _, path, raw in ledgers]):
+            if trouble is not None:
+                _LOG.info("%s", trouble)
 
     def _known_layouts(self) -> tuple[LedgerLayout, ...]:
         if self._layouts is None:

@@ -21,7 +21,7 @@ from bookwarden.errors import (
 )
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
 from bookwarden.metastore.doomed_nodes import Target, runs
-from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
 from bookwarden.metastore.zookeeper import lists
@@ -32,6 +32,7 @@ from bookwarden.metastore.zookeeper.deletes import ZooKeeperBatchDelete
 from bookwarden.metastore.zookeeper.multis import ConditionalMulti
 from bookwarden.metastore.zookeeper.session import (
     ACCESS_REFUSED_TEXT,
+    PendingReply,
     ReplyLost,
     ServerRefusal,
     ZooKeeperConnection,
@@ -41,6 +42,7 @@ from bookwarden.metastore.zookeeper.session import (
 _LOG = logging.getLogger(__name__)
 
 _WRITE_OVERHEAD: Final = 2048
+_WRITES_IN_FLIGHT: Final = 100
 
 
 class ZooKeeperStore(ConditionalStore):
@@ -111,6 +113,47 @@ class ZooKeeperStore(ConditionalStore):
             for parent in ancestors(path):
                 self._create_parent(parent)
             self._create(path, value)
+
+    def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        results: list[StoreError | None] = []
+        for first in range(0, len(writes), _WRITES_IN_FLIGHT):
+            results += self._write_together(writes[first : first + _WRITES_IN_FLIGHT])
+        return results
+
+    def _write_together(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        """Send all of these before the first answer; write what was not done by that one by one."""
+        deadline = self._session.deadline()
+        parents = dict.fromkeys(parent_of(write.path) for write in writes if write.version is None)
+        for parent, node in zip(parents, self.get_many(list(parents)), strict=True):
+            if node is None:
+                for missing in (*ancestors(parent), parent):
+                    self._create_parent(missing)
+        sent: list[tuple[ConditionalMulti, PendingReply]] = []
+        for write in writes:
+            operation = self._operation(write)
+            self._require_size(write.path, operation)
+            request = ConditionalMulti([operation], self._conditions, self._session.absolute)
+            sent.append((request, self._session.send(request, deadline)))
+        results: list[StoreError | None] = []
+        for write, (request, reply) in zip(writes, sent, strict=True):
+            try:
+                answer = request.results_of(reply.get())
+                deadline.progress()
+            except ReplyLost:
+                answer = None
+                if not request.withdraw():
+                    results.append(_in_doubt(write.path))
+                    continue
+            is_done = answer is not None and not isinstance(answer[0], int)
+            # By itself it is tried as long as there is time, and its error is told.
+            results.append(None if is_done else self._written(write))
+        return results
+
+    def _operation(self, write: Write) -> bytes:
+        path = self._absolute(write.path)
+        if write.version is None:
+            return wire.create_operation(path, write.value, self._access.rules_of_new(write.path))
+        return wire.set_operation(path, write.value, write.version)
 
     def list_children(self, path: str) -> list[str]:
         deadline = self._session.deadline()
@@ -186,14 +229,17 @@ class ZooKeeperStore(ConditionalStore):
             raise NotFoundError(f"{path} cannot be created: the metadata store has no node {parent_of(path)}")
         raise _refused(path, result)
 
-    def _write(self, path: str, operation: bytes) -> list[Any]:
-        """Send one change as a multi, which can be withdrawn when nobody waits for it any more."""
+    def _require_size(self, path: str, operation: bytes) -> None:
         limit = self._session.connection.max_request_bytes - _WRITE_OVERHEAD
         if len(operation) > limit:
             raise StoreError(
                 f"{path} cannot be written: {len(operation):,} bytes are more than the {limit:,} that the servers take "
                 "at once; raise jute.maxbuffer there, and here metadata_store.jute_maxbuffer"
             )
+
+    def _write(self, path: str, operation: bytes) -> list[Any]:
+        """Send one change as a multi, which can be withdrawn when nobody waits for it any more."""
+        self._require_size(path, operation)
         deadline = self._session.deadline()
         while True:
             request = ConditionalMulti([operation], self._conditions, self._session.absolute)
@@ -202,9 +248,7 @@ class ZooKeeperStore(ConditionalStore):
                 results = request.results_of(reply.get())
             except ReplyLost as lost:
                 if not request.withdraw():
-                    raise OutcomeUnknownError(
-                        f"the connection to the metadata store broke while {path} was written: read it before retrying"
-                    ) from lost
+                    raise _in_doubt(path) from lost
                 self._session.require_time(deadline, lost)
             else:
                 if results is not None:
@@ -251,6 +295,12 @@ class _Watch:
             else:
                 return not self._ended
         return False
+
+
+def _in_doubt(path: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"the connection to the metadata store broke while {path} was written: read it before retrying"
+    )
 
 
 def _refused(path: str, code: int) -> StoreError:

@@ -64,7 +64,7 @@ class LedgerReader:
         end = self.last_confirmed() if last is None else last
         window = _Window(self._bookies.options.reads_in_flight, self._bookies.options.bytes_in_flight)
         with self._bookies.exchange():
-            search = _Search(self._ledger_id, self._replicas, self._digest, self._bookies)
+            search = EntrySearch(self._ledger_id, self._replicas, self._digest, self._bookies)
             asked, low = first, 0
             for wanted in range(first, end + 1):
                 if asked - wanted <= low and asked <= end:
@@ -73,7 +73,10 @@ class LedgerReader:
                     search.ask_all(range(asked, min(wanted + limit, end + 1)))
                     asked, low = max(asked, wanted + limit), limit // 2
                 while wanted not in search.found:
-                    search.take_answers(wanted)
+                    if wanted in search.failed:
+                        raise search.failed[wanted]
+                    for answer in self._bookies.answers():
+                        search.take(answer)
                 entry = search.found.pop(wanted)
                 window.count(len(entry.payload))
                 yield entry
@@ -178,8 +181,11 @@ class _Problems:
         return EntryAbsentError(f"{what}: {causes}")
 
 
-class _Search:
-    """Asks for entries and, where a bookie does not give one, for its other replicas."""
+class EntrySearch:
+    """Asks for entries of one ledger and, where a bookie does not give one, its other replicas; within an exchange.
+
+    An entry that was asked for is in ``found`` in the end, or in ``failed`` with the error that says why.
+    """
 
     def __init__(self, ledger_id: int, replicas: Replicas, digest: Digest, bookies: Bookies) -> None:
         self._ledger_id = ledger_id
@@ -187,8 +193,8 @@ class _Search:
         self._digest = digest
         self._bookies = bookies
         self._problems: dict[int, _Problems] = {}
-        self._failed: dict[int, BookieError] = {}
         self.found: dict[int, Entry] = {}
+        self.failed: dict[int, BookieError] = {}
 
     def ask_all(self, entry_ids: range) -> None:
         """Ask for each of these entries, and send all requests."""
@@ -204,26 +210,23 @@ class _Search:
             bookies = [bookie_id for bookie_id in bookies if bookie_id not in problems.tried]
             if not bookies:
                 what = f"entry {entry_id} of ledger {self._ledger_id} cannot be read"
-                self._failed[entry_id] = problems.as_error(what)
+                self.failed[entry_id] = problems.as_error(what)
                 return
         self._bookies.ask(self._preferred(bookies), ReadEntry(self._ledger_id, entry_id))
 
-    def take_answers(self, wanted: int) -> None:
-        """Wait for answers and work on them; raise the error of the wanted entry if it has failed."""
-        for answer in self._bookies.answers():
-            assert isinstance(answer.request, ReadEntry)
-            entry_id, response = answer.request.entry_id, answer.response
-            if response is not None and response.status == OK:
-                try:
-                    self.found[entry_id] = verify_entry(self._digest, self._ledger_id, entry_id, response.entry)
-                except DigestMismatchError as error:
-                    self._problems_of(answer).damaged.append(f"bookie {answer.bookie_id}: {error}")
-                    self.ask(entry_id)
-            else:
-                self._note(answer, response)
+    def take(self, answer: Answer) -> None:
+        """Take a bookie's answer about one of these entries; ask another bookie if it does not have the entry."""
+        assert isinstance(answer.request, ReadEntry)
+        entry_id, response = answer.request.entry_id, answer.response
+        if response is not None and response.status == OK:
+            try:
+                self.found[entry_id] = verify_entry(self._digest, self._ledger_id, entry_id, response.entry)
+            except DigestMismatchError as error:
+                self._problems_of(answer).damaged.append(f"bookie {answer.bookie_id}: {error}")
                 self.ask(entry_id)
-        if wanted in self._failed:
-            raise self._failed[wanted]
+        else:
+            self._note(answer, response)
+            self.ask(entry_id)
 
     def _note(self, answer: Answer, response: Response | None) -> None:
         problems = self._problems_of(answer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, master_key_of, pack_entry
 from bookwarden.clusters.bookkeeper.bookies.protocol import (
@@ -33,6 +33,19 @@ _REASONS: Final[Mapping[int, str]] = {
     READ_ONLY: "it is read-only: its disks may be full",
     REFUSED: "it wants authentication, or has this ledger with another password",
 }
+
+
+class SendsEntries(Protocol):
+    """The way of entries to bookies, and of the answers back to `LedgerWriter.take`."""
+
+    def send(self, bookies: tuple[str, ...], request: AddEntry) -> None:
+        """Send an entry to each of these bookies."""
+
+    def take_answers(self) -> None:
+        """Wait for answers, and give them to the writers of their ledgers."""
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop a ledger of which nothing is on its way."""
 
 
 class EntryWriting:
@@ -105,14 +118,14 @@ class EntryWriting:
 
 
 class LedgerWriter:
-    """Writes one ledger's entries, in order; made by `EntryWriting.ledger`.
+    """Writes one ledger's entries, in order.
 
     ``refusals`` says, by bookie id, which did not take an entry, and why; ``denied`` has those that asked for
     credentials.
     """
 
     def __init__(
-        self, writing: EntryWriting, ledger_id: int, metadata: LedgerMetadata, password: bytes, kind: AddKind
+        self, writing: SendsEntries, ledger_id: int, metadata: LedgerMetadata, password: bytes, kind: AddKind
     ) -> None:
         self._writing = writing
         self._ledger_id = ledger_id
@@ -167,9 +180,13 @@ class LedgerWriter:
             self._writing.take_answers()
         self._writing.forget(self._ledger_id)
         if self.refusals:
-            told = "; ".join(why for _, why in sorted(self.refusals.items()))
-            kind = BookieAccessError if self.denied else BookieUnavailableError if self._is_unanswered else BookieError
-            raise kind(f"ledger {self._ledger_id} cannot be written: {told}")
+            raise self.refusal()
+
+    def refusal(self) -> BookieError:
+        """Make the error of ``refusals``, which are not empty."""
+        told = "; ".join(why for _, why in sorted(self.refusals.items()))
+        kind = BookieAccessError if self.denied else BookieUnavailableError if self._is_unanswered else BookieError
+        return kind(f"ledger {self._ledger_id} cannot be written: {told}")
 
     def take(self, answer: Answer, request: AddEntry) -> bool:
         """Take a bookie's answer; return whether it is the last one about its entry."""

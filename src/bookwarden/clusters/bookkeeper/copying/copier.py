@@ -1,0 +1,386 @@
+"""Copies closed ledgers that are referenced from one bookie cluster to another, under the same ids.
+
+What is killed at any moment leaves at most an unfinished copy, which nobody reads and the next copier begins anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final, NamedTuple, Protocol
+
+from bookwarden.clusters.bookkeeper.bookies.protocol import NO_LEDGER, REFUSED, ReadEntry
+from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.copying.entries import CopiedLedger, EntryCopying
+from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.bookkeeper.copying.metadata import closed_copy, is_complete, opened_copy, why_not_replaced
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.errors import (
+    BookieAccessError,
+    BookieError,
+    DigestMismatchError,
+    EntryAbsentError,
+    FormatError,
+)
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, identify_holder, is_unfinished
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.live_references import LiveReferences, References
+from bookwarden.ledgers.metadata import (
+    AbsentLedger,
+    DeleteResult,
+    LedgerReading,
+    LedgerState,
+    StoredLedger,
+    UnreadableLedger,
+)
+from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
+from bookwarden.metastore.interface import MetadataStore, Write
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+
+_LEDGERS_AT_ONCE: Final = 500
+# A large ledger goes alone, so that its result does not wait for others.
+_BYTES_AT_ONCE: Final = 64 * 1024 * 1024
+_TRIES: Final = 3
+
+
+NO_LIMITS: Final = CopyLimits()
+
+
+class ReadsReferences(Protocol):
+    """The references of holders."""
+
+    def read(
+        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
+    ) -> Mapping[Holder, References]:
+        """Read what each holder names, just now."""
+
+
+class ChoosesBookies(Protocol):
+    """The bookies of the target."""
+
+    def choose(self, source: StoredLedger, holder: Holder | None, avoid: Set[str] = frozenset()) -> tuple[str, ...]:
+        """Choose the ensemble of a copy; BookieError where there are too few bookies, FormatError in doubt."""
+
+
+class Place(NamedTuple):
+    """The metadata of one bookie cluster."""
+
+    store: MetadataStore
+    root: str  #: Its ledgers root.
+
+
+class _Candidate(NamedTuple):
+    """A ledger that may be copied, with the unfinished copy of an earlier attempt."""
+
+    source: StoredLedger
+    holder: Holder
+    existing: StoredLedger | None
+
+    def trouble(self, reason: str, outcome: CopyOutcome = CopyOutcome.DEFERRED) -> _Trouble:
+        """Return why it was not copied this time."""
+        return _Trouble(CopyResult(self.source.ledger_id, outcome, self.holder, reason=reason))
+
+    def result(self, outcome: CopyOutcome, reason: str = "") -> CopyResult:
+        """Return what became of it."""
+        is_there = outcome in (CopyOutcome.COPIED, CopyOutcome.COMPLETE)
+        metadata = self.source.metadata
+        entries, size = ((metadata.last_entry_id or 0) + 1, metadata.length) if is_there else (0, 0)
+        return CopyResult(self.source.ledger_id, outcome, self.holder, entries, size, reason)
+
+
+class _Begun(NamedTuple):
+    """A copy whose metadata is written, and whose entries are to come."""
+
+    candidate: _Candidate
+    ledger: CopiedLedger
+    raw: bytes  #: The value of its node.
+
+
+class _Trouble(NamedTuple):
+    """A ledger that was not copied; another try may do it, and this is the result if none does."""
+
+    result: CopyResult
+
+
+class LedgerCopier:
+    """Copies ledgers, many at once; for one thread.
+
+    ``bookies`` are those of both clusters, and ``placement`` chooses among the target's. ``owner`` is the owner mark of
+    this Pulsar cluster, None where no bookie clusters are registered; ``only_owned``: what the source has without that
+    mark is not ours. ``wanted`` says whose ledgers are copied.
+    """
+
+    def __init__(
+        self,
+        source: Place,
+        target: Place,
+        bookies: Bookies,
+        references: ReadsReferences,
+        placement: ChoosesBookies,
+        *,
+        limits: CopyLimits = NO_LIMITS,
+        owner: str | None = None,
+        only_owned: bool = False,
+        wanted: Callable[[Holder], bool] = lambda _: True,
+    ) -> None:
+        self._sources = BookKeeperCatalog(source.store, source.root)
+        self._targets = BookKeeperCatalog(target.store, target.root)
+        self._target = target
+        self._bookies = bookies
+        self._references = references
+        self._placement = placement
+        self._owner = owner
+        self._only_owned = only_owned
+        self._wanted = wanted
+        self._entries = EntryCopying(bookies, limits)
+        self._avoided: defaultdict[int, set[str]] = defaultdict(set)
+
+    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
+        """Copy these ledgers, each given once; yield a result for each, in any order.
+
+        Raises StoreError where the metadata of either cluster, or what refers to ledgers, cannot be read.
+        """
+        rest = iter(ledger_ids)
+        while part := list(itertools.islice(rest, _LEDGERS_AT_ONCE)):
+            self._avoided.clear()
+            for left in reversed(range(_TRIES)):
+                again: list[int] = []
+                for each in self._try(part):
+                    if not isinstance(each, _Trouble):
+                        yield each
+                    elif left:
+                        again.append(each.result.ledger_id)
+                    else:
+                        yield each.result
+                part = again
+
+    def _try(self, ledger_ids: Sequence[int]) -> Iterator[CopyResult | _Trouble]:
+        """Try to copy these ledgers, as everything is now."""
+        candidates: list[_Candidate] = []
+        for source, found in zip(self._sources.read_many(ledger_ids), self._targets.read_many(ledger_ids), strict=True):
+            judged = self._judge(source, found)
+            if isinstance(judged, _Candidate):
+                candidates.append(judged)
+            else:
+                yield judged
+        named: list[_Candidate] = []
+        for each, why in self._why_not_named(candidates):
+            if why is None:
+                named.append(each)
+            else:
+                yield self._unnamed(each, each.existing, why)
+        for run in _runs(named):
+            yield from self._copy(run)
+
+    def _judge(self, source: LedgerReading, found: LedgerReading) -> CopyResult | _Candidate:
+        ledger_id = source.ledger_id
+        if isinstance(source, UnreadableLedger):
+            return CopyResult(ledger_id, CopyOutcome.FAILED, None, reason=source.reason)
+        if isinstance(source, AbsentLedger):
+            return CopyResult(ledger_id, CopyOutcome.GONE, None, reason="the source does not have it any more")
+        holder = identify_holder(source.metadata.custom)
+        if holder is None:
+            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="its custom metadata names no holder")
+        if not self._wanted(holder):
+            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder)
+        if self._only_owned and source.metadata.custom.get(OWNER_KEY) != (self._owner or "").encode():
+            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="it is another Pulsar cluster's")
+        if is_unfinished(source.metadata):
+            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder, reason="it is an unfinished copy itself")
+        if source.metadata.state is not LedgerState.CLOSED:
+            return CopyResult(ledger_id, CopyOutcome.OPEN, holder)
+        candidate = _Candidate(source, holder, found if isinstance(found, StoredLedger) else None)
+        if isinstance(found, UnreadableLedger):
+            return candidate.result(CopyOutcome.FAILED, f"on the target: {found.reason}")
+        if isinstance(found, StoredLedger):
+            if is_complete(source, found):
+                return candidate.result(CopyOutcome.COMPLETE)
+            why = why_not_replaced(source, found)
+            if why is not None:
+                return candidate.result(CopyOutcome.FAILED, why)
+        return candidate
+
+    def _why_not_named(self, candidates: Sequence[_Candidate]) -> Iterator[tuple[_Candidate, _Doubt | None]]:
+        """Read what refers to each now, and yield with it why it must not be copied; None where something names it."""
+        holders = list(dict.fromkeys(each.holder for each in candidates))
+        found = self._references.read(holders) if holders else {}
+        for each in candidates:
+            references = found[each.holder]
+            if not isinstance(references, LiveReferences):
+                yield each, _Doubt(references.reason, is_certain=False)
+            elif references.names(each.source.ledger_id):
+                yield each, None
+            else:
+                yield each, _Doubt("nothing names it", is_certain=True)
+
+    def _unnamed(self, each: _Candidate, ours: StoredLedger | None, doubt: _Doubt) -> CopyResult:
+        """Remove what there is of a copy that nobody will read, unless that is in doubt."""
+        if not doubt.is_certain:
+            return each.result(CopyOutcome.DEFERRED, doubt.reason)
+        if ours is not None:
+            (result,) = self._targets.delete_many([ours])
+            if result not in (DeleteResult.DELETED, DeleteResult.ABSENT):
+                return each.result(
+                    CopyOutcome.DEFERRED, f"{doubt.reason}, and its unfinished copy was not removed ({result.value})"
+                )
+        return each.result(CopyOutcome.GONE, doubt.reason)
+
+    def _copy(self, candidates: Sequence[_Candidate]) -> Iterator[CopyResult | _Trouble]:
+        """Copy these; of each the source is closed, and something names it."""
+        begun: list[_Begun] = []
+        for each in self._begin(candidates):
+            if isinstance(each, _Begun):
+                begun.append(each)
+            else:
+                yield each
+        self._entries.run([each.ledger for each in begun])
+        whole: list[_Begun] = []
+        for one in begun:
+            error = one.ledger.error
+            if error is None:
+                whole.append(one)
+            elif isinstance(error, DigestMismatchError) and not one.ledger.suspects:
+                yield one.candidate.result(CopyOutcome.FAILED, str(error))
+            else:
+                self._avoided[one.ledger.source.ledger_id] |= one.ledger.suspects
+                yield one.candidate.trouble(str(error), _outcome_of(error))
+        yield from self._close(whole)
+
+    def _begin(self, candidates: Sequence[_Candidate]) -> Iterator[_Begun | CopyResult | _Trouble]:
+        """Choose the bookies of each copy, and write its metadata."""
+        chosen: dict[int, tuple[_Candidate, tuple[str, ...]]] = {}
+        for each in candidates:
+            ledger_id = each.source.ledger_id
+            try:
+                ensemble = self._bookies_for(each)
+            except (BookieError, FormatError) as error:
+                yield each.trouble(str(error))
+            else:
+                chosen[ledger_id] = each, ensemble
+        problems = self._remnants(chosen)
+        begun: list[_Begun] = []
+        writes: list[Write] = []
+        for ledger_id, (each, ensemble) in chosen.items():
+            if ledger_id in problems:
+                yield each.trouble(problems[ledger_id])
+                continue
+            opened = opened_copy(each.source.metadata, ensemble, self._owner)
+            try:
+                ledger = CopiedLedger(each.source, opened, anew=each.existing is not None)
+            except FormatError as error:
+                yield each.result(CopyOutcome.FAILED, str(error))
+                continue
+            raw = encode_ledger_metadata(opened, password=ledger.password)
+            begun.append(_Begun(each, ledger, raw))
+            writes.append(self._write_of(ledger_id, raw, each.existing))
+        for one, trouble in zip(begun, self._target.store.write_many(writes), strict=True):
+            yield one if trouble is None else one.candidate.trouble(str(trouble))
+
+    def _bookies_for(self, each: _Candidate) -> tuple[str, ...]:
+        """Choose the bookies of a copy: those of an unfinished one as long as none of them failed."""
+        avoided = frozenset(self._avoided[each.source.ledger_id])
+        if each.existing is not None:
+            segments = each.existing.metadata.segments
+            if len(segments) == 1 and avoided.isdisjoint(segments[0].ensemble):
+                return segments[0].ensemble
+        return self._placement.choose(each.source, each.holder, avoided)
+
+    def _remnants(self, chosen: Mapping[int, tuple[_Candidate, tuple[str, ...]]]) -> dict[int, str]:
+        """Return which ledgers cannot go to the bookies chosen for them, and why; those are avoided from here on.
+
+        A bookie that has something of an earlier life of the ledger may be about to collect it, with what is written
+        to it now. What is there of an unfinished copy is safe: its metadata was never gone.
+        """
+        problems: dict[int, str] = {}
+        with self._bookies.exchange():
+            for ledger_id, (each, ensemble) in chosen.items():
+                segments = () if each.existing is None else each.existing.metadata.segments
+                known = {bookie_id for segment in segments for bookie_id in segment.ensemble}
+                for bookie_id in ensemble:
+                    if bookie_id not in known:
+                        self._bookies.ask(bookie_id, ReadEntry(ledger_id, 0))
+            while answers := self._bookies.answers():
+                for answer in answers:
+                    assert isinstance(answer.request, ReadEntry)
+                    response = answer.response
+                    if response is not None and response.status == NO_LEDGER:
+                        continue
+                    self._avoided[answer.request.ledger_id].add(answer.bookie_id)
+                    problems[answer.request.ledger_id] = (
+                        answer.failure
+                        if response is None
+                        else f"bookie {answer.bookie_id} wants authentication"
+                        if response.status == REFUSED
+                        else f"bookie {answer.bookie_id} has entries of an earlier ledger of this id, which its next "
+                        "garbage collection removes"
+                    )
+        return problems
+
+    def _write_of(self, ledger_id: int, raw: bytes, replaced: StoredLedger | None) -> Write:
+        if replaced is None:
+            return Write(ledger_path(self._target.root, ledger_id), raw, None)
+        return Write(replaced.path, raw, replaced.version)
+
+    def _close(self, begun: Sequence[_Begun]) -> Iterator[CopyResult | _Trouble]:
+        """Close copies whose entries are proven, if everything else is still as it was."""
+        ledger_ids = [each.ledger.source.ledger_id for each in begun]
+        sources, found = self._sources.read_many(ledger_ids), self._targets.read_many(ledger_ids)
+        # What refers to it is read last: a ledger is taken off its list before it is deleted anywhere, and whoever
+        # deletes it after this finds the copy, whose metadata has been there all the while.
+        named = [why for _, why in self._why_not_named([each.candidate for each in begun])]
+        closing: list[_Candidate] = []
+        writes: list[Write] = []
+        for each, source, ours, why in zip(begun, sources, found, named, strict=True):
+            candidate = each.candidate
+            if not isinstance(ours, StoredLedger) or ours.raw != each.raw:
+                yield candidate.trouble("its copy was changed by somebody else meanwhile")
+            elif why is not None:
+                yield self._unnamed(candidate, ours, why)
+            elif not _is_same(source, candidate.source):
+                yield candidate.trouble("its metadata on the source was changed meanwhile, or is gone")
+            else:
+                closed = closed_copy(each.ledger.target, candidate.source.metadata)
+                raw = encode_ledger_metadata(closed, password=each.ledger.password)
+                closing.append(candidate)
+                writes.append(self._write_of(source.ledger_id, raw, ours))
+        for candidate, trouble in zip(closing, self._target.store.write_many(writes), strict=True):
+            yield candidate.result(CopyOutcome.COPIED) if trouble is None else candidate.trouble(str(trouble))
+
+
+class _Doubt(NamedTuple):
+    """The reason why a ledger must not be copied; only what is certain has consequences."""
+
+    reason: str
+    is_certain: bool
+
+
+def _is_same(now: LedgerReading, before: StoredLedger) -> bool:
+    """Return whether a closed ledger is still there; its bookies may have changed."""
+    return (
+        isinstance(now, StoredLedger)
+        and now.metadata.state is LedgerState.CLOSED
+        and (now.metadata.last_entry_id, now.metadata.length, now.metadata.custom)
+        == (before.metadata.last_entry_id, before.metadata.length, before.metadata.custom)
+    )
+
+
+def _outcome_of(error: BookieError) -> CopyOutcome:
+    """Return what becomes of a ledger if the last try ends with this error."""
+    bad = isinstance(error, DigestMismatchError | EntryAbsentError | BookieAccessError)
+    return CopyOutcome.FAILED if bad else CopyOutcome.DEFERRED
+
+
+def _runs(candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate]]:
+    """Cut into parts of limited size; one that is larger goes alone."""
+    run: list[_Candidate] = []
+    size = 0
+    for each in candidates:
+        if run and size + each.source.metadata.length > _BYTES_AT_ONCE:
+            yield run
+            run, size = [], 0
+        run.append(each)
+        size += each.source.metadata.length
+    if run:
+        yield run

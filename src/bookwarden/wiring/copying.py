@@ -1,0 +1,65 @@
+"""Wiring of the copying of ledgers from one registered bookie cluster to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+
+from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier, Place
+from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.bookkeeper.copying.placement import Affinity, Ground, Placement
+from bookwarden.clusters.bookkeeper.copying.registered import copier_between
+from bookwarden.clusters.bookkeeper.members import read_members
+from bookwarden.clusters.pulsar.metadata.bookie_placement import read_affinity, read_bookie_map
+from bookwarden.config import Settings
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.resources import Resources
+from bookwarden.wiring.metadata import MetadataContext
+
+
+class CopyContext(Resources):
+    """Everything that copies ledgers between two registered clusters; close it, or use it in a with statement.
+
+    It is for one thread. ``limits`` are those of this process.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: str,
+        target: str,
+        *,
+        wanted: Callable[[Holder], bool] = lambda _: True,
+        limits: CopyLimits = NO_LIMITS,
+    ) -> None:
+        super().__init__()
+        self._names = source, target
+        self._wanted = wanted
+        self._limits = limits
+        with self._closed_on_error():
+            #: The metadata of both clusters and of Pulsar.
+            self.metadata = self._keep(MetadataContext(settings))
+
+    @cached_property
+    def copier(self) -> LedgerCopier:
+        """The copier; RefusedError where one of the clusters is not registered."""
+        pulsar = self.metadata.store
+        return copier_between(
+            self.metadata.bookie_clusters,
+            self._names,
+            self.metadata.bookies,
+            self.metadata.references,
+            lambda target: Placement(partial(_ground, target, pulsar), partial(_affinity, pulsar)),
+            limits=self._limits,
+            wanted=self._wanted,
+        )
+
+
+def _ground(target: Place, pulsar: MetadataStore) -> Ground:
+    known = read_bookie_map(pulsar)
+    return Ground(read_members(*target).writable, known.groups, known.racks)
+
+
+def _affinity(pulsar: MetadataStore, namespace: str) -> Affinity:
+    return Affinity(*read_affinity(pulsar, namespace))
