@@ -108,3 +108,15 @@ def test_an_unknown_layout_is_no_empty_catalog(store: MemoryStore) -> None:
 def test_a_root_that_does_not_exist_is_no_empty_catalog(store: MemoryStore) -> None:
     with pytest.raises(StoreError, match="ledgers_root"):
         BookKeeperCatalog(store, "/ledger").read_many([1])
+
+
+def test_a_reading_tells_when_the_node_was_made_and_last_written() -> None:
+    now = 1000.0
+    store = MemoryStore(lambda: now)
+    path = ledger_path("/ledgers", 1)
+    store.create(path, RAW, make_parents=True)
+    now = 2000.0
+    store.put(path, RAW, 0)
+    (found,) = BookKeeperCatalog(store).read_many([1])
+    assert isinstance(found, StoredLedger)
+    assert (found.created_ms, found.modified_ms) == (1_000_000, 2_000_000)

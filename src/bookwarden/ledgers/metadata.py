@@ -59,6 +59,7 @@ class StoredLedger(NamedTuple):
     modifications: int | None = None  #: How often the value was replaced; None where the version tells that.
     bookie_cluster: str = ""  #: Name of the bookie cluster that has it; empty where none is registered.
     elsewhere: tuple[StoredLedger, ...] = ()  #: The same ledger as other registered bookie clusters have it.
+    modified_ms: int = 0  #: When its node was last written, by the clock of its store; 0 where that is not known.
 
     @property
     def is_as_created(self) -> bool:
@@ -129,6 +130,7 @@ class ActiveCluster(NamedTuple):
     #: When the registry was last changed, by the store's clock; None if nothing was switched to it.
     since_ms: int | None
     registered: frozenset[str]  #: The names of all registered clusters.
+    epoch: int = 0  #: Of the registry that the newest switch made; 0 if nothing was switched.
 
     def window_left(self, window: float, now_ms: float) -> float | None:
         """Return for how many seconds the switch to it can be rolled back, if that is so for ``window`` seconds.

@@ -18,6 +18,7 @@ from bookwarden.switching.documents import (
     SUPERSEDED,
     cleaned_data,
     cluster_data,
+    promoted_data,
     raised_data,
     registration_data,
     registry_data,
@@ -25,9 +26,10 @@ from bookwarden.switching.documents import (
     switched_data,
     targets_data,
 )
+from bookwarden.switching.moving.promoted import promotion_that_counts
 from bookwarden.switching.operation import Planned
 from bookwarden.switching.registering import Wanted
-from bookwarden.wiring.cleanup import CleanupContext
+from bookwarden.wiring.cleanup import CleanupContext, PromotionContext
 from bookwarden.wiring.switch import SwitchContext
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
 
@@ -80,6 +82,13 @@ class Switching(Carrying):
     target: str = Field(min_length=1, description="The bookie cluster that new ledgers are to go to.")
 
 
+class PromotingLedgers(_Body):
+    """An order to have all brokers read from the active cluster what it has whole."""
+
+    dry_run: bool = Field(default=True, alias="dryRun", description="Only count what would be promoted.")
+    per_second: float = Field(default=5.0, gt=0, alias="perSecond", description="Topics unloaded in a second.")
+
+
 class CleaningUp(_Body):
     """An order to clean up former bookie clusters, by the names of the proposal."""
 
@@ -126,6 +135,7 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     router.get("/cleanup-targets", summary="Count what former bookie clusters need not have any more")(
         endpoints.cleanup_targets
     )
+    router.post("/promote", summary="Have brokers read from the active cluster what it has whole")(endpoints.promote)
     router.post("/cleanup", summary="Mark what former bookie clusters need not have any more")(endpoints.cleanup)
     for operation in SUPERSEDED:
         router.post(f"/{operation}", summary="Changes nothing; says what takes its place")(_superseded(operation))
@@ -206,6 +216,12 @@ class _Endpoints(NamedTuple):
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan_back(), body)
 
+    def promote(self, body: PromotingLedgers) -> dict[str, Any]:
+        with PromotionContext(self.settings) as context:
+            plan = context.promoting.plan()
+            done = None if body.dry_run else context.promoting.carry_out(plan, body.per_second)
+            return promoted_data(plan, done)
+
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
         with CleanupContext(self.settings) as context:
             return targets_data(context.cleanup.targets(srcClusterFilter))
@@ -220,7 +236,8 @@ class _Endpoints(NamedTuple):
 
     def status(self) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return state_data(context.pulsar_url, context.switch.state())
+            state = context.switch.state()
+            return state_data(context.pulsar_url, state, promotion_that_counts(state.registry, context.promotion()))
 
 
 def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:

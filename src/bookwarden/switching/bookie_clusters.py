@@ -164,8 +164,9 @@ class BookieClusters:
         if placed is None:
             return None
         # By the store's clock, not by that of whoever gave the order; so any change begins the time anew.
-        since_ms = None if placed.registry.directive is None else placed.changed_ms
-        return ActiveCluster(placed.registry.active, since_ms, frozenset(placed.registry.clusters))
+        directive, names = placed.registry.directive, frozenset(placed.registry.clusters)
+        since_ms, epoch = (None, 0) if directive is None else (placed.changed_ms, directive.epoch)
+        return ActiveCluster(placed.registry.active, since_ms, names, epoch)
 
     def catalogs(self) -> dict[str, ClusterCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.

@@ -1,5 +1,6 @@
 """Cleanup of former bookie clusters: what they have of ledgers that brokers read from the active one is marked.
 
+Brokers certainly do so once the ledger is promoted (moving.promoted).
 A mark is a pending deletion of one place. Phase two looks at everything again, and proves the copy that is kept, before
 it deletes anything (deletion.phase_two.superseded).
 """
@@ -8,41 +9,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from bookwarden.errors import RefusedError
-from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
-from bookwarden.ledgers.metadata import ActiveCluster, LedgerMetadata, LedgerReading, UnreadableLedger, place_in
+from bookwarden.ledgers.metadata import ActiveCluster
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.moving.former import FormerPlaces, Stays, Superseded, in_parts
+from bookwarden.switching.moving.promoted import Promotion, why_not_promoted
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-
-_AT_ONCE = 500
-_T = TypeVar("_T")
-
-
-class ReadsLedgers(Protocol):
-    """The catalog of ledgers over all registered bookie clusters."""
-
-    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-        """Read the metadata of each ledger, in the order asked; never older than this call."""
-
-
-class FormerClusters(Protocol):
-    """The registered bookie clusters."""
-
-    def look_again(self) -> None:
-        """Have the registry read anew by whoever asks next."""
-
-    def active(self) -> ActiveCluster | None:
-        """Return the active one; None where none is registered."""
-
-    def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
-        """Return store and ledgers root of each registered cluster."""
 
 
 class Failed(Protocol):
@@ -115,10 +93,8 @@ class CleanedUp(NamedTuple):
 class Cleanup:
     """Finds and marks what former clusters still have."""
 
-    clusters: FormerClusters  #: The registered ones.
-    catalog: ReadsLedgers  #: Over all of them.
-    #: Yields every ledger below a root, with None for metadata that cannot be understood.
-    read_every: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]]
+    places: FormerPlaces  #: Finds what former clusters have.
+    promotion: Callable[[], Promotion | None]  #: Returns the newest one.
     marker: SendsMarks  #: Sends to the deletion topic.
     state: Callable[[], State]  #: Says where the newest switch stands.
     window_s: float  #: For so long a switch may be rolled back.
@@ -137,7 +113,7 @@ class Cleanup:
                 found.ledgers[key] += 1
                 found.sizes[key] += one.size
             else:
-                found.kept[one] += 1
+                found.kept[one.cluster, one.reason] += 1
         return found
 
     def require(self, source: str | None = None, *, force: bool = False) -> ActiveCluster:
@@ -175,7 +151,7 @@ class Cleanup:
         waives = frozenset({Waiver.SUPERSEDED, Waiver.ROLLBACK_WINDOW} if force else {Waiver.SUPERSEDED})
         wanted = (one for one in self._found(active, source) if isinstance(one, Target))
         sent, failed = 0, list[tuple[int, str]]()
-        for part in _parts(itertools.islice(wanted, at_most or None)):
+        for part in in_parts(itertools.islice(wanted, at_most or None)):
             report = self.marker.mark([one.mark(active.name, waives) for one in part])
             failed += [(one.mark.ledger_id, one.failure or "") for one in report.failed]
             sent += len(part) - len(report.failed)
@@ -184,51 +160,22 @@ class Cleanup:
 
     def _active(self, source: str | None) -> tuple[ActiveCluster, float]:
         """Return the active cluster, and for how many seconds the switch to it can be rolled back."""
-        self.clusters.look_again()
-        active = self.clusters.active()
-        if active is None or len(active.registered) < 2:
-            raise _refused("there is no other bookie cluster than the active one")
-        if source is not None and source not in active.registered:
-            raise _refused(f"no bookie cluster {source!r} is registered")
-        if source == active.name:
-            raise _refused(f"bookie cluster {source} is active: brokers read its ledgers there")
-        left = active.window_left(self.window_s, self.clock() * 1000)
-        if left is None:
-            raise _refused("nothing was switched yet")
-        return active, left
+        active = self.places.active(source)
+        return active, active.window_left(self.window_s, self.clock() * 1000) or 0.0
 
-    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | tuple[str, str]]:
+    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | Stays]:
         """Yield what may go, and for all else its cluster with the reason that it stays."""
-        for name, (store, root) in self.clusters.roots_by_name().items():
-            if name == active.name or source not in (None, name):
-                continue
-            for ids in _parts(ledger_id for ledger_id, _ in self.read_every(store, root)):
-                for reading in self.catalog.read_many(ids):
-                    one = _looked_at(reading, name, active.name)
-                    if one is not None:
-                        yield one
+        promotion = self.promotion()
+        for one in self.places.found(active, source):
+            yield one if isinstance(one, Stays) else _judged(one, promotion, active)
 
 
-def _looked_at(reading: LedgerReading, name: str, active: str) -> Target | tuple[str, str] | None:
-    if isinstance(reading, UnreadableLedger):
-        return name, "its metadata cannot be understood, or differs between clusters"
-    former = place_in(reading, name)
-    if former is None:
-        # Deleted meanwhile, or, in a shared cluster, another Pulsar cluster's.
-        return None
-    reason = why_not_superseded(former, place_in(reading, active), active)
+def _judged(found: Superseded, promotion: Promotion | None, active: ActiveCluster) -> Target | Stays:
+    former, holder = found.former, found.holder
+    reason = why_not_promoted(found.kept, holder, promotion, active)
     if reason is not None:
-        return name, reason
-    holder = identify_holder(former.metadata.custom)
-    if holder is None:
-        return name, "its custom metadata names no holder"
-    return Target(name, former.ledger_id, holder, former.metadata.length)
-
-
-def _parts(items: Iterable[_T]) -> Iterator[list[_T]]:
-    rest = iter(items)
-    while part := list(itertools.islice(rest, _AT_ONCE)):
-        yield part
+        return Stays(former.bookie_cluster, reason)
+    return Target(former.bookie_cluster, former.ledger_id, holder, former.metadata.length)
 
 
 def _refused(reason: str) -> RefusedError:

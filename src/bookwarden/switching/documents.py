@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.cleanup import CleanedUp, Targets
+from bookwarden.switching.moving.promoted import Promotion
+from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
 from bookwarden.switching.operation import State, Switched
 from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import RegistrationPlan
@@ -97,8 +99,8 @@ def switched_data(switched: Switched) -> dict[str, Any]:
     }
 
 
-def state_data(url: str, state: State) -> dict[str, Any]:
-    """Return where everything stands, by the registry of the store at ``url``."""
+def state_data(url: str, state: State, promotion: Promotion | None = None) -> dict[str, Any]:
+    """Return where everything stands, by the registry of the store at ``url``; the newest promotion if it counts."""
     found = state.order
     return {
         "phase": state.phase.value,
@@ -119,6 +121,7 @@ def state_data(url: str, state: State) -> dict[str, Any]:
             "holder": found.holder,
         },
         "brokers": [_broker(each) for each in state.brokers],
+        "promotion": None if promotion is None else _promotion(promotion),
     }
 
 
@@ -158,6 +161,34 @@ def targets_data(found: Targets) -> dict[str, Any]:
             for cluster, why in sorted(found.kept)
         ],
     }
+
+
+def plan_data(plan: PromotionPlan) -> dict[str, Any]:
+    """Return what is to be promoted, and what is not."""
+    return {
+        "activeCluster": plan.active.name,
+        "toPromote": [
+            {"cluster": key[0], "kind": key[1], "ledgers": plan.ledgers[key]} for key in sorted(plan.ledgers)
+        ],
+        "promotedBefore": plan.promoted,
+        "notPromoted": [{**one._asdict(), "ledgers": plan.stays[one]} for one in sorted(plan.stays)],
+        "topicsToUnload": len(plan.topics),
+    }
+
+
+def promoted_data(plan: PromotionPlan, done: Promoted | None) -> dict[str, Any]:
+    """Return the same with what was done; nothing was by a dry run."""
+    return {
+        **plan_data(plan),
+        "dryRun": done is None,
+        "promotion": None if done is None else _promotion(done.promotion),
+        "unloaded": 0 if done is None else len(done.unloaded) - len(done.failed),
+        "failed": [] if done is None else [{"topic": one.topic, "trouble": one.trouble} for one in done.failed],
+    }
+
+
+def _promotion(promotion: Promotion) -> dict[str, Any]:
+    return {"cluster": promotion.target, "through": promotion.through_ms, "failed": sorted(promotion.failed)}
 
 
 def cleaned_data(found: Targets, done: CleanedUp | None) -> dict[str, Any]:

@@ -122,10 +122,11 @@ def take_inventory(
 
 
 class Unloaded(NamedTuple):
-    """A topic; ``trouble`` says why it was not unloaded, "" if it was."""
+    """A topic; ``trouble`` says why it was not unloaded, "" if it was. ``is_absent``: there is nothing to unload."""
 
     topic: str
     trouble: str
+    is_absent: bool = False
 
 
 def roll(
@@ -145,7 +146,7 @@ def roll(
             unload(topic)
             done.append(Unloaded(topic, ""))
         except NotFoundError:
-            done.append(Unloaded(topic, "no broker has it loaded; what it left open is closed when it is loaded"))
+            done.append(Unloaded(topic, "no broker has it loaded; what it left open is closed when it is loaded", True))
         except BookwardenError as error:
             done.append(Unloaded(topic, str(error)))
         tell(done[-1])

@@ -1,13 +1,21 @@
-"""Wiring of the cleanup of former bookie clusters."""
+"""Wiring of what is done about former bookie clusters: their ledgers promoted, and cleaned up."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.pulsar.references.shadows import read_shadows
+from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
 from bookwarden.config import Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
 from bookwarden.switching.cleanup import Cleanup
+from bookwarden.switching.moving.former import FormerPlaces
+from bookwarden.switching.moving.promotion import Promoting
 from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.switch import SwitchContext
 
 
@@ -22,11 +30,30 @@ class CleanupContext(Resources):
             metadata = marking.metadata
             #: Finds and marks.
             self.cleanup = Cleanup(
-                metadata.bookie_clusters,
-                metadata.catalog,
-                read_every_ledger,
+                FormerPlaces(metadata.bookie_clusters, metadata.catalog, read_every_ledger),
+                switching.promotion,
                 marking.marker,
                 switching.switch.state,
                 settings.deletion.rollback_window_hours * 3600,
                 StoreClock(metadata.store),
+            )
+
+
+class PromotionContext(Resources):
+    """Everything that promotes ledgers; close it, or use it in a with statement."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        with self._closed_on_error():
+            metadata = self._keep(MetadataContext(settings))
+            switching = self._keep(SwitchContext(settings))
+            #: Plans and carries out.
+            self.promoting = Promoting(
+                FormerPlaces(metadata.bookie_clusters, metadata.catalog, read_every_ledger),
+                metadata.store,
+                switching.switch.state,
+                StoreClock,
+                partial(read_shadows, metadata.store),
+                partial(read_loaded_topics, metadata.store, connection_of(settings.pulsar)),
+                switching.topics.unload,
             )

@@ -25,6 +25,7 @@ from bookwarden.resources import Resources
 from bookwarden.switching.checks.observing import Checks, Sources
 from bookwarden.switching.checks.trial import Trials
 from bookwarden.switching.inventory import take_inventory
+from bookwarden.switching.moving.promoted import read_promotion
 from bookwarden.switching.operation import Switch
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of
@@ -72,6 +73,8 @@ class SwitchContext(Resources):
             self.precheck = checks.precheck
             #: Counts the ledgers of all clusters of a registry.
             self.inventory = partial(take_inventory, store_of=registered.store_of, read=read_every_ledger)
+            #: Reads the newest promotion of ledgers.
+            self.promotion = partial(read_promotion, store)
             #: The topics of the cluster.
             self.topics = Topics(admin)
             here = described_here()

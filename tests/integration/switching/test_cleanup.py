@@ -7,19 +7,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pulsar
 import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
-from bookwarden.ledgers.metadata import Segment
+from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.metadata import LedgerState, Segment
+from bookwarden.ledgers.names import TopicName
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+from bookwarden.switching.moving.promoted import NOT_PROMOTED
+from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
+from bookwarden.wire.pb import managed_ledger_pb2
 from servers.switching.copied import copy_ledger
 from servers.switching.site import SwitchingSite, switching_site
 from servers.topic_contents import read_back, send
@@ -83,6 +91,11 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         lose_a_replica(site, short)
 
         targets = site.command("list-cleanup-targets")
+        assert targets["targets"] == []
+        (kept,) = [one for one in targets["kept"] if one["reason"] == NOT_PROMOTED]
+        assert kept["ledgers"] == len(whole) + 1
+        assert site.command("promote", "--yes", "--per-second", "50")["failed"] == []
+        targets = site.command("list-cleanup-targets")
         assert [(one["cluster"], one["ledgers"]) for one in targets["targets"]] == [("a", len(whole) + 1)]
         # Nothing goes within the rollback window, nor by a dry run.
         assert site.command("cleanup")["dryRun"] is True
@@ -104,4 +117,113 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         # Brokers that find everything anew.
         site.kill_brokers()
         assert read_back(client, topic) == sent
+    assert site.places().astray == ()
+
+
+def copy_namespace(site: SwitchingSite, namespace: str, source: str, target: str) -> set[int]:
+    """Copy all closed ledgers of a namespace; return their ids."""
+    clusters = {name: (site.store, site.servers.clusters[name].ledgers_root) for name in (source, target)}
+    bookies = tuple(sorted(site.servers.clusters[target].ids)[:2])
+    copied = set()
+    for ledger_id, metadata in site.ledgers_of(source).items():
+        holder = identify_holder(metadata.custom)
+        if holder is None or not holder.topic.startswith(f"{namespace}/") or metadata.state is not LedgerState.CLOSED:
+            continue
+        copy_ledger(ledger_id, clusters[source], clusters[target], bookies)
+        copied.add(ledger_id)
+    return copied
+
+
+def nodes_below(store: MetadataStore, root: str) -> dict[str, bytes]:
+    """Read each node with a value below a path, decompressed."""
+    found, paths = {}, [root]
+    while paths:
+        for path, node in zip(paths, store.get_many(paths), strict=True):
+            if node is not None and node.value:
+                found[path] = unwrap(node.value)[0]
+        paths = [f"{path}/{name}" for path in paths for name in store.children_of(path)]
+    return found
+
+
+def named_in(site: SwitchingSite) -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]:
+    """Decode all that topics, cursors and schemas have in the metadata.
+
+    An unload closes the ledger that a topic writes to, and the topic's next load begins another: an empty one counts
+    for nothing.
+    """
+    topics, cursors = dict[str, Any](), dict[str, Any]()
+    for path, value in nodes_below(site.store, "/managed-ledgers").items():
+        # Below the tenant, the namespace, the domain and the topic.
+        if path.count("/") > 5:
+            cursors[path] = managed_ledger_pb2.ManagedCursorInfo.FromString(value)
+        else:
+            topic = managed_ledger_pb2.ManagedLedgerInfo.FromString(value)
+            topics[path] = [one for one in topic.ledgerInfo if one.entries], list(topic.properties)
+    return topics, cursors, nodes_below(site.store, "/schemas")
+
+
+def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies(
+    site: SwitchingSite, tmp_path: Path
+) -> None:
+    """The way back, from b to a: nothing but the place of a ledger changes, and all bookies of b may stop."""
+    site.ensure("b")
+    run(site, tmp_path, "init")
+    (topic,) = site.new_topics(1)
+    name = TopicName.parse(topic)
+    for fields in ("", ', {"name": "y", "type": ["null", "int"], "default": null}'):
+        schema = f'{{"type": "record", "name": "R", "fields": [{{"name": "x", "type": "int"}}{fields}]}}'
+        body = {"type": "JSON", "schema": schema, "properties": {}}
+        site.admin.post(f"/schemas/{name.tenant}/{name.namespace}/{name.local_name}/schema", body)
+    with closing(site.connection.client()) as client:
+        consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared)
+        site.admin.put(f"{subscription_path(topic, 'sub')}/properties", {"team": "x"})
+        send(client, topic, COUNT)
+        acknowledged = set[bytes]()
+        for number in range(60):
+            message = consumer.receive(60_000)
+            if number % 2 or number < 10:
+                consumer.acknowledge(message)
+                acknowledged.add(message.data())
+        middle = message.message_id()
+        consumer.close()
+        reader = client.create_reader(topic, middle, receiver_queue_size=10)
+        read = [reader.read_next(60_000).data() for _ in range(10)]
+
+        assert site.command("rollback", "--yes")["phase"] == "DONE"
+        assert site.command("status", "--ledgers", "--roll", "--per-second", "50", "--yes")["stillWriting"]
+        # Opens the ledger on b.
+        read += [reader.read_next(60_000).data() for _ in range(5)]
+        copied = copy_namespace(site, f"{name.tenant}/{name.namespace}", "b", "a")
+        own = ledgers_of_topic(site.store, topic) & site.places().by_cluster["b"]
+        assert copied >= own
+        # With those of both versions of the schema; a cursor's may be gone already.
+        least = len(own) + 2
+        assert site.command("cleanup", "--src-cluster", "b")["targets"] == []
+
+        planned = site.command("promote", "--dry-run")
+        assert sum(one["ledgers"] for one in planned["toPromote"]) >= least
+        before = named_in(site)
+        assert any(cursor.individualDeletedMessages for cursor in before[1].values())
+        done = site.command("promote", "--per-second", "50", "--yes")
+        assert (done["failed"], done["unloaded"]) == ([], planned["topicsToUnload"])
+        read += [reader.read_next(60_000).data() for _ in range(5)]
+        after = named_in(site)
+        assert {path: after[0].get(path) for path in before[0]} == before[0]
+        assert after[1:] == before[1:]
+        assert site.command("status")["promotion"] == done["promotion"]
+        assert sum(one["ledgers"] for one in site.command("promote", "--dry-run")["toPromote"]) == 0
+
+        assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] >= least
+        run(site, tmp_path, "sweep", "--once")
+        assert site.places().by_cluster["b"] & copied == set()
+        for bookie in site.servers.clusters["b"].processes:
+            bookie.kill()
+        send(client, topic, 1)
+        sent = [*(str(number).encode() for number in range(COUNT)), b"0"]
+        while len(read) < len(sent) - 60:
+            read.append(reader.read_next(60_000).data())
+        assert read == sent[60:]
+        consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared)
+        wanted = sorted(set(sent) - acknowledged | {b"0"})
+        assert sorted(consumer.receive(60_000).data() for _ in wanted) == wanted
     assert site.places().astray == ()

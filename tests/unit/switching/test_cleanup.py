@@ -11,10 +11,13 @@ import pytest
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.errors import RefusedError
+from bookwarden.ledgers.kinds import BucketHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.cleanup import Cleanup
+from bookwarden.switching.moving.former import FormerPlaces
+from bookwarden.switching.moving.promoted import NOT_PROMOTED, Promotion
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.registry import Directive
@@ -38,10 +41,10 @@ class Site(TwoBookieClusters):
         super().__init__(MemoryStore(lambda: self.changed_at))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
+        self.promotion: Promotion | None = Promotion("b", 3, int(NOW * 1000), frozenset())
         self.cleanup = Cleanup(
-            self.clusters,
-            self.catalog,
-            read_every_ledger,
+            FormerPlaces(self.clusters, self.catalog, read_every_ledger),
+            lambda: self.promotion,
             self,
             lambda: State(self.phase, self.registry, None, ()),
             WINDOW_S,
@@ -150,6 +153,10 @@ def test_only_a_former_cluster_is_cleaned_up(site: Site, source: str, says: str)
 def test_after_a_rollback_the_copies_may_go(site: Site) -> None:
     back = Directive("b", "a", "test", 4, 0)
     site.register(replace(site.registry, epoch=4, active="a", directive=back))
+    # Handles that were opened on b are read there until their topics are unloaded.
+    assert site.cleanup.targets().kept == Counter({("b", NOT_PROMOTED): 3})
+    assert site.cleanup.mark().sent == 0
+    site.promotion = Promotion("a", 4, int(NOW * 1000), frozenset())
     assert site.cleanup.mark().sent == 3
     assert {mark.bookie_cluster for mark in site.marked} == {"b"}
 
@@ -169,3 +176,44 @@ def test_another_pulsar_clusters_ledger_in_a_shared_cluster_is_not_looked_at(sit
     site.ledger("a", 20, **{"bookwarden.owner": site.registry.owner.encode()})
     site.ledger("b", 20, **{"bookwarden.owner": site.registry.owner.encode()}, **COPY)
     assert site.cleanup.targets().total == 1
+
+
+@pytest.mark.parametrize(
+    "promotion",
+    [
+        None,
+        Promotion("b", 2, int(NOW * 1000), frozenset()),
+        Promotion("a", 3, int(NOW * 1000), frozenset()),
+        Promotion("b", 3, int((NOW - WINDOW_S - 1) * 1000), frozenset()),
+    ],
+    ids=["none", "of an earlier switch", "of another cluster", "begun as the copies were closed"],
+)
+def test_what_is_not_promoted_stays(site: Site, promotion: Promotion | None) -> None:
+    site.promotion = promotion
+    found = site.cleanup.targets()
+    assert (found.total, found.kept) == (0, Counter({("a", NOT_PROMOTED): 3}))
+    assert site.cleanup.mark(force=True).sent == 0
+    assert site.marked == []
+
+
+def test_what_topics_have_open_that_were_not_unloaded_stays(site: Site) -> None:
+    site.ledger("a", 30, holder=SchemaHolder("t/ns/orders"))
+    site.ledger("b", 30, holder=SchemaHolder("t/ns/orders"), **COPY)
+    site.promotion = Promotion("b", 3, int(NOW * 1000), frozenset({DATA.topic}))
+    assert site.cleanup.targets().kept == Counter({("a", f"{NOT_PROMOTED}, which could not unload its topic"): 3})
+    assert (site.cleanup.mark().sent, site.marked_ids()) == (1, [30])
+
+
+@pytest.mark.parametrize(
+    ("holder", "says"),
+    [
+        (BucketHolder("t/ns/persistent/orders", "sub"), "a bucket of delayed messages open"),
+        (ManagedLedgerHolder("pulsar/system/persistent/__transaction_log_3"), "keep their log open"),
+    ],
+)
+def test_what_unloading_topics_does_not_close_stays(site: Site, holder: Holder, says: str) -> None:
+    site.ledger("a", 30, holder=holder)
+    site.ledger("b", 30, holder=holder, **COPY)
+    ((_, why),) = site.cleanup.targets().kept
+    assert says in why
+    assert (site.cleanup.mark().sent, site.marked_ids()) == (3, [1, 2, 3])

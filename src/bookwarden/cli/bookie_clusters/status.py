@@ -16,6 +16,7 @@ from bookwarden.switching.brokers import Broker
 from bookwarden.switching.documents import state_data
 from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.inventory import roll as roll_topics
+from bookwarden.switching.moving.promoted import Promotion, promotion_that_counts
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.registry import Registry
@@ -67,14 +68,14 @@ def status(
             wanted = _Wanted(holders, roll, per_second, yes)
             _show_ledgers(invocation, context, state, state.registry, wanted)
             click.get_current_context().exit(_CODES.get(state.phase, 0))
-        invocation.write(_describe(context.pulsar_url, state))
-        shown = state_data(context.pulsar_url, state)
+        shown = _describe(context, state)
+        invocation.write(shown)
         while watch and _CODES.get(state.phase) == _UNDER_WAY:
             time.sleep(_LOOK_EVERY_S)
             state = context.switch.state()
-            now = state_data(context.pulsar_url, state)
-            if now != shown:
-                invocation.write(_describe(context.pulsar_url, state))
+            now = _describe(context, state)
+            if now.data != shown.data:
+                invocation.write(now)
                 shown = now
     click.get_current_context().exit(_CODES.get(state.phase, 0))
 
@@ -93,7 +94,7 @@ def _show_ledgers(
 ) -> None:
     """Show the state with the ledgers of all clusters, and unload what still writes elsewhere if that is asked for."""
     found = context.inventory(registry, by_holder=wanted.holders)
-    document = _describe(context.pulsar_url, state)
+    document = _describe(context, state)
     data = {**state_data(context.pulsar_url, state), **inventory_data(found, holders=wanted.holders)}
     parts = (*document.parts, *inventory_parts(found, registry, holders=wanted.holders))
     if wanted.roll:
@@ -115,8 +116,9 @@ def _tell(invocation: Invocation, one: Unloaded) -> None:
     invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
 
 
-def _describe(url: str, state: State) -> Document:
-    parts: list[Part] = [Facts(tuple(_facts(url, state)))]
+def _describe(context: SwitchContext, state: State) -> Document:
+    url, promotion = context.pulsar_url, promotion_that_counts(state.registry, context.promotion())
+    parts: list[Part] = [Facts(tuple(_facts(url, state, promotion)))]
     if state.registry is not None:
         registry = state.registry
         names = [cluster.name for cluster in registry.in_reading_order()]
@@ -143,10 +145,10 @@ def _describe(url: str, state: State) -> Document:
                 "runs, and stop it if that was done."
             )
         )
-    return Document(state_data(url, state), tuple(parts))
+    return Document(state_data(url, state, promotion), tuple(parts))
 
 
-def _facts(url: str, state: State) -> list[tuple[str, str]]:
+def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:
     registry, found = state.registry, state.order
     pairs = [("phase", state.phase.value), ("registry", url if registry is None else f"{url}, epoch {registry.epoch}")]
     directive = None if registry is None else registry.directive
@@ -162,6 +164,9 @@ def _facts(url: str, state: State) -> list[tuple[str, str]]:
         pairs.append(("carried out by", "nobody: `bookie-clusters switch --resume`" if found.is_free else found.holder))
     if found is not None and found.order.troubles:
         pairs.append(("troubles", "; ".join(found.order.troubles)))
+    if promotion is not None:
+        failed = f", but for {counted(len(promotion.failed), 'topic')} that failed" if promotion.failed else ""
+        pairs.append(("promoted", f"what was in {promotion.target} before {moment(promotion.through_ms)}{failed}"))
     return pairs
 
 

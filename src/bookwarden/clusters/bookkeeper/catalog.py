@@ -141,4 +141,7 @@ def _reading(ledger_id: int, path: str, node: Versioned | None) -> LedgerReading
         metadata = decode_ledger_metadata(node.value)
     except FormatError as error:
         return UnreadableLedger(ledger_id, f"{path}: {error}")
-    return StoredLedger(ledger_id, path, node.version, node.created_ms, node.value, metadata, node.modifications)
+    return StoredLedger(
+        *(ledger_id, path, node.version, node.created_ms, node.value, metadata, node.modifications),
+        modified_ms=node.modified_ms,
+    )

@@ -49,6 +49,12 @@ class Shadows:
     doubts: tuple[ShadowDoubt, ...] = ()
     listed: LedgerNamers[str] = field(default_factory=LedgerNamers[str])
 
+    def readers_of(self, managed_ledger: str, ledger_id: int) -> frozenset[str]:
+        """Return the managed ledgers that read this ledger of that one, and those that may."""
+        doubtful = (doubt.path.removeprefix(managed_ledger_path("")) for doubt in self.doubts)
+        shadows = self.by_source.get(managed_ledger, ())
+        return frozenset((managed_ledger, *shadows, *self.listed.of(ledger_id), *doubtful))
+
 
 class ShadowTopics:
     """Finds the shadows of one metadata root, and keeps them for ``refresh`` seconds. Thread-safe."""

@@ -1,7 +1,7 @@
 """Registered brokers, with the answers of their own REST.
 
 Formats: the nodes of ``/loadbalance/brokers``, LocalBrokerData or, with the extensible load manager, BrokerLookupData;
-``/brokers/version`` and ``/brokers/configuration/runtime`` of Pulsar 4.
+``/brokers/version``, ``/brokers/configuration/runtime`` and ``/broker-stats/bookieops`` of Pulsar 4.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from bookwarden.metastore.urls import split_chroot
 
 _BROKERS_PATH: Final = "/loadbalance/brokers"
 _TIMEOUT_S: Final = 10.0
+# A broker may have a hundred thousand topics.
+_TOPICS_TIMEOUT_S: Final = 60.0
 
 
 class RegisteredBroker(NamedTuple):
@@ -38,20 +40,48 @@ class RegisteredBroker(NamedTuple):
 
 def read_registered_brokers(store: MetadataStore, connection: PulsarConnection) -> list[RegisteredBroker]:
     """Ask each broker that is registered in this metadata store, one after the other."""
+    return [_ask(name, data, connection) for name, data in _registrations(store)]
+
+
+def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> frozenset[str]:
+    """Ask each registered broker for the persistent topics that it has loaded; loads none.
+
+    Raises PulsarError where a broker does not tell. A topic that is just being loaded is not among them.
+    """
+    store.sync()
+    found: set[str] = set()
+    for name, data in _registrations(store):
+        url = _address(data, connection)
+        if not url:
+            raise PulsarError(f"the registration of broker {name} names no address of its REST: its topics are unknown")
+        with closing(PulsarAdmin(dataclasses.replace(connection, admin_url=url), _TOPICS_TIMEOUT_S)) as admin:
+            # By namespace; the one answer that tells the topics of this moment (BookieClientStatsGenerator).
+            by_namespace = admin.get_json("/broker-stats/bookieops")
+            try:
+                found.update(topic for topics in by_namespace.values() for topic in topics)
+            except (AttributeError, TypeError) as error:
+                raise PulsarError(f"broker {name} does not tell its topics in a form that is known: {error}") from error
+    return frozenset(found)
+
+
+def _registrations(store: MetadataStore) -> list[tuple[str, Mapping[str, Any]]]:
     names = store.list_many([_BROKERS_PATH])[0]
     nodes = store.get_many([f"{_BROKERS_PATH}/{name}" for name in names])
-    return [_ask(name, node, connection) for name, node in zip(names, nodes, strict=True) if node is not None]
+    return [(name, _registration(node)) for name, node in zip(names, nodes, strict=True) if node is not None]
 
 
-def _ask(name: str, node: Versioned, connection: PulsarConnection) -> RegisteredBroker:
-    data = _registration(node)
+def _address(data: Mapping[str, Any], connection: PulsarConnection) -> str:
+    return str(data.get("webServiceUrlTls" if connection.admin_url.startswith("https:") else "webServiceUrl") or "")
+
+
+def _ask(name: str, data: Mapping[str, Any], connection: PulsarConnection) -> RegisteredBroker:
     registered = data.get("brokerVersion") or data.get("brokerVersionString")
     version = str(registered) if registered else None
-    url = data.get("webServiceUrlTls" if connection.admin_url.startswith("https:") else "webServiceUrl")
+    url = _address(data, connection)
     if not url:
         return RegisteredBroker(name, version, trouble="its registration names no address of its REST")
     try:
-        with closing(PulsarAdmin(dataclasses.replace(connection, admin_url=str(url)), _TIMEOUT_S)) as admin:
+        with closing(PulsarAdmin(dataclasses.replace(connection, admin_url=url), _TIMEOUT_S)) as admin:
             answered = admin.request("GET", "/brokers/version", ok=(200,)).data.decode("utf-8", "replace").strip('" \n')
             version = answered or version
             settings = admin.get_json("/brokers/configuration/runtime")

@@ -14,6 +14,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
     subscription_path,
     topic_path,
 )
+from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 
@@ -63,7 +64,12 @@ class Topics:
         self._admin.post(f"{topic_path(topic)}/trim")
 
     def unload(self, topic: str) -> None:
-        """Have the owner close a partition, or a topic without; clients connect anew. NotFoundError if none has it."""
+        """Have the owner close a partition, or a topic without; clients connect anew. NotFoundError if it is absent.
+
+        The owner loads it first if it is not loaded (PersistentTopicsBase, Pulsar 4.0).
+        """
+        if TopicName.parse(topic).cluster is not None:
+            raise FormatError(f"{topic} has a name of the first version, which the admin REST cannot be asked for")
         self._admin.put(f"{topic_path(topic)}/unload")
 
     def delete_topic(self, topic: str, *, force: bool) -> None:

@@ -1,0 +1,83 @@
+"""`bookwarden bookie-clusters promote`: topics are unloaded, so that brokers read copies in the active cluster."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.errors import PulsarError
+from bookwarden.switching.documents import promoted_data
+from bookwarden.switching.inventory import Unloaded
+from bookwarden.switching.moving.promotion import PromotionPlan
+from bookwarden.wiring.cleanup import PromotionContext
+
+_EPILOG = """\b
+What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."""
+
+
+@click.command("promote", epilog=_EPILOG)
+@click.option(
+    "--per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="N",
+    help="Topics that are unloaded in a second.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count what would be promoted.")
+@yes_option
+@output_option
+@pass_invocation
+def promote(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) -> None:
+    """Have brokers read copies in the active cluster.
+
+    What they open anew they read there at once. For what they have open, topics are unloaded that are loaded and have
+    a ledger that the active cluster has, whole, and another one too: their clients connect anew. Cleanup takes what
+    is promoted. Interrupted, it has promoted nothing; run it again.
+    """
+    with PromotionContext(invocation.settings) as context:
+        plan = context.promoting.plan()
+        total = plan.ledgers.total()
+        if dry_run or not total:
+            text = (
+                f"{counted(total, 'ledger')} would be promoted, and {_topics(plan)} unloaded."
+                if total
+                else _nothing(plan)
+            )
+            invocation.write(Document(promoted_data(plan, None), (*_tables(plan), Note(text))))
+            return
+        if plan.topics:
+            confirm(f"Unload {_topics(plan)}, for {counted(total, 'ledger')}? Clients connect anew.", yes=yes)
+        done = context.promoting.carry_out(plan, per_second, lambda one: _tell(invocation, one))
+        text = f"Promoted: {counted(total, 'ledger')}, by unloading {counted(len(done.unloaded), 'topic')}."
+        if done.failed:
+            text = f"Promoted, but for what {counted(len(done.failed), 'topic')} not unloaded may read: run it again."
+        invocation.write(Document(promoted_data(plan, done), (*_tables(plan), Note(text))))
+        if done.failed:
+            first = done.failed[0]
+            topics = counted(len(done.failed), "topic")
+            raise PulsarError(f"{topics} not unloaded, such as {first.topic}: {first.trouble}")
+
+
+def _topics(plan: PromotionPlan) -> str:
+    return counted(len(plan.topics), "loaded topic")
+
+
+def _nothing(plan: PromotionPlan) -> str:
+    return f"Nothing to do: {counted(plan.promoted, 'ledger')} promoted before."
+
+
+def _tell(invocation: Invocation, one: Unloaded) -> None:
+    invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
+
+
+def _tables(plan: PromotionPlan) -> tuple[Part, ...]:
+    columns = Column("former cluster"), Column("ledgers of"), Column("to be promoted", right=True)
+    rows = tuple((*key, f"{plan.ledgers[key]:,}") for key in sorted(plan.ledgers))
+    stays = tuple((one.cluster, f"{plan.stays[one]:,}", one.reason) for one in sorted(plan.stays))
+    return (
+        Table(columns, rows, empty=f"No ledger that {plan.active.name} has whole is to be promoted."),
+        Table((Column("former cluster"), Column("not", right=True), Column("because", whole=False)), stays),
+    )

@@ -1,0 +1,1 @@
+"""Moves of ledgers between bookie clusters: what is moved, in which order, and how far it is."""

@@ -1,0 +1,132 @@
+"""The walk over former bookie clusters: their ledgers, beside what the active one has of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.metadata import (
+    ActiveCluster,
+    LedgerMetadata,
+    LedgerReading,
+    StoredLedger,
+    UnreadableLedger,
+    place_in,
+)
+from bookwarden.metastore.interface import MetadataStore
+
+AT_ONCE = 500
+_T = TypeVar("_T")
+
+
+class ReadsLedgers(Protocol):
+    """The catalog of ledgers over all registered bookie clusters."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; never older than this call."""
+
+
+class FormerClusters(Protocol):
+    """The registered bookie clusters."""
+
+    def look_again(self) -> None:
+        """Have the registry read anew by whoever asks next."""
+
+    def active(self) -> ActiveCluster | None:
+        """Return the active one; None where none is registered."""
+
+    def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
+        """Return store and ledgers root of each registered cluster."""
+
+
+class Superseded(NamedTuple):
+    """A ledger of a former cluster that the active one has, closed, with the same end."""
+
+    former: StoredLedger
+    kept: StoredLedger
+    holder: Holder
+
+
+class Stays(NamedTuple):
+    """A ledger that has to stay in its former cluster."""
+
+    cluster: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FormerPlaces:
+    """Finds what former clusters have."""
+
+    clusters: FormerClusters  #: The registered ones.
+    catalog: ReadsLedgers  #: Over all of them.
+    #: Yields every ledger below a root, with None for metadata that cannot be understood.
+    read_every: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]]
+
+    def active(self, source: str | None = None) -> ActiveCluster:
+        """Return the active cluster as it is now.
+
+        Raises RefusedError where no former cluster is registered, or the named one is none.
+        """
+        self.clusters.look_again()
+        active = self.clusters.active()
+        if active is None or len(active.registered) < 2:
+            raise _refused("there is no other bookie cluster than the active one")
+        if source is not None and source not in active.registered:
+            raise _refused(f"no bookie cluster {source!r} is registered")
+        if source == active.name:
+            raise _refused(f"bookie cluster {source} is active: brokers read its ledgers there")
+        if active.since_ms is None:
+            raise _refused("nothing was switched yet")
+        return active
+
+    def active_store(self, active: ActiveCluster) -> MetadataStore:
+        """Return the store that has the metadata of the active cluster."""
+        return self.clusters.roots_by_name()[active.name][0]
+
+    def found(self, active: ActiveCluster, source: str | None = None) -> Iterator[Superseded | Stays]:
+        """Yield what may go from former clusters, or from this one alone, and all else with the reason that it stays.
+
+        Reads the metadata of every ledger there.
+        """
+        for name, (store, root) in self.clusters.roots_by_name().items():
+            if name == active.name or source not in (None, name):
+                continue
+            for ids in in_parts(ledger_id for ledger_id, _ in self.read_every(store, root)):
+                for reading in self.catalog.read_many(ids):
+                    one = _looked_at(reading, name, active.name)
+                    if one is not None:
+                        yield one
+
+
+def in_parts(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yield the items as lists of at most `AT_ONCE`."""
+    rest = iter(items)
+    while part := list(itertools.islice(rest, AT_ONCE)):
+        yield part
+
+
+def _looked_at(reading: LedgerReading, name: str, active: str) -> Superseded | Stays | None:
+    if isinstance(reading, UnreadableLedger):
+        return Stays(name, "its metadata cannot be understood, or differs between clusters")
+    former = place_in(reading, name)
+    if former is None:
+        # Deleted meanwhile, or, in a shared cluster, another Pulsar cluster's.
+        return None
+    kept = place_in(reading, active)
+    reason = why_not_superseded(former, kept, active)
+    if reason is not None or kept is None:
+        return Stays(name, reason or "")
+    holder = identify_holder(former.metadata.custom)
+    if holder is None:
+        return Stays(name, "its custom metadata names no holder")
+    return Superseded(former, kept, holder)
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(f"nothing is done: {reason}")

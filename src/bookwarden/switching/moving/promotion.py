@@ -1,0 +1,172 @@
+"""Promotion: the topics whose ledgers have a copy in the active bookie cluster are unloaded, so that all read it there.
+
+Nothing but the place changes that entries are read from: no node of a topic, subscription or schema is written by us.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bookwarden.errors import LostRaceError, RefusedError
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.metadata import ActiveCluster
+from bookwarden.ledgers.names import TopicName
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.inventory import Unloaded, roll
+from bookwarden.switching.moving.former import FormerPlaces, Stays
+from bookwarden.switching.moving.promoted import (
+    Promotion,
+    find_promotion,
+    keep_promotion,
+    why_never_promoted,
+    why_not_promoted,
+)
+from bookwarden.switching.operation import State
+from bookwarden.switching.order import Phase
+
+#: Where more topics than these were not unloaded, nothing counts as promoted.
+MOST_FAILED: Final = 1000
+# MLPendingAckStore of Pulsar 4.0: TOPIC-SUBSCRIPTION and this; a topic opens it for each of its subscriptions.
+_PENDING_ACK: Final = "__transaction_pending_ack"
+
+
+class KnowsReaders(Protocol):
+    """All managed ledgers that list ledgers, by one look at the metadata."""
+
+    def readers_of(self, managed_ledger: str, ledger_id: int) -> Set[str]:
+        """Return the managed ledgers that read this ledger of that one: itself, shadow topics and others that list it.
+
+        Those of which that is not known are among them.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionPlan:
+    """The ledgers that are to be promoted, and the topics that have to be unloaded for it."""
+
+    active: ActiveCluster  #: The cluster that they will be read from.
+    version: int  #: Of the node of the newest promotion; -1 if there is none.
+    through_ms: int  #: What was closed in the active cluster before will be promoted.
+    ledgers: Counter[tuple[str, str]]  #: What is to be promoted, by former cluster and kind.
+    promoted: int  #: How many are already.
+    stays: Counter[Stays]  #: What is not, by former cluster and reason.
+    readers: Mapping[str, Set[str]]  #: For each managed ledger, those that have its ledgers open if they are loaded.
+    topics: tuple[str, ...]  #: Those that are loaded, and so have to be unloaded.
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The result of a pass."""
+
+    promotion: Promotion
+    unloaded: tuple[Unloaded, ...]
+
+    @property
+    def failed(self) -> list[Unloaded]:
+        """The topics that were not unloaded."""
+        return [one for one in self.unloaded if one.trouble and not one.is_absent]
+
+
+@dataclass(frozen=True)
+class Promoting:
+    """Plans and carries out promotions."""
+
+    places: FormerPlaces  #: Finds what former clusters have.
+    store: MetadataStore  #: Pulsar's own.
+    state: Callable[[], State]  #: Says where the newest switch stands.
+    clock_of: Callable[[MetadataStore], Callable[[], float]]  #: Makes a clock of a store: seconds since the epoch.
+    readers: Callable[[], KnowsReaders]  #: Looks who reads ledgers.
+    loaded: Callable[[], Iterable[str]]  #: Asks all brokers for the topics that they have loaded, and loads none.
+    unload: Callable[[str], None]  #: Unloads a topic.
+
+    def plan(self) -> PromotionPlan:
+        """Find what is to be promoted; changes nothing, and reads the metadata of every ledger of former clusters.
+
+        Raises RefusedError where there is no former cluster, or a switch is under way.
+        """
+        active = self.places.active()
+        phase = self.state().phase
+        if phase is not Phase.DONE:
+            raise RefusedError(
+                f"nothing is promoted: the newest switch is in the phase {phase.value}, so that brokers may read by "
+                "another registry: carry it on with `bookie-clusters switch --resume` first"
+            )
+        promotion, version = find_promotion(self.store)
+        # Before anything is listed, so that a copy that is closed meanwhile is younger.
+        through_ms = int(self.clock_of(self.places.active_store(active))() * 1000)
+        known = self.readers()
+        ledgers, stays = Counter[tuple[str, str]](), Counter[Stays]()
+        readers: dict[str, set[str]] = {}
+        promoted = 0
+        for one in self.places.found(active):
+            if isinstance(one, Stays):
+                stays[one] += 1
+                continue
+            cluster, holder = one.former.bookie_cluster, one.holder
+            never = why_never_promoted(holder)
+            if never is not None:
+                stays[Stays(cluster, never)] += 1
+            elif why_not_promoted(one.kept, holder, promotion, active) is None:
+                promoted += 1
+            elif not 0 < one.kept.modified_ms < through_ms:
+                stays[Stays(cluster, "its copy was closed while this was looked at: promote once more")] += 1
+            else:
+                ledgers[cluster, holder.ledgers_label] += 1
+                if holder.component is not LedgerComponent.SCHEMA_STORAGE:
+                    names = known.readers_of(holder.topic, one.former.ledger_id)
+                    readers.setdefault(holder.topic, set()).update(names)
+        # Last, so that what is loaded later is loaded after the copies were closed.
+        topics = _of_loaded(readers, _by_managed_ledger(self.loaded()))
+        return PromotionPlan(active, version, through_ms, ledgers, promoted, stays, readers, tuple(sorted(topics)))
+
+    def carry_out(
+        self, plan: PromotionPlan, per_second: float, tell: Callable[[Unloaded], object] = lambda _: None
+    ) -> Promoted:
+        """Unload the topics, so many in a second, and keep what is promoted; ``tell`` is called with each topic.
+
+        Interrupted or killed, it has promoted nothing, and may be repeated. Raises RefusedError where brokers were
+        switched meanwhile, another process promoted, or too many topics were not unloaded.
+        """
+        done = roll(plan.topics, self.unload, per_second, tell)
+        # A topic that was being loaded when brokers were asked, and so not told, may have opened ledgers before.
+        late = _of_loaded(plan.readers, _by_managed_ledger(self.loaded())) - set(plan.topics)
+        done += roll(sorted(late), self.unload, per_second, tell)
+        troubled = _by_managed_ledger(one.topic for one in done if one.trouble and not one.is_absent)
+        failed = frozenset(name for name, readers in plan.readers.items() if _among(readers, troubled))
+        if len(failed) > MOST_FAILED:
+            raise RefusedError(
+                f"{len(troubled)} topics were not unloaded, too many to remember: nothing counts as promoted, run it "
+                "again when brokers answer"
+            )
+        active = self.places.active()
+        promotion = Promotion(plan.active.name, plan.active.epoch, plan.through_ms, failed)
+        if not promotion.counts_for(active.name, active.epoch):
+            raise RefusedError("nothing is promoted: brokers were switched meanwhile")
+        try:
+            keep_promotion(self.store, promotion, plan.version)
+        except LostRaceError as error:
+            raise RefusedError(f"another process has just promoted: {error}") from error
+        return Promoted(promotion, tuple(done))
+
+
+def _by_managed_ledger(topics: Iterable[str]) -> dict[str, str]:
+    return {TopicName.parse(topic).managed_ledger: topic for topic in topics}
+
+
+def _of_loaded(readers: Mapping[str, Set[str]], loaded: Mapping[str, str]) -> set[str]:
+    return {topic for names in readers.values() for topic in _among(names, loaded)}
+
+
+def _among(names: Iterable[str], loaded: Mapping[str, str]) -> set[str]:
+    """Return the topics, of these by their managed ledgers, that have one of the named open if they are loaded."""
+    found: set[str] = set()
+    for name in names:
+        openers = [name]
+        if name.endswith(_PENDING_ACK):
+            # The subscription's name may have any hyphens too.
+            openers += [name[:at] for at, sign in enumerate(name) if sign == "-"]
+        found.update(loaded[opener] for opener in openers if opener in loaded)
+    return found
