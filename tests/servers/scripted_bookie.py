@@ -18,7 +18,8 @@ class ScriptedBookie:
     an entry's packet and an explicit one. ``silent`` reads requests and answers none; ``hang_up_after`` so many
     answers it closes the connection. ``tls`` is served on request. It answers while ``gate`` is set.
     It takes what is added, ``added`` in that order, unless ``add_status`` is another answer to all of them; ledgers of
-    ``fenced`` are added to by recovery alone.
+    ``fenced``, which a fencing read adds to unless it ``refuses_fencing``, are added to by recovery alone, and
+    while it is ``read_only`` all are by urgent recovery alone. It gives the ``damaged`` entries with a wrong digest.
     """
 
     def __init__(self, entries: Mapping[tuple[int, int], bytes] | None = None) -> None:
@@ -28,6 +29,9 @@ class ScriptedBookie:
         self.added: list[tuple[int, int]] = []
         self.master_keys: set[bytes] = set()
         self.fenced: set[int] = set()
+        self.refuses_fencing = False
+        self.read_only = False
+        self.damaged: set[tuple[int, int]] = set()
         self.last_confirmed: tuple[bytes, bytes] | None = None
         self.silent = False
         self.hang_up_after: int | None = None
@@ -122,7 +126,14 @@ class ScriptedBookie:
             return self._add(request)
         key = (request.readRequest.ledgerId, request.readRequest.entryId)
         self.asked.append(key)
-        body = self.entries.get(key, b"")
+        if request.readRequest.flag == pb.ReadRequest.FENCE_LEDGER and request.readRequest.HasField("flag"):
+            if self.refuses_fencing:
+                return pb.Response(header=request.header, status=pb.EUA)
+            self.fenced.add(key[0])
+            self.master_keys.add(request.readRequest.masterKey)
+        if key[1] == -1:
+            key = max((one for one in self.entries.copy() if one[0] == key[0]), default=key)
+        body = bytes(64) if key in self.damaged else self.entries.get(key, b"")
         known = pb.ENOENTRY if any(ledger == key[0] for ledger, _ in self.entries.copy()) else pb.ENOLEDGER
         status = self.status if self.status is not None else pb.EOK if body else known
         read = pb.ReadResponse(status=status, ledgerId=key[0], entryId=key[1])
@@ -138,6 +149,8 @@ class ScriptedBookie:
             self.master_keys.add(added.masterKey)
             recovery = added.HasField("flag") and added.flag == pb.AddRequest.RECOVERY_ADD
             status = pb.EFENCED if key[0] in self.fenced and not recovery else self.add_status
+            if self.read_only and not (recovery and request.header.priority):
+                status = pb.EREADONLY
             if status == pb.EOK:
                 self.entries[key] = added.body
         return pb.Response(header=request.header, status=pb.StatusCode.ValueType(status))

@@ -69,6 +69,20 @@ def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -
     return _VERSION_3 + encode_varint(len(body)) + body
 
 
+def change_ledger_metadata(raw: bytes, state: LedgerState, last_entry_id: int | None = None, length: int = 0) -> bytes:
+    """Encode the same metadata with another state and end; all else stays as it is.
+
+    Raises FormatError where it is not of version 3: BookKeeper keeps the version of a ledger, and this writes no other.
+    """
+    if raw[:_HEADER_SIZE] != _VERSION_3:
+        raise FormatError(f"{_WHAT} of another version than 3 is not written here")
+    message = parse(pb.LedgerMetadataFormat(), _delimited(raw), _WHAT)
+    last = -1 if last_entry_id is None else last_entry_id
+    message.MergeFrom(pb.LedgerMetadataFormat(state=state.name, lastEntryId=last, length=length))
+    body = message.SerializeToString()
+    return _VERSION_3 + encode_varint(len(body)) + body
+
+
 def decode_ledger_password(raw: bytes) -> bytes:
     """Decode the password alone, for readers of the ledger's entries; empty where there is none.
 

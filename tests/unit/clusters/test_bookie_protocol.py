@@ -16,6 +16,7 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import (
     REFUSED,
     AddEntry,
     AddKind,
+    FencingRead,
     FrameSplitter,
     ReadDiskSpace,
     ReadEntry,
@@ -32,9 +33,14 @@ from bookwarden.errors import FormatError
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 
 # Header (field 1): version 3, operation, transaction; then the body's field, 100, 101, 104, 105 or 106. A read has
-# ledger id (1) and entry id (2) and no field 100, its flags, nor 3, the master key: fencing cannot be asked.
+# ledger id (1) and entry id (2); only one that fences has field 100, its flag, and 3, the master key.
 REQUESTS = [
     (300, ReadEntry(5, 7), "00000010" + "0a070803100118ac02" + "a2060408051007"),
+    (
+        300,
+        FencingRead(5, -1, b"key"),
+        "00000023" + "0a090803100118ac022064" + "a20615080510ffffffffffffffffff01" + "1a036b6579" + "a00601",
+    ),
     (
         300,
         AddEntry(5, 7, b"key", b"packet"),

@@ -24,41 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(bookwarden/wire/pb/bookie_protocol.proto\x12\x1a\x62ookwarden.bookie_protocol\"\xad\x01\n\x0e\x42KPacketHeader\x12<\n\x07version\x18\x01 \x02(\x0e\x32+.bookwarden.bookie_protocol.ProtocolVersion\x12<\n\toperation\x18\x02 \x02(\x0e\x32).bookwarden.bookie_protocol.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\x12\x10\n\x08priority\x18\x04 \x01(\r\"0\n\x0bReadRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\"\xa5\x01\n\nAddRequest\x12\x39\n\x04\x66lag\x18\x64 \x01(\x0e\x32+.bookwarden.bookie_protocol.AddRequest.Flag\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\"\x18\n\x04\x46lag\x12\x10\n\x0cRECOVERY_ADD\x10\x01\"\"\n\x0eReadLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\")\n\x14GetBookieInfoRequest\x12\x11\n\trequested\x18\x01 \x01(\x03\"\x11\n\x0fStartTLSRequest\"\x99\x03\n\x07Request\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12<\n\x0breadRequest\x18\x64 \x01(\x0b\x32\'.bookwarden.bookie_protocol.ReadRequest\x12:\n\naddRequest\x18\x65 \x01(\x0b\x32&.bookwarden.bookie_protocol.AddRequest\x12\x42\n\x0ereadLacRequest\x18h \x01(\x0b\x32*.bookwarden.bookie_protocol.ReadLacRequest\x12N\n\x14getBookieInfoRequest\x18i \x01(\x0b\x32\x30.bookwarden.bookie_protocol.GetBookieInfoRequest\x12\x44\n\x0fstartTLSRequest\x18j \x01(\x0b\x32+.bookwarden.bookie_protocol.StartTLSRequest\"w\n\x0cReadResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"\x83\x01\n\x0fReadLacResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07lacBody\x18\x03 \x01(\x0c\x12\x15\n\rlastEntryBody\x18\x04 \x01(\x0c\"\x81\x01\n\x15GetBookieInfoResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x19\n\x11totalDiskCapacity\x18\x02 \x01(\x03\x12\x15\n\rfreeDiskSpace\x18\x03 \x01(\x03\"\xd6\x02\n\x08Response\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12\x36\n\x06status\x18\x02 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12>\n\x0creadResponse\x18\x64 \x01(\x0b\x32(.bookwarden.bookie_protocol.ReadResponse\x12\x44\n\x0freadLacResponse\x18h \x01(\x0b\x32+.bookwarden.bookie_protocol.ReadLacResponse\x12P\n\x15getBookieInfoResponse\x18i \x01(\x0b\x32\x31.bookwarden.bookie_protocol.GetBookieInfoResponse*$\n\x0fProtocolVersion\x12\x11\n\rVERSION_THREE\x10\x03*`\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(bookwarden/wire/pb/bookie_protocol.proto\x12\x1a\x62ookwarden.bookie_protocol\"\xad\x01\n\x0e\x42KPacketHeader\x12<\n\x07version\x18\x01 \x02(\x0e\x32+.bookwarden.bookie_protocol.ProtocolVersion\x12<\n\toperation\x18\x02 \x02(\x0e\x32).bookwarden.bookie_protocol.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\x12\x10\n\x08priority\x18\x04 \x01(\r\"\x99\x01\n\x0bReadRequest\x12:\n\x04\x66lag\x18\x64 \x01(\x0e\x32,.bookwarden.bookie_protocol.ReadRequest.Flag\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x01(\x0c\"\x18\n\x04\x46lag\x12\x10\n\x0c\x46\x45NCE_LEDGER\x10\x01\"\xa5\x01\n\nAddRequest\x12\x39\n\x04\x66lag\x18\x64 \x01(\x0e\x32+.bookwarden.bookie_protocol.AddRequest.Flag\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\"\x18\n\x04\x46lag\x12\x10\n\x0cRECOVERY_ADD\x10\x01\"\"\n\x0eReadLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\")\n\x14GetBookieInfoRequest\x12\x11\n\trequested\x18\x01 \x01(\x03\"\x11\n\x0fStartTLSRequest\"\x99\x03\n\x07Request\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12<\n\x0breadRequest\x18\x64 \x01(\x0b\x32\'.bookwarden.bookie_protocol.ReadRequest\x12:\n\naddRequest\x18\x65 \x01(\x0b\x32&.bookwarden.bookie_protocol.AddRequest\x12\x42\n\x0ereadLacRequest\x18h \x01(\x0b\x32*.bookwarden.bookie_protocol.ReadLacRequest\x12N\n\x14getBookieInfoRequest\x18i \x01(\x0b\x32\x30.bookwarden.bookie_protocol.GetBookieInfoRequest\x12\x44\n\x0fstartTLSRequest\x18j \x01(\x0b\x32+.bookwarden.bookie_protocol.StartTLSRequest\"w\n\x0cReadResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"\x83\x01\n\x0fReadLacResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07lacBody\x18\x03 \x01(\x0c\x12\x15\n\rlastEntryBody\x18\x04 \x01(\x0c\"\x81\x01\n\x15GetBookieInfoResponse\x12\x36\n\x06status\x18\x01 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12\x19\n\x11totalDiskCapacity\x18\x02 \x01(\x03\x12\x15\n\rfreeDiskSpace\x18\x03 \x01(\x03\"\xd6\x02\n\x08Response\x12:\n\x06header\x18\x01 \x02(\x0b\x32*.bookwarden.bookie_protocol.BKPacketHeader\x12\x36\n\x06status\x18\x02 \x02(\x0e\x32&.bookwarden.bookie_protocol.StatusCode\x12>\n\x0creadResponse\x18\x64 \x01(\x0b\x32(.bookwarden.bookie_protocol.ReadResponse\x12\x44\n\x0freadLacResponse\x18h \x01(\x0b\x32+.bookwarden.bookie_protocol.ReadLacResponse\x12P\n\x15getBookieInfoResponse\x18i \x01(\x0b\x32\x31.bookwarden.bookie_protocol.GetBookieInfoResponse*$\n\x0fProtocolVersion\x12\x11\n\rVERSION_THREE\x10\x03*`\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bookwarden.wire.pb.bookie_protocol_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROTOCOLVERSION']._serialized_start=1708
-  _globals['_PROTOCOLVERSION']._serialized_end=1744
-  _globals['_OPERATIONTYPE']._serialized_start=1746
-  _globals['_OPERATIONTYPE']._serialized_end=1842
-  _globals['_STATUSCODE']._serialized_start=1845
-  _globals['_STATUSCODE']._serialized_end=2028
+  _globals['_PROTOCOLVERSION']._serialized_start=1814
+  _globals['_PROTOCOLVERSION']._serialized_end=1850
+  _globals['_OPERATIONTYPE']._serialized_start=1852
+  _globals['_OPERATIONTYPE']._serialized_end=1948
+  _globals['_STATUSCODE']._serialized_start=1951
+  _globals['_STATUSCODE']._serialized_end=2134
   _globals['_BKPACKETHEADER']._serialized_start=73
   _globals['_BKPACKETHEADER']._serialized_end=246
-  _globals['_READREQUEST']._serialized_start=248
-  _globals['_READREQUEST']._serialized_end=296
-  _globals['_ADDREQUEST']._serialized_start=299
-  _globals['_ADDREQUEST']._serialized_end=464
-  _globals['_ADDREQUEST_FLAG']._serialized_start=440
-  _globals['_ADDREQUEST_FLAG']._serialized_end=464
-  _globals['_READLACREQUEST']._serialized_start=466
-  _globals['_READLACREQUEST']._serialized_end=500
-  _globals['_GETBOOKIEINFOREQUEST']._serialized_start=502
-  _globals['_GETBOOKIEINFOREQUEST']._serialized_end=543
-  _globals['_STARTTLSREQUEST']._serialized_start=545
-  _globals['_STARTTLSREQUEST']._serialized_end=562
-  _globals['_REQUEST']._serialized_start=565
-  _globals['_REQUEST']._serialized_end=974
-  _globals['_READRESPONSE']._serialized_start=976
-  _globals['_READRESPONSE']._serialized_end=1095
-  _globals['_READLACRESPONSE']._serialized_start=1098
-  _globals['_READLACRESPONSE']._serialized_end=1229
-  _globals['_GETBOOKIEINFORESPONSE']._serialized_start=1232
-  _globals['_GETBOOKIEINFORESPONSE']._serialized_end=1361
-  _globals['_RESPONSE']._serialized_start=1364
-  _globals['_RESPONSE']._serialized_end=1706
+  _globals['_READREQUEST']._serialized_start=249
+  _globals['_READREQUEST']._serialized_end=402
+  _globals['_READREQUEST_FLAG']._serialized_start=378
+  _globals['_READREQUEST_FLAG']._serialized_end=402
+  _globals['_ADDREQUEST']._serialized_start=405
+  _globals['_ADDREQUEST']._serialized_end=570
+  _globals['_ADDREQUEST_FLAG']._serialized_start=546
+  _globals['_ADDREQUEST_FLAG']._serialized_end=570
+  _globals['_READLACREQUEST']._serialized_start=572
+  _globals['_READLACREQUEST']._serialized_end=606
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_start=608
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_end=649
+  _globals['_STARTTLSREQUEST']._serialized_start=651
+  _globals['_STARTTLSREQUEST']._serialized_end=668
+  _globals['_REQUEST']._serialized_start=671
+  _globals['_REQUEST']._serialized_end=1080
+  _globals['_READRESPONSE']._serialized_start=1082
+  _globals['_READRESPONSE']._serialized_end=1201
+  _globals['_READLACRESPONSE']._serialized_start=1204
+  _globals['_READLACRESPONSE']._serialized_end=1335
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_start=1338
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_end=1467
+  _globals['_RESPONSE']._serialized_start=1470
+  _globals['_RESPONSE']._serialized_end=1812
 # @@protoc_insertion_point(module_scope)

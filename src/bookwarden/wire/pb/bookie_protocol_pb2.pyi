@@ -62,12 +62,20 @@ class BKPacketHeader(_message.Message):
     def __init__(self, version: _Optional[_Union[ProtocolVersion, str]] = ..., operation: _Optional[_Union[OperationType, str]] = ..., txnId: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId")
+    __slots__ = ("flag", "ledgerId", "entryId", "masterKey")
+    class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
+    FENCE_LEDGER: ReadRequest.Flag
+    FLAG_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
+    MASTERKEY_FIELD_NUMBER: _ClassVar[int]
+    flag: ReadRequest.Flag
     ledgerId: int
     entryId: int
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ...) -> None: ...
+    masterKey: bytes
+    def __init__(self, flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("flag", "ledgerId", "entryId", "masterKey", "body")

@@ -1,7 +1,7 @@
 """The part of BookKeeper's wire protocol, version 3, that we use: frames, requests and responses as bytes, without I/O.
 
-Format: BookkeeperProtocol.proto and proto.BookieProtoEncoding of BookKeeper 4.17. None of these requests can fence
-a ledger: proto/bookie_protocol.proto has no field for it. AddEntry alone writes, and writer.py alone asks for it.
+Format: BookkeeperProtocol.proto and proto.BookieProtoEncoding of BookKeeper 4.17. FencingRead alone fences a ledger,
+and copying/recovery.py alone asks for it. AddEntry alone writes: writer.py asks for it, and that recovery.
 """
 
 from __future__ import annotations
@@ -41,12 +41,25 @@ REFUSED: Final = pb.EUA
 FENCED: Final = pb.EFENCED
 READ_ONLY: Final = pb.EREADONLY
 
+LAST_ENTRY: Final = -1
+
 
 class ReadEntry(NamedTuple):
     """Asks for one entry."""
 
     ledger_id: int
     entry_id: int
+
+
+class FencingRead(NamedTuple):
+    """Asks for one entry, or with `LAST_ENTRY` for the last one that the bookie has, and fences the ledger there.
+
+    From then on the bookie takes entries of it from recoveries alone, for good.
+    """
+
+    ledger_id: int
+    entry_id: int
+    master_key: bytes
 
 
 class AddKind(enum.IntEnum):
@@ -81,7 +94,7 @@ class StartTls(NamedTuple):
     """Asks to continue with a TLS handshake on this connection."""
 
 
-Request = ReadEntry | AddEntry | ReadLastConfirmed | ReadDiskSpace | StartTls
+Request = ReadEntry | FencingRead | AddEntry | ReadLastConfirmed | ReadDiskSpace | StartTls
 
 
 class Response(NamedTuple):
@@ -118,6 +131,8 @@ class RequestEncoder:
             return _framed(self._read)
         if isinstance(request, AddEntry):
             return self._add_frame(transaction, request)
+        if isinstance(request, FencingRead):
+            return _framed(_fencing(transaction, request))
         if isinstance(request, ReadLastConfirmed):
             about = pb.ReadLacRequest(ledgerId=request.ledger_id)
             return _framed(pb.Request(header=_header(pb.READ_LAC, transaction), readLacRequest=about))
@@ -234,6 +249,15 @@ def _add_flag(kind: AddKind) -> bytes:
     if kind is AddKind.WRITER:
         return b""
     return pb.AddRequest(flag=pb.AddRequest.RECOVERY_ADD).SerializePartialToString()
+
+
+def _fencing(transaction: int, request: FencingRead) -> pb.Request:
+    header = _header(pb.READ_ENTRY, transaction)
+    header.priority = _HIGH_PRIORITY
+    ledger_id, entry_id, master_key = request
+    fence = pb.ReadRequest.FENCE_LEDGER
+    read = pb.ReadRequest(flag=fence, ledgerId=ledger_id, entryId=entry_id, masterKey=master_key)
+    return pb.Request(header=header, readRequest=read)
 
 
 def _framed(message: pb.Request) -> bytes:
