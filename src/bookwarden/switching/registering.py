@@ -68,13 +68,13 @@ class Registration:
         """Look at everything, change nothing; RefusedError with all reasons, StoreError where a store is silent."""
         before = self.registry.read()
         candidate, seen = self._find(wanted)
-        reasons = [*_of_form(wanted, before), *_of_metadata(wanted, seen)]
+        reasons = [*_of_form(wanted, before), *of_metadata(wanted.place, seen)]
         if before is None:
             reasons += self._against_bootstrap(wanted, seen)
         else:
             for other in before.registry.clusters.values():
                 reasons += self._against_other(wanted, candidate, seen, other)
-            if candidate.url == self.registry.url and _overlap(candidate.ledgers_root, before.registry.id_root):
+            if candidate.url == self.registry.url and overlap(candidate.ledgers_root, before.registry.id_root):
                 known = [each.ledgers_root for each in before.registry.clusters.values() if each.store_url is None]
                 if before.registry.id_root not in known:
                     reasons.append(f"{candidate.ledgers_root} is where ledger ids are counted: give it another root")
@@ -187,8 +187,8 @@ class Registration:
                 "a copy then, which must be initialised anew"
             )
             return
-        roots = self._roots_in_one_store(candidate, seen, registered, there)
-        if roots is not None and _overlap(*roots):
+        roots = roots_in_one_store(self.open_cluster, (candidate, seen), (registered, there))
+        if roots is not None and overlap(*roots):
             yield (
                 f"its root {roots[0]} and the root {roots[1]} of {other.name!r} are in one store, and one begins with "
                 "the other, so that brokers would take ledgers of one for those of the other: initialise it at a root "
@@ -200,21 +200,6 @@ class Registration:
                 f"{_some(common)} in both this cluster and {other.name!r} (registered, or with a cookie): a bookie "
                 "belongs to one cluster. Decommission it in one of them"
             )
-
-    def _roots_in_one_store(
-        self, one: ClusterMetadata, seen: ClusterSeen, other: ClusterMetadata, there: ClusterSeen
-    ) -> tuple[str, str] | None:
-        """Return both roots as one store has them; None if they are in different ones."""
-        path = other.root_seen_from(one.url)
-        if path is not None and self._has(Place(one.url, path), there):
-            return one.ledgers_root, path
-        path = one.root_seen_from(other.url)
-        if path is not None and self._has(Place(other.url, path), seen):
-            return path, other.ledgers_root
-        return None
-
-    def _has(self, place: Place, seen: ClusterSeen) -> bool:
-        return seen.instance is not None and self.open_cluster(place).look().instance == seen.instance
 
     def _foreign(self, wanted: Wanted, candidate: ClusterMetadata, before: StoredRegistry | None) -> int:
         """Count the ledgers that are not ours; RefusedError where there must not be any."""
@@ -271,13 +256,14 @@ def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:
         yield "the first cluster cannot be --shared: its ledgers have no mark, and would not exist for brokers"
 
 
-def _of_metadata(wanted: Wanted, seen: ClusterSeen) -> Iterator[str]:
-    where = f"{wanted.place.url} has"
+def of_metadata(place: Place, seen: ClusterSeen) -> Iterator[str]:
+    """Yield why what is at this place is no bookie cluster whose ledgers brokers find."""
+    where = f"{place.url} has"
     if not seen.exists:
-        yield f"{where} no {wanted.place.ledgers_root}: initialise the cluster (`bookkeeper shell initnewcluster`)"
+        yield f"{where} no {place.ledgers_root}: initialise the cluster (`bookkeeper shell initnewcluster`)"
     elif seen.instance is None:
         yield (
-            f"{where} no {wanted.place.ledgers_root}/INSTANCEID: it is another root, or was not initialised "
+            f"{where} no {place.ledgers_root}/INSTANCEID: it is another root, or was not initialised "
             "(`bookkeeper shell initnewcluster`)"
         )
     if seen.layout_problem:
@@ -292,7 +278,26 @@ def looked(cluster: ClusterMetadata, name: str) -> ClusterSeen:
         raise type(error)(f"bookie cluster {name!r}, {cluster.ledgers_root} in {cluster.url}: {error}") from error
 
 
-def _overlap(one: str, other: str) -> bool:
+def roots_in_one_store(
+    open_cluster: OpensCluster, one: tuple[ClusterMetadata, ClusterSeen], other: tuple[ClusterMetadata, ClusterSeen]
+) -> tuple[str, str] | None:
+    """Return the roots of two clusters as one store has both; None if they are in different ones."""
+
+    def has(place: Place, seen: ClusterSeen) -> bool:
+        return seen.instance is not None and open_cluster(place).look().instance == seen.instance
+
+    (first, seen), (second, there) = one, other
+    path = second.root_seen_from(first.url)
+    if path is not None and has(Place(first.url, path), there):
+        return first.ledgers_root, path
+    path = first.root_seen_from(second.url)
+    if path is not None and has(Place(second.url, path), seen):
+        return path, second.ledgers_root
+    return None
+
+
+def overlap(one: str, other: str) -> bool:
+    """Return whether one of two roots begins with the other: then brokers confuse their ledgers."""
     return one.startswith(other) or other.startswith(one)
 
 

@@ -42,14 +42,16 @@ class SwitchContext(Resources):
         super().__init__()
         connection = connection_of(settings.pulsar)
         with self._closed_on_error():
-            registered = self._keep(SwitchingContext(settings))
+            #: The registry, and the stores of its clusters.
+            self.registered = registered = self._keep(SwitchingContext(settings))
             events = self._keep(SwitchEvents(connection))
             admin = self._keep(PulsarAdmin(connection, _UNLOAD_TIMEOUT_S))
             store, registry = registered.pulsar_store, registered.registry
             #: Names Pulsar's own metadata store, in which the registry is.
             self.pulsar_url = registered.pulsar_url
             bookie_options = bookie_options_of(settings.bookkeeper)
-            sources = Sources(
+            #: What a switch, or a move, depends on.
+            self.sources = sources = Sources(
                 store,
                 registered.store_of,
                 read_members,

@@ -7,6 +7,7 @@ import click
 from bookwarden.cli.bookie_clusters.cleanup import cleanup, list_cleanup_targets
 from bookwarden.cli.bookie_clusters.jar import jar
 from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
+from bookwarden.cli.bookie_clusters.move import move
 from bookwarden.cli.bookie_clusters.precheck import precheck
 from bookwarden.cli.bookie_clusters.promote import promote
 from bookwarden.cli.bookie_clusters.raise_ids import raise_ids
@@ -32,7 +33,7 @@ def bookie_clusters() -> None:
 
 for _command in (
     *(list_clusters, get_cluster, register, unregister, deprecate, raise_ids, jar),
-    *(precheck, switch, status, rollback, promote, list_cleanup_targets, cleanup),
+    *(precheck, switch, status, rollback, promote, list_cleanup_targets, cleanup, move),
 ):
     bookie_clusters.add_command(_command)
 for _operation in SUPERSEDED:

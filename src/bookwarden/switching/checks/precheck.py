@@ -61,6 +61,11 @@ def judge(seen: Observations) -> Precheck:
     return Precheck(seen, tuple(Finding(check, *found) for check, line in _LINES.items() for found in line(seen)))
 
 
+def judge_bookies(seen: Observations) -> tuple[Finding, ...]:
+    """Judge what brokers ask of the target's bookies, and the settings that decide what a missing ledger does."""
+    return tuple(Finding(check, *found) for check in _OF_BOOKIES for found in _LINES[check](seen))
+
+
 def judge_brokers(brokers: Iterable[Broker], registry: Registry, target: str) -> list[Finding]:
     """Judge what may change at any time, and is looked at again right before the switch: who follows, and sees what."""
     found = (*_following(tuple(brokers), registry), *_views(tuple(brokers), registry, target))
@@ -402,3 +407,4 @@ _LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
     "disk space": _disks,
     "trial ledger": _trial,
 }
+_OF_BOOKIES: Final = ("bookies", "affinity groups", "racks", "broker settings", "disk space")

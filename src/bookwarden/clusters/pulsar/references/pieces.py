@@ -146,6 +146,11 @@ class ReferencePieces:
         """
         return _collected(self._guarded(piece, self._root(piece.root), None, topics), piece)
 
+    def read_all(self) -> Iterator[PieceOfReferences]:
+        """Read piece by piece; raises as `pieces` and `read`."""
+        for piece in self.pieces():
+            yield self.read(piece)
+
     def nodes(self, piece: ReferencePiece) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
         """Read node by node, without those that are gone; a doubt about the whole piece has no node."""
         yield from self._guarded(piece, self._root(piece.root), None)

@@ -1,0 +1,83 @@
+"""One ledger as both bookie clusters have it: whether it is the same, is still to be copied, or is another. Pure."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, is_unfinished
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, StoredLedger, UnreadableLedger
+from bookwarden.switching.owners import is_marked
+
+
+class Standing(enum.Enum):
+    """The standing of a ledger between two clusters."""
+
+    SAME = "the same"  #: Both have it, closed, and it is one ledger.
+    TO_COPY = "to copy"  #: The target has nothing of it, or an unfinished copy.
+    OPEN = "open"  #: It is still written, or was not closed by who wrote it.
+    MISSING = "missing"  #: Neither has it, although it is named.
+    DIFFERENT = "different"  #: Brokers on the target would read something else.
+
+
+class Compared(NamedTuple):
+    """A ledger, and what stands in the way if that is DIFFERENT."""
+
+    ledger_id: int
+    standing: Standing
+    reason: str = ""
+
+
+def compare(source: LedgerReading, target: LedgerReading, owner: str) -> Compared:
+    """Compare a ledger by its metadata on both sides; what one copier proved is told by its mark."""
+    ledger_id = source.ledger_id
+
+    def differs(reason: str) -> Compared:
+        return Compared(ledger_id, Standing.DIFFERENT, reason)
+
+    if isinstance(source, UnreadableLedger):
+        return differs(f"its metadata on the source cannot be understood: {source.reason}")
+    if isinstance(target, UnreadableLedger):
+        return differs(f"its metadata on the target cannot be understood: {target.reason}")
+    if not isinstance(source, StoredLedger):
+        if isinstance(target, StoredLedger):
+            return differs("it is on the target, and not on the source: brokers ran there, or it was deleted here")
+        return Compared(ledger_id, Standing.MISSING)
+    one = source.metadata
+    if is_unfinished(one):
+        return differs("the source has an unfinished copy of it")
+    if isinstance(target, StoredLedger):
+        other = target.metadata
+        if _said_of(one) != _said_of(other):
+            return differs(f"the target has another ledger of this id ({_difference(one, other)})")
+        if not is_unfinished(other):
+            if one.state is LedgerState.CLOSED and _end(one) == _end(other):
+                return Compared(ledger_id, Standing.SAME)
+            return differs(f"it ends at {_ends(one)} on the source, and at {_ends(other)} on the target")
+        if not is_marked(other.custom, owner):
+            return differs("the target has an unfinished copy of it that is not of this move")
+    return Compared(ledger_id, Standing.TO_COPY if one.state is LedgerState.CLOSED else Standing.OPEN)
+
+
+def _said_of(metadata: LedgerMetadata) -> dict[str, object]:
+    """Return what a copy has of its source from the beginning."""
+    return {
+        "custom metadata": {key: value for key, value in metadata.custom.items() if key not in (OWNER_KEY, COPY_KEY)},
+        "digest": metadata.digest_type,
+        "creation time": metadata.ctime_ms,
+    }
+
+
+def _difference(one: LedgerMetadata, other: LedgerMetadata) -> str:
+    here, there = _said_of(one), _said_of(other)
+    return "other " + ", ".join(name for name in here if here[name] != there[name])
+
+
+def _end(metadata: LedgerMetadata) -> tuple[LedgerState, int | None, int]:
+    return metadata.state, metadata.last_entry_id, metadata.length
+
+
+def _ends(metadata: LedgerMetadata) -> str:
+    if metadata.state is not LedgerState.CLOSED:
+        return f"no known entry ({metadata.state.name})"
+    return f"entry {metadata.last_entry_id} with {metadata.length:,} bytes"

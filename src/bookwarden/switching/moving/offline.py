@@ -1,0 +1,373 @@
+"""The move of all ledgers to another bookie cluster for brokers without the jar, which have to be stopped for it.
+
+Each step may be repeated, and what is left to do is told by both clusters and by who lives, not by the record: so the
+same command carries on wherever it was killed. Until it is DONE nothing that brokers use is changed: they may be
+started on the source again at any moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from bookwarden.errors import BookieError, FormatError, NotFoundError, StoreError
+from bookwarden.findings import Finding, failing, some
+from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.moving.checking import MoveChecks
+from bookwarden.switching.moving.comparing import Compared, Standing, compare
+from bookwarden.switching.moving.named import NamedLedgers, ReadsAllReferences, read_named
+from bookwarden.switching.moving.record import MoveNode, MovePhase, MoveRecord, next_record
+from bookwarden.switching.moving.saved_nodes import save_nodes
+from bookwarden.switching.moving.sides import Sides, TargetUri, find_sides, refused, require_no_foreign
+from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
+
+#: So far beyond the source's next id the target's is raised while brokers still take some.
+IDS_AHEAD: Final = 1_000
+_AT_ONCE: Final = 500
+_ROUNDS: Final = 5
+# What brokers have closed meanwhile goes with the rest.
+_LITTLE: Final = 10
+_LOOK_EVERY_S: Final = 1.0
+_SHOWN: Final = 20
+
+
+class CopiesLedgers(Protocol):
+    """The copier between the two clusters."""
+
+    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
+        """Copy these; one result for each, in any order."""
+
+
+class RecoversLedgers(Protocol):
+    """The recovery of ledgers that nobody writes any more."""
+
+    def recover(self, ledger_id: int) -> object:
+        """Close it at its true end; BookieError, FormatError or NotFoundError if that is not known for sure."""
+
+
+class OpensCopier(Protocol):
+    """Makes a copier."""
+
+    def __call__(
+        self, source: Place, target: Place, owner: str, named: frozenset[int] | None
+    ) -> AbstractContextManager[CopiesLedgers]:
+        """Make it for copies with this owner's mark; ``named`` are the ledgers in use where no broker can be asked."""
+
+
+class Tally(NamedTuple):
+    """The ledgers that are named, by how far they are."""
+
+    counts: Counter[Standing]
+    different: tuple[Compared, ...]  #: The first few.
+    missing: tuple[int, ...]  #: The first few that are wanted, and that neither cluster has.
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self.counts.total()
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """All that was looked at before anything is done."""
+
+    sides: Sides  #: Both clusters.
+    record: MoveRecord  #: As it would be written.
+    brokers: tuple[str, ...]  #: That live.
+    findings: tuple[Finding, ...]  #: Of all checks.
+    tally: Tally  #: Of what is named.
+    next_id: int  #: Of the target.
+    free_id: int  #: Above every id of the source.
+
+    @property
+    def failing(self) -> list[Finding]:
+        """What stands in the way."""
+        return failing(self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The result of a command."""
+
+    record: MoveRecord  #: As it is now.
+    copied: int  #: Ledgers, by this command.
+    recovered: int  #: Likewise, that nobody had closed.
+    tally: Tally  #: Of what is named.
+    next_id: int  #: Of the target.
+    troubles: tuple[str, ...] = ()  #: Why ledgers were not copied ahead.
+
+
+@dataclass
+class _Work:
+    """One run of the command."""
+
+    plan: MovePlan  #: That it carries out.
+    say: Callable[[str], object]  #: Is called with each step.
+    progress: Callable[[int], object]  #: Is called with the ledgers copied so far.
+    copied: int = 0  #: Ledgers.
+    recovered: int = 0  #: Likewise.
+    troubles: dict[int, str] = field(default_factory=dict)  #: Why ledgers were not copied.
+
+
+@dataclass(frozen=True)
+class OfflineMove:
+    """Moves everything that metadata names from the source, which the settings name, to a target."""
+
+    pulsar: MetadataStore  #: Pulsar's own store.
+    pulsar_url: str  #: Its URL.
+    source: Place  #: By the settings.
+    open_cluster: OpensCluster  #: Opens a place.
+    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
+    read_references: ReadsAllReferences  #: Of all metadata.
+    open_copier: OpensCopier  #: Between two places.
+    open_recovery: Callable[[Place], AbstractContextManager[RecoversLedgers]]  #: Of the cluster at a place.
+    checks: MoveChecks  #: Before anything is done.
+    ids_ahead: int = IDS_AHEAD  #: So far beyond the source's the target's next id is raised at first.
+    sleep: Callable[[float], object] = time.sleep  #: Waits for some seconds.
+
+    @property
+    def node(self) -> MoveNode:
+        """The record's node."""
+        return MoveNode(self.pulsar)
+
+    def plan(self, target: TargetUri, folder: Path) -> MovePlan:
+        """Look at everything, change nothing; RefusedError, with all reasons, where it is no move that can be made."""
+        self.checks.require_no_registry()
+        sides = find_sides(self.open_cluster, self.pulsar_url, self.source, target)
+        record = next_record(self.node.read(), sides, str(folder))
+        if sides.target.instance not in record.former:
+            require_no_foreign(sides.target, record.owner)
+        named = read_named(self.read_references)
+        tally = self._tally(sides, record.owner, named)
+        if tally.different:
+            raise _different(tally, {})
+        findings = self.checks.judge(sides, named.in_logs)
+        free = self._free_id(sides, named)
+        next_id = self.generator_at(sides.target.place).next_id()
+        return MovePlan(sides, record, tuple(self.live_brokers()), findings, tally, next_id, free)
+
+    def live_brokers(self) -> list[str]:
+        """List the brokers that live, by name."""
+        return [broker.name for broker in read_brokers(self.pulsar)]
+
+    def carry_out(
+        self,
+        plan: MovePlan,
+        *,
+        ahead_only: bool = False,
+        wait_s: float | None = None,
+        say: Callable[[str], object] = lambda _: None,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> Moved:
+        """Carry the move out from wherever it is; wait up to ``wait_s`` seconds for brokers to be stopped.
+
+        ``say`` is called with each step, ``progress`` with the ledgers copied so far. Raises RefusedError where
+        brokers live too long, appear again, or anything is not the same; nothing that they use was changed then.
+        """
+        if plan.failing:
+            raise refused(f"{plan.failing[0].seen}: {plan.failing[0].advice}")
+        work = _Work(plan, say, progress)
+        self.node.write(plan.record)
+        with self.node.held():
+            return self._carried_out(work, ahead_only=ahead_only, wait_s=wait_s)
+
+    def abandon(self) -> MoveRecord:
+        """Abandon a move that is not DONE: brokers go on with the source. What was copied stays on the target."""
+        found = self.node.read()
+        if found is None or found.record.phase in (MovePhase.DONE, MovePhase.ABANDONED):
+            raise refused("no move is under way")
+        with self.node.held():
+            given_up = replace(found.record, phase=MovePhase.ABANDONED)
+            self.node.write(given_up)
+        return given_up
+
+    def _carried_out(self, work: _Work, *, ahead_only: bool, wait_s: float | None) -> Moved:
+        sides = work.plan.sides
+        if not work.plan.record.saved:
+            saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "before")
+            work.say(f"Saved the nodes of all topics, cursors and schemas in {saved}")
+            self._advance(work, MovePhase.AHEAD, str(saved))
+        self._raise_ids(work, self.ids_ahead)
+        if ahead_only or self.live_brokers():
+            self._copy_ahead(work)
+        if ahead_only:
+            return self._moved(work, self._tally(sides, work.plan.record.owner, read_named(self.read_references)))
+        self._wait_for_stop(work, wait_s)
+        named = self._recover_open(work)
+        work.say(f"Copying what is left of {len(named.all):,} ledgers")
+        self._copy(work, named, guarded=True)
+        # Once more, and last of all: nobody can have taken one since.
+        next_id = self._raise_ids(work, 0)
+        tally = self._tally(sides, work.plan.record.owner, named)
+        _require_same(tally, work.troubles)
+        saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "stopped")
+        self._require_no_broker()
+        self._advance(work, MovePhase.DONE, str(saved))
+        return replace(self._moved(work, tally), next_id=next_id)
+
+    def _moved(self, work: _Work, tally: Tally) -> Moved:
+        found = self.node.read()
+        record = work.plan.record if found is None else found.record
+        next_id = self.generator_at(work.plan.sides.target.place).next_id()
+        troubles = tuple(f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(work.troubles.items())[:_SHOWN])
+        return Moved(record, work.copied, work.recovered, tally, next_id, troubles)
+
+    def _advance(self, work: _Work, phase: MovePhase, saved: str = "") -> None:
+        found = self.node.read()
+        record = work.plan.record if found is None else found.record
+        self.node.write(replace(record, phase=phase, saved=saved or record.saved))
+
+    def _copy_ahead(self, work: _Work) -> None:
+        self._advance(work, MovePhase.AHEAD)
+        for number in range(1, _ROUNDS + 1):
+            named = read_named(self.read_references)
+            if number == 1 and named.doubts:
+                work.say(f"Not read, and tried again when brokers are stopped: {some(list(named.doubts))}")
+            work.say(f"Copying ahead what is closed of {len(named.all):,} ledgers, round {number}")
+            before = work.copied
+            self._copy(work, named, guarded=False)
+            if work.copied - before <= max(_LITTLE, len(named.all) // 100):
+                return
+
+    def _wait_for_stop(self, work: _Work, wait_s: float | None) -> None:
+        """Wait until no broker lives; RefusedError when the time is over."""
+        self._advance(work, MovePhase.STOPPING)
+        told: list[str] = []
+        waited = 0.0
+        while live := self.live_brokers():
+            if live != told:
+                work.say(f"Stop all brokers now; still there: {some(live)}")
+                told = live
+            if wait_s is not None and waited >= wait_s:
+                raise refused(f"brokers live, such as {live[0]}: stop all of them, then repeat the command")
+            self.sleep(_LOOK_EVERY_S)
+            waited += _LOOK_EVERY_S
+        work.say("No broker lives")
+        self._advance(work, MovePhase.REST)
+
+    def _require_no_broker(self) -> None:
+        live = self.live_brokers()
+        if live:
+            raise refused(
+                f"broker {live[0]} was started meanwhile. Nothing that brokers use was changed: as long as it is on "
+                "the source nothing is lost. Stop it, and repeat the command"
+            )
+
+    def _recover_open(self, work: _Work) -> NamedLedgers:
+        """Have every ledger closed that nobody closed; return all that are named, by what is readable only then."""
+        named = read_named(self.read_references)
+        sides, owner = work.plan.sides, work.plan.record.owner
+        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is Standing.OPEN]
+        if left:
+            work.say(f"Recovering {len(left):,} ledgers that were not closed, such as {left[0]}")
+        with self.open_recovery(sides.source.place) as recovery:
+            for ledger_id in left:
+                # Recovery fences: a broker that lives would lose the ledger under its hands.
+                self._require_no_broker()
+                try:
+                    recovery.recover(ledger_id)
+                except (BookieError, FormatError, NotFoundError) as error:
+                    raise refused(f"ledger {ledger_id} of the source could not be closed: {error}") from error
+                work.recovered += 1
+        # What a cursor's ledger says last can be read once it is closed.
+        named = read_named(self.read_references)
+        named.require_whole()
+        return named
+
+    def _copy(self, work: _Work, named: NamedLedgers, *, guarded: bool) -> None:
+        """Copy what the target does not have yet; with ``guarded`` only while no broker lives."""
+        sides, owner = work.plan.sides, work.plan.record.owner
+        looked = time.monotonic()
+
+        def guard() -> None:
+            nonlocal looked
+            if guarded and time.monotonic() >= looked + _LOOK_EVERY_S:
+                self._require_no_broker()
+                looked = time.monotonic()
+
+        def wanted() -> Iterator[int]:
+            for one in self._compared(sides, owner, named):
+                guard()
+                if one.standing is Standing.DIFFERENT:
+                    raise _different(Tally(Counter({one.standing: 1}), (one,), ()), {})
+                if one.standing is Standing.TO_COPY:
+                    yield one.ledger_id
+
+        if guarded:
+            self._require_no_broker()
+        in_use = frozenset(named.all) if guarded else None
+        with self.open_copier(sides.source.place, sides.target.place, owner, in_use) as copier:
+            for result in copier.copy(wanted()):
+                guard()
+                work.troubles.pop(result.ledger_id, None)
+                if result.outcome in (CopyOutcome.COPIED, CopyOutcome.COMPLETE):
+                    work.copied += result.outcome is CopyOutcome.COPIED
+                    work.progress(work.copied)
+                elif result.outcome not in (CopyOutcome.GONE, CopyOutcome.OPEN):
+                    work.troubles[result.ledger_id] = result.reason or result.outcome.value
+
+    def _compared(self, sides: Sides, owner: str, named: NamedLedgers) -> Iterator[Compared]:
+        """Compare everything that is named, as it is now."""
+        for ids in _parts(named.all):
+            here, there = sides.source.metadata.read_many(ids), sides.target.metadata.read_many(ids)
+            for source, target in zip(here, there, strict=True):
+                yield compare(source, target, owner)
+
+    def _tally(self, sides: Sides, owner: str, named: NamedLedgers) -> Tally:
+        counts = Counter[Standing]()
+        different: list[Compared] = []
+        missing: list[int] = []
+        for one in self._compared(sides, owner, named):
+            counts[one.standing] += 1
+            if one.standing is Standing.DIFFERENT and len(different) < _SHOWN:
+                different.append(one)
+            if one.standing is Standing.MISSING and one.ledger_id in named.needed and len(missing) < _SHOWN:
+                missing.append(one.ledger_id)
+        return Tally(counts, tuple(different), tuple(missing))
+
+    def _free_id(self, sides: Sides, named: NamedLedgers) -> int:
+        return max(sides.source.metadata.first_free_id(), max(named.all, default=-1) + 1)
+
+    def _raise_ids(self, work: _Work, ahead: int) -> int:
+        """Raise the target's next id above all of the source, by so many more; return it."""
+        sides = work.plan.sides
+        generator = self.generator_at(sides.target.place)
+        free = self._free_id(sides, read_named(self.read_references))
+        if generator.next_id() < free + ahead // 2 or generator.next_id() < free:
+            work.say(f"Raising the next ledger id of the target from {generator.next_id()} beyond {free + ahead}")
+            generator.raise_to(free + ahead)
+        next_id = generator.next_id()
+        if next_id < free:
+            raise StoreError(f"the next ledger id of the target is {next_id}, and the source has some up to {free - 1}")
+        return next_id
+
+
+def _require_same(tally: Tally, troubles: dict[int, str]) -> None:
+    """Raise RefusedError unless both clusters have the same, apart from what neither has."""
+    if tally.total != tally.counts[Standing.SAME] + tally.counts[Standing.MISSING]:
+        raise _different(tally, troubles)
+
+
+def _different(tally: Tally, troubles: dict[int, str]) -> Exception:
+    shown = [f"ledger {one.ledger_id}: {one.reason}" for one in tally.different]
+    shown += [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(troubles.items())]
+    count = tally.total - tally.counts[Standing.SAME] - tally.counts[Standing.MISSING]
+    return refused(
+        f"{count:,} of {tally.total:,} ledgers that are named are not the same on the target: "
+        f"{some(shown) or 'they are not there, or not closed'}. Start no broker there; on the source nothing was "
+        "changed, so brokers may be started there. Then repeat the command"
+    )
+
+
+def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
+    rest = iter(ids)
+    while part := list(itertools.islice(rest, _AT_ONCE)):
+        yield part

@@ -1,0 +1,174 @@
+"""Stock brokers are moved to another bookie cluster and back: stopped, everything copied, started there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from click.testing import CliRunner
+from pulsar.schema import AvroSchema, Integer, Record
+
+from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.devcluster.bookie_clusters import SwitchablePulsar
+from bookwarden.switching.brokers import read_brokers
+from servers.switching.site import SwitchingSite
+from servers.topic_contents import managed_ledger_of
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETTINGS = {
+    "managedLedgerMaxEntriesPerLedger": "20",
+    # More holes than this, and a cursor's ledger stays after its topic is closed.
+    "managedLedgerMaxUnackedRangesToPersistInMetadataStore": "5",
+}
+SUBSCRIPTION = "s"
+REFUSED = 5
+PATIENCE = 120
+
+
+class Order(Record):  # type: ignore[misc]
+    number = Integer()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    home = tmp_path_factory.mktemp("offline")
+    with SwitchablePulsar(home, None, broker_settings=SETTINGS) as servers:
+        servers.start_bookies()
+        servers.start_brokers()
+        with closing(SwitchingSite(servers)) as running:
+            yield running
+
+
+class Topics:
+    """Topics with a schema, and what was sent to them and acknowledged."""
+
+    def __init__(self, site: SwitchingSite, count: int) -> None:
+        self.site = site
+        self.topics = site.new_topics(count)
+        self.sent = 0
+        self.acknowledged = frozenset[int]()
+
+    def send(self, count: int) -> None:
+        with closing(self.site.connection.client()) as client:
+            for topic in self.topics:
+                producer = client.create_producer(topic, schema=AvroSchema(Order), batching_enabled=False)
+                for number in range(self.sent, self.sent + count):
+                    producer.send(Order(number=number))
+        self.sent += count
+
+    def acknowledge_every_other(self, count: int) -> None:
+        """Leave holes in the acknowledgements, and let the brokers write them down."""
+        with closing(self.site.connection.client()) as client:
+            for topic in self.topics:
+                consumer = self._subscribed(client, topic)
+                for _ in range(count):
+                    message = consumer.receive(timeout_millis=60_000)
+                    if message.value().number % 2:
+                        consumer.acknowledge(message)
+        for topic in self.topics:
+            self.site.admin.put(f"{topic_path(topic)}/unload")
+        self.acknowledged = frozenset(range(1, count, 2))
+
+    def require_all(self) -> None:
+        """Every message is there for a reader, and for the subscription what was not acknowledged, and no more."""
+        with closing(self.site.connection.client()) as client:
+            for topic in self.topics:
+                reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(Order))
+                read = []
+                while reader.has_message_available():
+                    read.append(reader.read_next(timeout_millis=60_000).value().number)
+                assert read == list(range(self.sent))
+                consumer = self._subscribed(client, topic)
+                wanted = set(range(self.sent)) - self.acknowledged
+                got = [consumer.receive(timeout_millis=60_000).value().number for _ in wanted]
+                assert sorted(got) == sorted(wanted)
+                with pytest.raises(pulsar.Timeout):
+                    consumer.receive(timeout_millis=200)
+
+    @staticmethod
+    def _subscribed(client: pulsar.Client, topic: str) -> Any:
+        return client.subscribe(
+            topic,
+            SUBSCRIPTION,
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            schema=AvroSchema(Order),
+        )
+
+
+def use(site: SwitchingSite, moved: dict[str, Any]) -> None:
+    """Start the broker with the line that the command showed."""
+    (broker,) = site.brokers
+    name, _, value = moved["broker.conf"][0].partition("=")
+    broker.settings[name] = value
+    broker.process.start()
+
+
+def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite, tmp_path: Path) -> None:
+    (broker,) = site.brokers
+    a, b = (site.servers.clusters[name] for name in "ab")
+    topics = Topics(site, 3)
+    topics.send(50)
+    topics.acknowledge_every_other(40)
+    topics.send(10)
+    to_b = ("--target-uri", b.metadata_service_uri, "--folder", str(tmp_path), "--yes")
+
+    ahead = move(site, *to_b, "--ahead")
+    assert ahead["phase"] == "COPYING_AHEAD"
+    assert ahead["copied"] >= len(topics.topics) * 3
+    topics.send(30)
+    assert "stop all of them, then repeat the command" in move(site, *to_b, "--wait", "0", exit_code=REFUSED)
+
+    # Nothing is closed by a kill: what is open has to be recovered.
+    broker.process.kill()
+    eventually(lambda: not read_brokers(site.store), PATIENCE)
+    moved = move(site, *to_b)
+    assert moved["phase"] == "DONE"
+    assert moved["recovered"] >= len(topics.topics)
+    assert moved["ledgers"]["named"] == moved["ledgers"]["the same"]
+    use(site, moved)
+    topics.require_all()
+    topics.send(30)
+    topics.require_all()
+    lists = {topic: ledgers_of(site, topic) for topic in topics.topics}
+    assert all(ledgers == sorted(ledgers) for ledgers in lists.values())
+    assert all(ledgers[-1] in site.places().by_cluster["b"] for ledgers in lists.values())
+
+    broker.process.stop()
+    eventually(lambda: not read_brokers(site.store), PATIENCE)
+    to_a = ("--target-uri", f"metadata-store:{a.store_url}", "--folder", str(tmp_path), "--yes")
+    back = move(site, *to_a, used=b.metadata_service_uri)
+    assert (back["phase"], back["recovered"]) == ("DONE", 0)
+    assert back["ledgers"]["named"] == back["ledgers"]["the same"]
+    use(site, back)
+    topics.require_all()
+    topics.send(10)
+    topics.require_all()
+    assert all(ledgers_of(site, topic)[-1] in site.places().by_cluster["a"] for topic in topics.topics)
+    assert site.places().astray == ()
+
+
+def move(site: SwitchingSite, *words: str, used: str = "", exit_code: int = 0) -> Any:
+    """Run the command that has to end so, with settings that name the bookie cluster in use; return what it says."""
+    uses = ["--set", f"metadata_store.bookkeeper_url={used}"] if used else []
+    line = ["-o", "json", *site.options, *uses, "bookie-clusters", "move", "--offline", *words]
+    ended = CliRunner().invoke(cli, line)
+    assert ended.exit_code == exit_code, ended.output
+    return json.loads(ended.stdout) if exit_code == 0 else ended.output
+
+
+def ledgers_of(site: SwitchingSite, topic: str) -> list[int]:
+    """List a topic's ledgers in its own order."""
+    site.store.sync()
+    read = ManagedLedgers(site.store).read(managed_ledger_of(topic))
+    assert read is not None
+    return [ledger.ledger_id for ledger in read.info.ledgers]

@@ -1,0 +1,105 @@
+"""`bookie-clusters move` without a bookie: its options, what it shows, and saved nodes put back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bookwarden.cli.main import cli
+from bookwarden.errors import ConfigError, NotFoundError, RefusedError
+from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden.switching.brokers import BROKERS_PATH
+from bookwarden.switching.moving.record import MOVE_PATH
+from bookwarden.switching.moving.saved_nodes import save_nodes
+
+USAGE = 2
+TOPIC = "/managed-ledgers/t/n/persistent/topic"
+RECORD = {
+    "format": 1,
+    "owner": "5f2c9a41",
+    "source": {"storeUrl": "zk:zk1:2181", "ledgersRoot": "/ledgers", "instance": "instance-a"},
+    "target": {
+        "storeUrl": "zk:zk2:2181",
+        "ledgersRoot": "/bookies-b",
+        "instance": "instance-b",
+        "metadataServiceUri": "zk+hierarchical://zk2:2181/bookies-b",
+    },
+    "folder": "/backup",
+    "phase": "DONE",
+    "saved": "/backup/nodes.jsonl.gz",
+    "former": [],
+}
+
+
+class Site:
+    """A store for one command, which closes it."""
+
+    def __init__(self) -> None:
+        name = uuid4().hex
+        self.url = f"memory:{name}"
+        self.store: MemoryStore = shared_memory_store(name)
+        self.store.create(TOPIC, b"list", make_parents=True)
+
+    def run(self, *arguments: str) -> Result:
+        urls = f"metadata_store.urls={json.dumps([self.url])}"
+        return CliRunner().invoke(cli, ["--set", urls, "bookie-clusters", "move", *arguments])
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ((), USAGE, "name --target-uri, or one of"),
+        (("--target-uri", "zk://h/b", "--folder", "f"), USAGE, "add --offline"),
+        (("--offline", "--target-uri", "zk://h/b"), USAGE, "go together"),
+        (("--status", "--abandon"), USAGE, "name --target-uri, or one of"),
+        (("--offline", "--target-uri", "h:2181", "--folder", "f"), ConfigError.exit_code, "is no metadataServiceUri"),
+        (("--status",), NotFoundError.exit_code, "nothing was moved yet"),
+        (("--offline", "--abandon"), RefusedError.exit_code, "Give the move up?"),
+        (("--offline", "--abandon", "--yes"), RefusedError.exit_code, "no move is under way"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_told(site: Site, arguments: tuple[str, ...], code: int, says: str) -> None:
+    result = site.run(*arguments)
+    assert (result.exit_code, says in result.stderr) == (code, True), result.output
+
+
+def test_the_status_of_one_that_is_done_has_the_lines(site: Site) -> None:
+    site.store.create(MOVE_PATH, json.dumps(RECORD).encode(), make_parents=True)
+    shown = site.run("--status").stdout
+    assert "bookkeeperMetadataServiceUri=zk+hierarchical://zk2:2181/bookies-b" in shown
+    assert "  bookkeeper_url: zk+hierarchical://zk2:2181/bookies-b" in shown
+    assert "Never one on the source and one on the target" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "lives", "code", "value"),
+    [
+        ((), False, 0, b"shorter"),
+        (("--no-dry-run",), False, RefusedError.exit_code, b"shorter"),
+        (("--no-dry-run", "--yes"), True, RefusedError.exit_code, b"shorter"),
+        (("--no-dry-run", "--yes"), False, 0, b"list"),
+    ],
+)
+def test_saved_nodes_are_compared_and_put_back_when_asked_to(
+    site: Site, tmp_path: Path, options: tuple[str, ...], lives: bool, code: int, value: bytes
+) -> None:
+    file = save_nodes(site.store, site.url, tmp_path, "stopped")
+    site.store.put(TOPIC, b"shorter", 0)
+    if lives:
+        site.store.create(f"{BROKERS_PATH}/br1", b"{}", make_parents=True)
+    values: list[bytes] = []
+    site.store.watch(TOPIC, lambda path: values.extend(node.value for node in site.store.get_many([path]) if node))
+    result = site.run("--offline", "--restore-nodes", str(file), *options, "-o", "json")
+    assert (result.exit_code, values or [b"shorter"]) == (code, [value]), result.output
+    if code == 0:
+        told = json.loads(result.stdout)
+        assert (told["changed"], told["written"], told["dryRun"]) == (1, 1 if options else None, not options)

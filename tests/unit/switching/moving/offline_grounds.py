@@ -1,0 +1,257 @@
+"""A Pulsar cluster in memory whose ledgers are moved from bookie cluster a to b, with stock brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.members import read_instance, read_members
+from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
+from bookwarden.ledgers.kinds import PlaceKind
+from bookwarden.ledgers.listing import ListedReference
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
+from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
+from bookwarden.ledgers.references import Doubt
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.brokers import BROKERS_PATH
+from bookwarden.switching.checks.observing import Sources
+from bookwarden.switching.moving.checking import MoveChecks
+from bookwarden.switching.moving.offline import Moved, MovePlan, OfflineMove
+from bookwarden.switching.moving.record import MOVE_PATH, MoveRecord
+from bookwarden.switching.moving.sides import TargetUri
+from bookwarden.switching.ports import Place
+from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+
+PULSAR, ELSEWHERE = "zk:pulsar:2181", "zk:elsewhere:2181"
+A, B = Place(PULSAR, "/ledgers"), Place(PULSAR, "/bookies-b")
+TO_A = TargetUri("metadata-store:zk:pulsar:2181", A, "pulsar:2181/ledgers")
+TO_B = TargetUri("zk+hierarchical://pulsar:2181/bookies-b", B, "pulsar:2181/bookies-b")
+STOCK = {
+    "managedLedgerDefaultEnsembleSize": "1",
+    "managedLedgerDefaultWriteQuorum": "1",
+    "managedLedgerDefaultAckQuorum": "1",
+    "managedLedgerDigestType": "CRC32C",
+    "autoSkipNonRecoverableData": "false",
+    "bookkeeperMetadataServiceUri": "",
+}
+TOPIC = "/managed-ledgers/t/n/persistent/orders"
+CURSOR = f"{TOPIC}/sub"
+
+
+class Part(NamedTuple):
+    """References as they are read."""
+
+    rows: list[ListedReference]
+    doubts: list[Doubt]
+
+
+class Ground:
+    """The stores and what is scripted; ``place`` is what the settings name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store: MetadataStore = MemoryStore()
+        self.elsewhere = MemoryStore()
+        self.place = A
+        self.settings = dict(STOCK)
+        self.named: dict[int, str] = {}
+        self.doubts: list[Doubt] = []
+        self.said: list[str] = []
+        self.recovered: list[int] = []
+        self.refuses: dict[int, str] = {}
+        #: What happens while the command waits, one each second.
+        self.meanwhile: list[Callable[[], object]] = []
+        #: What happens right before the ledger is copied, or recovered.
+        self.before: dict[int, Callable[[], object]] = {}
+        for place, bookies in ((A, ("a1:3181", "a2:3181")), (B, ("b1:3181", "b2:3181"))):
+            self.cluster(place, f"instance{place.ledgers_root.replace('/', '-')}", bookies)
+        for path, value in ((TOPIC, b"topic"), (CURSOR, b"cursor"), ("/schemas/t/n/orders", b"schema")):
+            self.store.create(path, value, make_parents=True)
+
+    def cluster(self, place: Place, instance: str, bookies: tuple[str, ...]) -> None:
+        store, root = self.at(place.url), place.ledgers_root
+        store.create(f"{root}/available/readonly", b"", make_parents=True)
+        store.create(f"{root}/cookies", b"")
+        for bookie in bookies:
+            store.create(f"{root}/available/{bookie}", b"")
+            store.create(f"{root}/cookies/{bookie}", b"")
+        store.create(f"{root}/INSTANCEID", instance.encode())
+
+    def at(self, url: str) -> MetadataStore:
+        return self.elsewhere if url == ELSEWHERE else self.store
+
+    def ledger(
+        self,
+        place: Place,
+        ledger_id: int,
+        *,
+        state: LedgerState = LedgerState.CLOSED,
+        end: tuple[int, int] = (9, 1000),
+        kind: PlaceKind | None = PlaceKind.MANAGED_LEDGER,
+        **custom: bytes,
+    ) -> None:
+        """Make a ledger as a broker does, its id by the cluster's counter; named unless ``kind`` is None."""
+        ids = self.ids(place)
+        if ids.next_id() <= ledger_id:
+            ids.raise_to(ledger_id + 1)
+        metadata = LedgerMetadata(
+            *(3, state, 1, 1, 1, (Segment(0, (f"{place.ledgers_root[-1]}1:3181",)),)),
+            end[1] if state is LedgerState.CLOSED else 0,
+            end[0] if state is LedgerState.CLOSED else None,
+            "CRC32C",
+            1_600_000_000_000 + ledger_id,
+            {"application": b"pulsar", **custom},
+        )
+        path = ledger_path(place.ledgers_root, ledger_id)
+        self.at(place.url).create(path, encode_ledger_metadata(metadata), make_parents=True)
+        if kind is not None:
+            self.named[ledger_id] = kind.value
+
+    def close(self, place: Place, ledger_id: int) -> None:
+        """Close a ledger at its end."""
+        store, path = self.at(place.url), ledger_path(place.ledgers_root, ledger_id)
+        node = store.get(path)
+        assert node is not None
+        metadata = decode_ledger_metadata(node.value)
+        closed = metadata._replace(state=LedgerState.CLOSED, last_entry_id=4, length=400)
+        store.put(path, encode_ledger_metadata(closed), node.version)
+
+    def ids(self, place: Place) -> LedgerIds:
+        return LedgerIds(self.at(place.url), place.ledgers_root)
+
+    def opened(self, place: Place) -> BookieClusterMetadata:
+        return BookieClusterMetadata(self.at(place.url), place.url, place.ledgers_root)
+
+    def metadata(self, place: Place, ledger_id: int) -> LedgerMetadata | None:
+        (found,) = BookKeeperCatalog(self.at(place.url), place.ledgers_root).read_many([ledger_id])
+        return found.metadata if isinstance(found, StoredLedger) else None
+
+    def start_broker(self, name: str = "br1", **settings: str) -> None:
+        self.settings.update(settings)
+        self.store.create(f"{BROKERS_PATH}/{name}", b"{}", make_parents=True)
+
+    def stop_brokers(self) -> None:
+        for name in self.store.children_of(BROKERS_PATH):
+            self.store.delete_many([(f"{BROKERS_PATH}/{name}", 0)])
+
+    def end_sessions(self) -> None:
+        """What a killed command held is gone."""
+        for name in self.store.children_of(MOVE_PATH):
+            self.store.delete_many([(f"{MOVE_PATH}/{name}", 0)])
+
+    @property
+    def move(self) -> OfflineMove:
+        sources = Sources(
+            self.store,
+            lambda cluster: self.at(cluster.store_url or PULSAR),
+            read_members,
+            read_instance,
+            lambda store, root: None,
+            lambda store, root: None,
+            lambda: [(name, "4.0.8", self.settings, None, None) for name in self.store.children_of(BROKERS_PATH)],
+            lambda store: [],
+            lambda store: ((), ()),
+            lambda store: ({}, {}),
+            lambda store, root, bookies: dict.fromkeys(bookies, (100, 50, "")),
+        )
+        checks = MoveChecks(sources, RegistryNode(self.store, PULSAR), self.opened, self.parse, 1)
+        return OfflineMove(
+            self.store,
+            PULSAR,
+            self.place,
+            self.opened,
+            self.ids,
+            self.references,
+            self.copier,
+            lambda place: nullcontext(self),
+            checks,
+            ids_ahead=5,
+            sleep=self.pass_time,
+        )
+
+    def parse(self, uri: str) -> Place:
+        return {TO_B.uri: B}[uri]
+
+    def references(self) -> Iterator[Part]:
+        rows = [ListedReference(ledger_id, kind, "h", "h", TOPIC, PULSAR) for ledger_id, kind in self.named.items()]
+        yield Part(rows, self.doubts)
+
+    @contextmanager
+    def copier(self, source: Place, target: Place, owner: str, named: Collection[int] | None) -> Iterator[Copier]:
+        yield Copier(self, source, target, owner)
+
+    def recover(self, ledger_id: int) -> None:
+        self.before.pop(ledger_id, lambda: None)()
+        self.close(self.place, ledger_id)
+        self.recovered.append(ledger_id)
+
+    def pass_time(self, _seconds: float) -> None:
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+
+    def plan(self, target: TargetUri = TO_B) -> MovePlan:
+        return self.move.plan(target, self.folder)
+
+    def carry_out(self, target: TargetUri = TO_B, *, ahead: bool = False) -> Moved:
+        """Run the command to its end; it waits some seconds for brokers."""
+        return self.move.carry_out(self.plan(target), ahead_only=ahead, wait_s=5, say=self.said.append)
+
+    @property
+    def record(self) -> MoveRecord:
+        found = self.move.node.read()
+        assert found is not None
+        return found.record
+
+
+class Copier:
+    """Copies metadata alone, as the copier does: unproven first, closed with its end afterwards."""
+
+    def __init__(self, ground: Ground, source: Place, target: Place, owner: str) -> None:
+        self._ground = ground
+        self._source = source
+        self._target = target
+        self._owner = {OWNER_KEY: owner.encode()}
+
+    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
+        for ledger_id in ledger_ids:
+            self._ground.before.pop(ledger_id, lambda: None)()
+            if ledger_id in self._ground.refuses:
+                yield CopyResult(ledger_id, CopyOutcome.FAILED, None, reason=self._ground.refuses[ledger_id])
+                continue
+            metadata = self._ground.metadata(self._source, ledger_id)
+            assert metadata is not None
+            assert metadata.state is LedgerState.CLOSED
+            self._write(ledger_id, metadata)
+            yield CopyResult(ledger_id, CopyOutcome.COPIED, None, 10, 1000)
+
+    def _write(self, ledger_id: int, source: LedgerMetadata) -> None:
+        store = self._ground.at(self._target.url)
+        path = ledger_path(self._target.ledgers_root, ledger_id)
+        begun = source._replace(
+            state=LedgerState.OPEN,
+            segments=(Segment(0, ("b1:3181",)),),
+            length=0,
+            last_entry_id=None,
+            custom={**source.custom, **self._owner, COPY_KEY: b"unproven"},
+        )
+        found = store.get(path)
+        if found is None:
+            store.create(path, encode_ledger_metadata(begun), make_parents=True)
+        else:
+            store.put(path, encode_ledger_metadata(begun), found.version)
+        end = {COPY_KEY: f"{source.last_entry_id}:{source.length}".encode()}
+        custom: Mapping[str, bytes] = {**begun.custom, **end}
+        closed = begun._replace(
+            state=LedgerState.CLOSED, length=source.length, last_entry_id=source.last_entry_id, custom=custom
+        )
+        node = store.get(path)
+        assert node is not None
+        store.put(path, encode_ledger_metadata(closed), node.version)
