@@ -236,8 +236,7 @@ class _Endpoints(NamedTuple):
 
     def status(self) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            state = context.switch.state()
-            return state_data(context.pulsar_url, state, promotion_that_counts(state.registry, context.promotion()))
+            return _state(context)
 
 
 def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
@@ -247,9 +246,15 @@ def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSO
         if result.failing or asked.dry_run:
             return JSONResponse(result.as_json(), 409 if result.failing else 200)
     elif asked.dry_run:
-        return JSONResponse(state_data(context.pulsar_url, context.switch.state()))
+        return JSONResponse(_state(context))
     switched = context.switch.carry_out(planned, wait_s=asked.timeout_s, is_checked=not asked.skip_precheck)
     return JSONResponse(switched_data(switched))
+
+
+def _state(context: SwitchContext) -> dict[str, Any]:
+    state = context.switch.state()
+    promotion = promotion_that_counts(state.registry, context.promotion())
+    return state_data(context.pulsar_url, state, promotion, context.build())
 
 
 def _superseded(operation: str) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.cleanup import CleanedUp, Targets
+from bookwarden.switching.moving.build import FoundBuild
 from bookwarden.switching.moving.promoted import Promotion
 from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
 from bookwarden.switching.operation import State, Switched
@@ -99,8 +100,13 @@ def switched_data(switched: Switched) -> dict[str, Any]:
     }
 
 
-def state_data(url: str, state: State, promotion: Promotion | None = None) -> dict[str, Any]:
-    """Return where everything stands, by the registry of the store at ``url``; the newest promotion if it counts."""
+def state_data(
+    url: str, state: State, promotion: Promotion | None = None, build: FoundBuild | None = None
+) -> dict[str, Any]:
+    """Return where everything stands, by the registry of the store at ``url``; the newest promotion if it counts.
+
+    ``build`` says how far copying ledgers is.
+    """
     found = state.order
     return {
         "phase": state.phase.value,
@@ -121,6 +127,7 @@ def state_data(url: str, state: State, promotion: Promotion | None = None) -> di
             "holder": found.holder,
         },
         "brokers": [_broker(each) for each in state.brokers],
+        "build": None if build is None else build.as_json(),
         "promotion": None if promotion is None else _promotion(promotion),
     }
 

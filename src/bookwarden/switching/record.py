@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from bookwarden.errors import (
     FormatError,
@@ -66,7 +66,23 @@ class FoundOrder:
     is_free: bool
 
 
-_Found = TypeVar("_Found", FoundRecord, FoundOrder)
+class Held(Protocol):
+    """A record that was found, whatever it is of."""
+
+    @property
+    def version(self) -> int:
+        """Of its node."""
+
+    @property
+    def holder(self) -> str:
+        """The process that wrote it, for people."""
+
+    @property
+    def is_free(self) -> bool:
+        """As for FoundRecord."""
+
+
+_Found = TypeVar("_Found", bound=Held)
 
 
 def find_record(store: MetadataStore, path: str, what: str) -> FoundRecord | None:

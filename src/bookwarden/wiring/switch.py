@@ -25,6 +25,7 @@ from bookwarden.resources import Resources
 from bookwarden.switching.checks.observing import Checks, Sources
 from bookwarden.switching.checks.trial import Trials
 from bookwarden.switching.inventory import take_inventory
+from bookwarden.switching.moving.build import find_build
 from bookwarden.switching.moving.promoted import read_promotion
 from bookwarden.switching.operation import Switch
 from bookwarden.wiring.metadata import bookie_options_of
@@ -75,6 +76,8 @@ class SwitchContext(Resources):
             self.precheck = checks.precheck
             #: Counts the ledgers of all clusters of a registry.
             self.inventory = partial(take_inventory, store_of=registered.store_of, read=read_every_ledger)
+            #: Reads how far the copying of ledgers is; None if there was none yet.
+            self.build = partial(find_build, store)
             #: Reads the newest promotion of ledgers.
             self.promotion = partial(read_promotion, store)
             #: The topics of the cluster.

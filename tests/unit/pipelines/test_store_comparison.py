@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,8 +15,7 @@ from bookwarden.migration.comparison.findings import Report, VersionRule
 from bookwarden.migration.comparison.rows import difference_of, row_of
 from bookwarden.migration.walking import WHOLE_TREE, Directory, Unvisited
 from bookwarden.pipelines.per_process import PerProcess
-from bookwarden.pipelines.scan.files import ScanFolder, Seal
-from bookwarden.pipelines.scan.stage import ReadPiece
+from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.verification import store_comparison
 from bookwarden.pipelines.verification.difference_tables import (
     DIFFERENCES,
@@ -28,37 +25,10 @@ from bookwarden.pipelines.verification.difference_tables import (
 )
 from bookwarden.pipelines.verification.store_comparison import ComparedStores, StoreComparison
 from bookwarden.wiring.migration import VerificationContext
+from unit.pipelines.one_after_another import OneAfterAnother
 
 LEDGERS = [f"/ledgers/00/{directory:04d}/L{number:04d}" for directory in range(9) for number in range(70)]
 FLAT = [f"/managed-ledgers/t/n/persistent/topic-{number:04d}" for number in range(700)]
-
-
-class OneAfterAnother:
-    """Does what a stage of Spark does, in this thread; ``kill_at`` pieces into all stages it ends."""
-
-    def __init__(self, folder: ScanFolder, kill_at: int | None = None) -> None:
-        self.folder = folder
-        self.left = kill_at
-        self.pieces_of: dict[str, int] = {}
-
-    def run(
-        self, stage: str, plan: Callable[[], Sequence[Any]], read: ReadPiece, others: Sequence[str] = ()
-    ) -> list[Seal]:
-        pieces = self.folder.pieces(stage)
-        if pieces is None:
-            pieces = list(plan())
-            self.folder.begin_stage(stage, pieces, others)
-        done = self.folder.finished(stage)
-        for number, piece in enumerate(pieces):
-            if number not in done:
-                if self.left is not None:
-                    self.left -= 1
-                    if self.left < 0:
-                        raise KeyboardInterrupt
-                read(self.folder, number, piece)
-        self.pieces_of[stage] = len(pieces)
-        seals = self.folder.seals(stage)
-        return [seals[number] for number in range(len(pieces))]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bookwarden.cli.bookie_clusters.build import build
 from bookwarden.cli.bookie_clusters.cleanup import cleanup, list_cleanup_targets
 from bookwarden.cli.bookie_clusters.jar import jar
 from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
@@ -33,7 +34,7 @@ def bookie_clusters() -> None:
 
 for _command in (
     *(list_clusters, get_cluster, register, unregister, deprecate, raise_ids, jar),
-    *(precheck, switch, status, rollback, promote, list_cleanup_targets, cleanup, move),
+    *(precheck, switch, status, rollback, build, promote, list_cleanup_targets, cleanup, move),
 ):
     bookie_clusters.add_command(_command)
 for _operation in SUPERSEDED:

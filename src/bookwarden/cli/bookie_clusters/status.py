@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from bookwarden.cli.bookie_clusters.build import build_facts
 from bookwarden.cli.bookie_clusters.ledgers import inventory_data, inventory_parts
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
@@ -16,6 +17,7 @@ from bookwarden.switching.brokers import Broker
 from bookwarden.switching.documents import state_data
 from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.inventory import roll as roll_topics
+from bookwarden.switching.moving.build import FoundBuild
 from bookwarden.switching.moving.promoted import Promotion, promotion_that_counts
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
@@ -95,7 +97,10 @@ def _show_ledgers(
     """Show the state with the ledgers of all clusters, and unload what still writes elsewhere if that is asked for."""
     found = context.inventory(registry, by_holder=wanted.holders)
     document = _describe(context, state)
-    data = {**state_data(context.pulsar_url, state), **inventory_data(found, holders=wanted.holders)}
+    data = {
+        **state_data(context.pulsar_url, state, *_moving(context, state)),
+        **inventory_data(found, holders=wanted.holders),
+    }
     parts = (*document.parts, *inventory_parts(found, registry, holders=wanted.holders))
     if wanted.roll:
         if invocation.output != "json":
@@ -116,9 +121,13 @@ def _tell(invocation: Invocation, one: Unloaded) -> None:
     invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
 
 
+def _moving(context: SwitchContext, state: State) -> tuple[Promotion | None, FoundBuild | None]:
+    return promotion_that_counts(state.registry, context.promotion()), context.build()
+
+
 def _describe(context: SwitchContext, state: State) -> Document:
-    url, promotion = context.pulsar_url, promotion_that_counts(state.registry, context.promotion())
-    parts: list[Part] = [Facts(tuple(_facts(url, state, promotion)))]
+    url, (promotion, build) = context.pulsar_url, _moving(context, state)
+    parts: list[Part] = [Facts((*_facts(url, state, promotion), *build_facts(build)))]
     if state.registry is not None:
         registry = state.registry
         names = [cluster.name for cluster in registry.in_reading_order()]
@@ -145,7 +154,7 @@ def _describe(context: SwitchContext, state: State) -> Document:
                 "runs, and stop it if that was done."
             )
         )
-    return Document(state_data(url, state, promotion), tuple(parts))
+    return Document(state_data(url, state, promotion, build), tuple(parts))
 
 
 def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""Ledgers copied to another bookie cluster on Spark."""

@@ -1,0 +1,281 @@
+"""The stages of a build: the source's ledgers listed and sorted, then copied, each in pieces by the tasks of Spark.
+
+The folder is that of a scan (scan/files.py), with
+
+    ledgers/       for each piece of the listing the ledgers that are to be copied
+    complete/      those of it that the target has whole already
+    copies/        for each piece of the copying what came of its ledgers
+
+A listing that is some hours old does no harm: the copier looks at each ledger, and at who refers to it, again.
+A killed build goes on with its unfinished pieces; what a killed task had copied of one is found complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
+from bookwarden.config import Settings
+from bookwarden.errors import FormatError, RefusedError
+from bookwarden.ledgers.metadata import LedgerMetadata
+from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
+from bookwarden.pipelines.copying.tables import listed_in, staying_in, table_of_candidates, table_of_results
+from bookwarden.pipelines.per_process import PerProcess
+from bookwarden.pipelines.scan.files import ScanFolder, Seal
+from bookwarden.pipelines.scan.reading import as_json, from_json
+from bookwarden.pipelines.scan.stage import Stages
+from bookwarden.switching.moving.candidates import Candidate, candidate_of, with_target
+from bookwarden.switching.moving.counts import STAYING, CopyCounts
+from bookwarden.switching.moving.report import Staying
+from bookwarden.switching.moving.scope import Route, Scope
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wiring.copying import CopyContext
+from bookwarden.wiring.metadata import MetadataContext
+
+LISTING_STAGE: Final = "ledgers"
+COMPLETE_TABLE: Final = "complete"
+COPYING_STAGE: Final = "copies"
+#: Figures in the seal of a piece: its ledgers that are, or were, to be copied, and their bytes.
+LEDGERS, BYTES = "to copy", "bytes to copy"
+_SETTLED: Final = (CopyOutcome.COMPLETE, CopyOutcome.LEFT_OUT)
+
+_READ_AT_ONCE: Final = 1_000
+# A piece of copying ends with its slowest ledger, so it has many; when it is killed it is looked at again as a whole.
+_MOST_LEDGERS: Final = 2_000
+_MOST_BYTES: Final = 4 << 30
+_PIECES_PER_TASK: Final = 8
+
+_sources: PerProcess[MetadataContext] = PerProcess()
+_copiers: PerProcess[CopyContext] = PerProcess()
+
+
+class Copies(Protocol):
+    """The copier of a process."""
+
+    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
+        """Copy these ledgers; yield one result for each, in any order."""
+
+
+@dataclass(frozen=True)
+class CopiedLedgers:
+    """Ledgers to be copied, and how fast; picklable."""
+
+    settings: Settings  #: Of stores, bookies and limits.
+    route: Route
+    scope: Scope
+    limits: CopyLimits  #: For one of the tasks that run at once.
+    max_reads_per_second: float | None  #: Of the listing, likewise, for each store.
+
+    def metadata(self) -> MetadataContext:
+        """Return the metadata stores of this worker process."""
+        key = (self.max_reads_per_second, self.settings.model_dump_json())
+        return _sources.get(key, lambda: MetadataContext(self.settings, max_reads_per_second=self.max_reads_per_second))
+
+    def copier(self) -> Copies:
+        """Return the copier of this worker process."""
+        key = (self.route, self.scope, self.limits, self.settings.model_dump_json())
+        return _copiers.get(
+            key,
+            lambda: CopyContext(
+                self.settings,
+                self.route.source,
+                self.route.target,
+                wanted=self.scope.wanted,
+                limits=self.limits,
+            ),
+        ).copier
+
+
+@dataclass(frozen=True)
+class ListLedgers:
+    """Sorts the ledgers of a piece of the source's listing."""
+
+    copied: CopiedLedgers
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        context = self.copied.metadata()
+        found = _listing_of(context, self.copied.route.source).read(from_json(ListingPiece, piece))
+        rest, complete, counts = [], [], CopyCounts()
+        nodes = zip(found.ids, found.nodes, strict=True)
+        for candidate in self._sorted(context, ((ledger_id, node.value) for ledger_id, node in nodes)):
+            if candidate.outcome in _SETTLED:
+                counts.add(candidate.outcome, candidate.kind, candidate.size)
+            if candidate.outcome is CopyOutcome.COMPLETE:
+                complete.append(candidate)
+            elif candidate.outcome is not CopyOutcome.LEFT_OUT:
+                rest.append(candidate)
+        folder.write(
+            LISTING_STAGE,
+            number,
+            table_of_candidates(rest),
+            names=found.names,
+            digest=found.digest,
+            others={COMPLETE_TABLE: table_of_candidates(complete)},
+            notes={**counts.notes(), **_figures(len(rest), sum(one.size for one in rest))},
+        )
+
+    def _sorted(self, context: MetadataContext, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
+        context.bookie_clusters.look_again()
+        placed = context.bookie_clusters.placed()
+        if placed is None:
+            raise RefusedError("nothing is copied: no bookie cluster is registered any more")
+        registry, route = placed.registry, self.copied.route
+        shared = registry.cluster(route.source).shared
+        rest = iter(nodes)
+        while part := list(islice(rest, _READ_AT_ONCE)):
+            found = [
+                candidate_of(ledger_id, _decoded(value), registry.owner, shared=shared, wanted=self.copied.scope.wanted)
+                for ledger_id, value in part
+            ]
+            closed = [one.ledger_id for one in found if one is not None and one.outcome is None]
+            read = dict(zip(closed, context.catalog.read_many(closed), strict=True)) if closed else {}
+            for one in found:
+                if one is not None:
+                    reading = read.get(one.ledger_id)
+                    yield one if reading is None else with_target(one, reading, route)
+
+
+@dataclass(frozen=True)
+class CopyLedgers:
+    """Copies the ledgers of a piece: rows of a piece of the listing."""
+
+    copied: CopiedLedgers
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        listed = listed_in(folder.read(LISTING_STAGE, piece["piece"]).slice(piece["begin"], piece["rows"]))
+        results = list(self.copied.copier().copy(listed))
+        if sorted(result.ledger_id for result in results) != sorted(listed):
+            raise FormatError(
+                f"{len(listed)} ledgers were to be copied, such as {min(listed)}, and others were told of"
+            )
+        counts = CopyCounts()
+        for result in results:
+            counts.add(result.outcome, listed[result.ledger_id].kind, result.size)
+        folder.write(
+            COPYING_STAGE,
+            number,
+            table_of_results(results, listed),
+            names=len(listed),
+            digest="",
+            notes={**counts.notes(), **_figures(len(listed), sum(one.size for one in listed.values()))},
+        )
+
+
+class Copying:
+    """The stages of one build in a folder, also a resumed one."""
+
+    def __init__(self, stages: Stages, copied: CopiedLedgers, tasks: int) -> None:
+        self._stages = stages
+        self._folder = stages.folder
+        self._copied = copied
+        self._tasks = tasks
+
+    def read_source(self, listing: LedgerListing) -> list[Seal]:
+        """List and sort the source's ledgers."""
+        return self._stages.run(
+            LISTING_STAGE,
+            lambda: [as_json(piece) for piece in listing.pieces()],
+            ListLedgers(self._copied),
+            [COMPLETE_TABLE],
+        )
+
+    def copy(self, listed: Sequence[Seal]) -> list[Seal]:
+        """Copy what was listed."""
+        return self._stages.run(COPYING_STAGE, partial(self._pieces, listed), CopyLedgers(self._copied))
+
+    def _pieces(self, listed: Sequence[Seal]) -> list[dict[str, int]]:
+        """Part the ledgers into pieces of so many, or of so many bytes; there are some for each task."""
+        ledgers, size = (sum(seal.notes[name] for seal in listed) for name in (LEDGERS, BYTES))
+        share = _PIECES_PER_TASK * self._tasks
+        most, most_bytes = (
+            max(1, min(limit, of // share)) for limit, of in ((_MOST_LEDGERS, ledgers), (_MOST_BYTES, size))
+        )
+        pieces = []
+        for seal in listed:
+            begin, held = 0, 0
+            sizes = self._folder.read(LISTING_STAGE, seal.number, ["bytes"]).column(0).to_pylist() if seal.rows else []
+            for at, one in enumerate(sizes):
+                if at > begin and (at - begin >= most or held + one > most_bytes):
+                    pieces.append({"piece": seal.number, "begin": begin, "rows": at - begin})
+                    begin, held = at, 0
+                held += one
+            if sizes:
+                pieces.append({"piece": seal.number, "begin": begin, "rows": len(sizes) - begin})
+        return pieces
+
+
+class Watch:
+    """Tells how far the copying is, by the pieces that are finished in its folder, wherever the tasks run."""
+
+    def __init__(self, folder: ScanFolder) -> None:
+        self._folder = folder
+        self._seen: set[int] = set()
+        self.ledgers = 0
+        self.size = 0
+        self.counts = CopyCounts()
+
+    def look(self) -> None:
+        """Add the pieces that were finished since the last look; OSError where the folder cannot be read."""
+        for number in sorted(self._folder.finished(COPYING_STAGE) - self._seen):
+            seal = self._folder.seal(COPYING_STAGE, number)
+            if seal is not None:
+                self._seen.add(number)
+                self.ledgers += seal.notes[LEDGERS]
+                self.size += seal.notes[BYTES]
+                self.counts.add_notes(seal.notes)
+
+
+def counts_of(seals: Iterable[Seal]) -> CopyCounts:
+    """Add up the outcomes of the pieces of a stage."""
+    counts = CopyCounts()
+    for seal in seals:
+        counts.add_notes(seal.notes)
+    return counts
+
+
+def planned_in(folder: ScanFolder, listed: Sequence[Seal], counts: CopyCounts) -> None:
+    """Count what a copying of this listing begins with: as copied what would be, and what is open as open."""
+    for seal in listed:
+        if seal.rows:
+            rows = folder.read(LISTING_STAGE, seal.number, ["outcome", "kind", "bytes"])
+            for batch in rows.to_batches():
+                for outcome, kind, size in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    counts.add(CopyOutcome.COPIED if outcome is None else CopyOutcome(outcome), kind, size)
+
+
+def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[Staying]:
+    """Return the first ledgers that stay where they are, ``keep`` of each outcome, the worst outcome first."""
+    found: list[Staying] = []
+    for outcome in STAYING:
+        some: list[Staying] = []
+        for seal in seals:
+            if len(some) >= keep:
+                break
+            if stage == LISTING_STAGE or any(name.startswith(f"{outcome.value}/") for name in seal.notes):
+                some += staying_in(folder.read(stage, seal.number), outcome)
+        found += some[:keep]
+    return found
+
+
+def _figures(ledgers: int, size: int) -> dict[str, int]:
+    return {LEDGERS: ledgers, BYTES: size}
+
+
+def _listing_of(context: MetadataContext, name: str) -> LedgerListing:
+    place = context.bookie_clusters.roots_by_name().get(name)
+    if place is None:
+        raise RefusedError(f"nothing is copied: no bookie cluster {name!r} is registered any more")
+    return LedgerListing(*place)
+
+
+def _decoded(value: bytes) -> LedgerMetadata | None:
+    try:
+        return decode_ledger_metadata(value)
+    except FormatError:
+        # The copier tells what is wrong with it.
+        return None

@@ -1,0 +1,166 @@
+"""The record of the build under way, and of the newest that ended: a node that the process that builds renews.
+
+It shows everywhere how far the build is. What is copied is not in it: each copy says by itself that it is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bookwarden.errors import FormatError
+from bookwarden.leases import LeaseTimes
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.moving.counts import CopyCounts
+from bookwarden.switching.moving.scope import Scope
+from bookwarden.switching.record import FoundRecord, RecordLease, Words, find_record
+
+BUILD_PATH: Final = "/bookwarden/bookie-clusters-build"
+_WORDS: Final = Words(
+    "A build", "builds now", "the copies that were made stay; go on with `bookie-clusters build --resume`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build, and how far it is."""
+
+    source: str  #: Name of the bookie cluster that is copied from.
+    target: str  #: Name of the one that is copied to.
+    scope: Scope  #: What it copies.
+    folder: str  #: Of its files, as the process that began it names it.
+    started_ms: int  #: By the clock of that process.
+    ended_ms: int | None = None  #: Likewise; None until every ledger was looked at.
+    is_listed: bool = False  #: The following four are known.
+    ledgers: int = 0  #: To look at for copying.
+    size: int = 0  #: Their bytes.
+    looked_at: int = 0  #: So many of them are through, whatever came of it.
+    size_looked_at: int = 0  #: Likewise in bytes.
+    counts: CopyCounts = field(default_factory=CopyCounts)  #: What came of them, and of what was whole before.
+
+    @property
+    def is_through(self) -> bool:
+        """Whether every ledger was looked at."""
+        return self.ended_ms is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values of JSON."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "scope": self.scope.as_json(),
+            "folder": self.folder,
+            "started": self.started_ms,
+            "ended": self.ended_ms,
+            "isListed": self.is_listed,
+            "ledgers": self.ledgers,
+            "bytes": self.size,
+            "ledgersLookedAt": self.looked_at,
+            "bytesLookedAt": self.size_looked_at,
+            "outcomes": self.counts.as_json(),
+        }
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> Build:
+        """Read what `as_json` returned; FormatError if it is no build."""
+        try:
+            texts = [fields[name] for name in ("source", "target", "folder")]
+            numbers = [fields[name] for name in ("ledgers", "bytes", "ledgersLookedAt", "bytesLookedAt", "started")]
+            if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, int) for one in numbers):
+                raise TypeError("a field of another type")
+            ended = fields["ended"]
+            return cls(
+                source=fields["source"],
+                target=fields["target"],
+                scope=Scope.of_json(fields["scope"]),
+                folder=fields["folder"],
+                started_ms=fields["started"],
+                ended_ms=None if ended is None else int(ended),
+                is_listed=fields["isListed"] is True,
+                ledgers=fields["ledgers"],
+                size=fields["bytes"],
+                looked_at=fields["ledgersLookedAt"],
+                size_looked_at=fields["bytesLookedAt"],
+                counts=CopyCounts.of_json(fields["outcomes"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"it is no build: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBuild:
+    """The record as it was read. ``is_free`` is as for FoundRecord."""
+
+    newest: Build
+    last_through: Build | None  #: The newest that is through.
+    version: int
+    holder: str
+    is_free: bool
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped before it was through."""
+        return self.is_free and not self.newest.is_through
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values of JSON, for programs."""
+        under_way = None if self.newest.is_through else self.newest.as_json()
+        if under_way is not None:
+            under_way = {**under_way, "isHeld": not self.is_free, "holder": self.holder}
+        return {"underWay": under_way, "last": None if self.last_through is None else self.last_through.as_json()}
+
+
+def find_build(store: MetadataStore) -> FoundBuild | None:
+    """Read the record; None if nothing was built yet, FormatError if it is none."""
+    found = find_record(store, BUILD_PATH, "a build")
+    return None if found is None else _found(found)
+
+
+def _found(record: FoundRecord) -> FoundBuild:
+    try:
+        last = record.fields["last"]
+        newest = Build.of_json(record.fields["build"])
+        through = None if last is None else Build.of_json(last)
+    except (KeyError, TypeError, FormatError) as error:
+        raise FormatError(f"{BUILD_PATH} is no record of a build: {error}; find out who wrote it") from error
+    return FoundBuild(newest, through, record.version, record.holder, record.is_free)
+
+
+class BuildLease(RecordLease):
+    """Holds the record in a with statement, in which `take` comes first; thread-safe."""
+
+    def __init__(self, store: MetadataStore, times: LeaseTimes | None = None) -> None:
+        super().__init__(store, BUILD_PATH, _WORDS, times)
+        self._last: Build | None = None
+
+    def take(self, build: Build, say: Callable[[str], object] = lambda _: None) -> None:
+        """Write this build over the found one; RefusedError if another process builds, or came first.
+
+        A record that is held is watched first, until its holder has certainly given up.
+        """
+        found = find_build(self._store)
+        if found is not None and not found.is_free:
+            refusal = (
+                f"a build from {found.newest.source} to {found.newest.target} is under way, by {found.holder}: wait "
+                "for its end, see `bookie-clusters status`, or stop it"
+            )
+            found = self.wait_until_given_up(found, lambda: find_build(self._store), refusal, say)
+        self._last = None if found is None else found.last_through
+        self.hold(self._of(build), None if found is None else found.version)
+
+    def tell(self, build: Build) -> None:
+        """Have the next renewal say how far it is."""
+        self.renew_with(self._of(build))
+
+    def end(self, build: Build) -> None:
+        """Keep the build that is through; raises as `require`."""
+        self._last = build
+        self.write(self._of(build))
+
+    def __enter__(self) -> BuildLease:
+        super().__enter__()
+        return self
+
+    def _of(self, build: Build) -> dict[str, Any]:
+        return {"build": build.as_json(), "last": None if self._last is None else self._last.as_json()}

@@ -1,0 +1,71 @@
+"""Ledgers of the source before any is copied: what is to be copied, is whole already, or stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.moving.candidates import Candidate, candidate_of, with_target
+from bookwarden.switching.moving.scope import Route, Scope
+from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
+
+SCHEMA = SchemaHolder("t/ns/orders")
+DATA = ManagedLedgerHolder("t/ns/persistent/orders")
+CLOSED, OPEN = LedgerState.CLOSED, LedgerState.OPEN
+
+
+def metadata(state: LedgerState = CLOSED, holder: Holder | None = SCHEMA, **more: bytes) -> LedgerMetadata:
+    custom = {} if holder is None else {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
+    end = (1000, 9) if state is CLOSED else (0, None)
+    return LedgerMetadata(3, state, 1, 1, 1, (), *end, custom={**custom, **more})
+
+
+@pytest.mark.parametrize(
+    ("found", "shared", "expected"),
+    [
+        (metadata(), False, Candidate(7, "schema", SCHEMA, 1000, 10)),
+        (metadata(**{OWNER_KEY: OWNER.encode()}), True, Candidate(7, "schema", SCHEMA, 1000, 10)),
+        # A copy from the other cluster is a source like any ledger, once it is whole.
+        (metadata(**{COPY_KEY: b"9:1000"}), False, Candidate(7, "schema", SCHEMA, 1000, 10)),
+        (metadata(OPEN), False, Candidate(7, "schema", SCHEMA, 0, 0, CopyOutcome.OPEN)),
+        (metadata(**{COPY_KEY: b"9:1001"}), False, Candidate(7, "schema", SCHEMA, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (metadata(holder=DATA), False, Candidate(7, "data", DATA, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (metadata(holder=None), False, Candidate(7, "other", None, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (None, False, Candidate(7, "unreadable", None, 0)),
+        # Another Pulsar cluster's.
+        (metadata(), True, None),
+        (metadata(**{OWNER_KEY: b"00000000"}), False, None),
+        (None, True, None),
+    ],
+)
+def test_a_ledger_is_sorted_by_its_metadata(
+    found: LedgerMetadata | None, shared: bool, expected: Candidate | None
+) -> None:
+    assert candidate_of(7, found, OWNER, shared=shared, wanted=Scope().wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("on_target", "outcome"),
+    [
+        (None, None),
+        (COPY, CopyOutcome.COMPLETE),
+        # The original that the source's copy is of.
+        ({}, CopyOutcome.COMPLETE),
+        ({COPY_KEY: b"8:900"}, None),
+        ({COPY_KEY: b"unproven"}, None),
+    ],
+)
+def test_what_the_target_has_whole_is_complete(on_target: dict[str, bytes] | None, outcome: CopyOutcome | None) -> None:
+    clusters = TwoBookieClusters(MemoryStore())
+    clusters.register()
+    is_original = on_target == {}
+    clusters.ledger("a", 7, **(COPY if is_original else {}))
+    if on_target is not None:
+        clusters.ledger("b", 7, **on_target)
+    (reading,) = clusters.catalog.read_many([7])
+    one = Candidate(7, "data", DATA, 1000, 10)
+    assert with_target(one, reading, Route("a", "b")) == one._replace(outcome=outcome)
