@@ -87,6 +87,7 @@ class PromotingLedgers(_Body):
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only count what would be promoted.")
     per_second: float = Field(default=5.0, gt=0, alias="perSecond", description="Topics unloaded in a second.")
+    stamp: bool = Field(default=False, description="Also write PIP-477's key to subscriptions of loaded topics.")
 
 
 class CleaningUp(_Body):
@@ -219,8 +220,11 @@ class _Endpoints(NamedTuple):
     def promote(self, body: PromotingLedgers) -> dict[str, Any]:
         with PromotionContext(self.settings) as context:
             plan = context.promoting.plan()
-            done = None if body.dry_run else context.promoting.carry_out(plan, body.per_second)
-            return promoted_data(plan, done)
+            if body.dry_run:
+                return promoted_data(plan, None)
+            done = context.promoting.carry_out(plan, body.per_second)
+            stamped = context.stamping.stamp(plan.active.name, body.per_second) if body.stamp else None
+            return promoted_data(plan, done, stamped)
 
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
         with CleanupContext(self.settings) as context:

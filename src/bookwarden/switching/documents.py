@@ -9,6 +9,7 @@ from bookwarden.switching.cleanup import CleanedUp, Targets
 from bookwarden.switching.moving.build import FoundBuild
 from bookwarden.switching.moving.promoted import Promotion
 from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
+from bookwarden.switching.moving.stamps import Stamped
 from bookwarden.switching.operation import State, Switched
 from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import RegistrationPlan
@@ -183,14 +184,21 @@ def plan_data(plan: PromotionPlan) -> dict[str, Any]:
     }
 
 
-def promoted_data(plan: PromotionPlan, done: Promoted | None) -> dict[str, Any]:
-    """Return the same with what was done; nothing was by a dry run."""
+def promoted_data(plan: PromotionPlan, done: Promoted | None, stamped: Stamped | None = None) -> dict[str, Any]:
+    """Return the same with what was done; nothing was by a dry run, and stamped only if that was asked for."""
     return {
         **plan_data(plan),
-        "dryRun": done is None,
+        "dryRun": done is None and stamped is None,
         "promotion": None if done is None else _promotion(done.promotion),
         "unloaded": 0 if done is None else len(done.unloaded) - len(done.failed),
         "failed": [] if done is None else [{"topic": one.topic, "trouble": one.trouble} for one in done.failed],
+        "stamped": None
+        if stamped is None
+        else {
+            "written": stamped.written,
+            "right": stamped.right,
+            "failed": [one._asdict() for one in stamped.failed],
+        },
     }
 
 

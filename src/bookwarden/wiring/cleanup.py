@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references.shadows import read_shadows
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
 from bookwarden.config import Settings
@@ -13,6 +14,7 @@ from bookwarden.resources import Resources
 from bookwarden.switching.cleanup import Cleanup
 from bookwarden.switching.moving.former import FormerPlaces
 from bookwarden.switching.moving.promotion import Promoting
+from bookwarden.switching.moving.stamps import Stamping
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
@@ -47,6 +49,7 @@ class PromotionContext(Resources):
         with self._closed_on_error():
             metadata = self._keep(MetadataContext(settings))
             switching = self._keep(SwitchContext(settings))
+            loaded = partial(read_loaded_topics, metadata.store, connection_of(settings.pulsar))
             #: Plans and carries out.
             self.promoting = Promoting(
                 FormerPlaces(metadata.bookie_clusters, metadata.catalog, read_every_ledger),
@@ -54,6 +57,8 @@ class PromotionContext(Resources):
                 switching.switch.state,
                 StoreClock,
                 partial(read_shadows, metadata.store),
-                partial(read_loaded_topics, metadata.store, connection_of(settings.pulsar)),
+                loaded,
                 switching.topics.unload,
             )
+            #: Writes the proposal's attribution.
+            self.stamping = Stamping(ManagedLedgers(metadata.store), switching.topics, metadata.catalog, loaded)

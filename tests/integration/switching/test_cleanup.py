@@ -25,6 +25,7 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.sweep.outcome_table import read_outcomes
 from bookwarden.switching.moving.promoted import NOT_PROMOTED
+from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
@@ -149,13 +150,17 @@ def named_in(site: SwitchingSite) -> tuple[dict[str, Any], dict[str, Any], dict[
     """Decode all that topics, cursors and schemas have in the metadata.
 
     An unload closes the ledger that a topic writes to, and the topic's next load begins another: an empty one counts
-    for nothing.
+    for nothing. It also notes when each cursor was last active. Topics of the brokers' own are left out, since these
+    compact them at any time.
     """
     topics, cursors = dict[str, Any](), dict[str, Any]()
     for path, value in nodes_below(site.store, "/managed-ledgers").items():
-        # Below the tenant, the namespace, the domain and the topic.
-        if path.count("/") > 5:
+        _, _, tenant, namespace, _, local_name, *cursor = path.split("/")
+        if f"{tenant}/{namespace}" == "pulsar/system" or local_name.startswith("__"):
+            continue
+        if cursor:
             cursors[path] = managed_ledger_pb2.ManagedCursorInfo.FromString(value)
+            cursors[path].ClearField("lastActive")
         else:
             topic = managed_ledger_pb2.ManagedLedgerInfo.FromString(value)
             topics[path] = [one for one in topic.ledgerInfo if one.entries], list(topic.properties)
@@ -212,6 +217,16 @@ def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies
         assert after[1:] == before[1:]
         assert site.command("status")["promotion"] == done["promotion"]
         assert sum(one["ledgers"] for one in site.command("promote", "--dry-run")["toPromote"]) == 0
+
+        assert site.command("promote", "--stamp", "--per-second", "50", "--yes")["stamped"]["failed"] == []
+        stamped = {path: cursor for path, cursor in named_in(site)[1].items() if path.endswith("/sub")}
+        properties = {one.name: one.value for cursor in stamped.values() for one in cursor.cursorProperties}
+        assert properties == {"team": "x", ATTRIBUTION_KEY: "a"}
+        for cursor in stamped.values():
+            (stamp,) = [one for one in cursor.cursorProperties if one.name == ATTRIBUTION_KEY]
+            cursor.cursorProperties.remove(stamp)
+        assert stamped == {path: before[1][path] for path in stamped}
+        assert site.command("promote", "--stamp", "--yes")["stamped"]["written"] == 0
 
         assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] >= least
         run(site, tmp_path, "sweep", "--once")

@@ -10,7 +10,8 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import promoted_data
 from bookwarden.switching.inventory import Unloaded
-from bookwarden.switching.moving.promotion import PromotionPlan
+from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
+from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
 from bookwarden.wiring.cleanup import PromotionContext
 
 _EPILOG = """\b
@@ -26,11 +27,12 @@ What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."
     metavar="N",
     help="Topics that are unloaded in a second.",
 )
+@click.option("--stamp", is_flag=True, help="Also write PIP-477's key to the subscriptions of loaded topics.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be promoted.")
 @yes_option
 @output_option
 @pass_invocation
-def promote(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) -> None:
+def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: bool, yes: bool) -> None:
     """Have brokers read copies in the active cluster.
 
     What they open anew they read there at once. For what they have open, topics are unloaded that are loaded and have
@@ -40,25 +42,39 @@ def promote(invocation: Invocation, per_second: float, dry_run: bool, yes: bool)
     with PromotionContext(invocation.settings) as context:
         plan = context.promoting.plan()
         total = plan.ledgers.total()
-        if dry_run or not total:
-            text = (
-                f"{counted(total, 'ledger')} would be promoted, and {_topics(plan)} unloaded."
-                if total
-                else _nothing(plan)
-            )
-            invocation.write(Document(promoted_data(plan, None), (*_tables(plan), Note(text))))
+        if dry_run or not (total or stamp):
+            invocation.write(Document(promoted_data(plan, None), (*_tables(plan), Note(_would_be(plan)))))
             return
-        if plan.topics:
-            confirm(f"Unload {_topics(plan)}, for {counted(total, 'ledger')}? Clients connect anew.", yes=yes)
-        done = context.promoting.carry_out(plan, per_second, lambda one: _tell(invocation, one))
-        text = f"Promoted: {counted(total, 'ledger')}, by unloading {counted(len(done.unloaded), 'topic')}."
-        if done.failed:
-            text = f"Promoted, but for what {counted(len(done.failed), 'topic')} not unloaded may read: run it again."
-        invocation.write(Document(promoted_data(plan, done), (*_tables(plan), Note(text))))
-        if done.failed:
-            first = done.failed[0]
-            topics = counted(len(done.failed), "topic")
-            raise PulsarError(f"{topics} not unloaded, such as {first.topic}: {first.trouble}")
+        if plan.topics or stamp:
+            confirm(_question(plan, stamp=stamp), yes=yes)
+        done = context.promoting.carry_out(plan, per_second, lambda one: _tell(invocation, one)) if total else None
+        stamped = context.stamping.stamp(plan.active.name, per_second) if stamp else None
+        notes = [_nothing(plan) if done is None else _was(plan, done)]
+        if stamped is not None:
+            notes.append(f"Stamped: {counted(stamped.written, 'subscription')}; {stamped.right:,} were before.")
+        invocation.write(Document(promoted_data(plan, done, stamped), (*_tables(plan), *map(Note, notes))))
+        troubles = [f"{one.topic} was not unloaded: {one.trouble}" for one in (done.failed if done else ())]
+        troubles += [f"{one.topic} {one.subscription}: {one.reason}" for one in (stamped.failed if stamped else ())]
+        if troubles:
+            raise PulsarError(f"{counted(len(troubles), 'failure')}, such as: {troubles[0]}")
+
+
+def _question(plan: PromotionPlan, *, stamp: bool) -> str:
+    unload = f"Unload {_topics(plan)}, for {counted(plan.ledgers.total(), 'ledger')}? Clients connect anew."
+    write = f"Write {ATTRIBUTION_KEY} to the properties of all subscriptions of loaded topics?"
+    return " ".join([*([unload] if plan.topics else []), *([write] if stamp else [])])
+
+
+def _would_be(plan: PromotionPlan) -> str:
+    total = plan.ledgers.total()
+    return f"{counted(total, 'ledger')} would be promoted, and {_topics(plan)} unloaded." if total else _nothing(plan)
+
+
+def _was(plan: PromotionPlan, done: Promoted) -> str:
+    if done.failed:
+        return f"Promoted, but for what {counted(len(done.failed), 'topic')} not unloaded may read: run it again."
+    unloaded = counted(len(done.unloaded), "topic")
+    return f"Promoted: {counted(plan.ledgers.total(), 'ledger')}, by unloading {unloaded}."
 
 
 def _topics(plan: PromotionPlan) -> str:

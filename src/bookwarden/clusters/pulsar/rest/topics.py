@@ -82,6 +82,13 @@ class Topics:
         """Delete the subscription on all partitions; `force` disconnects its consumers."""
         self._admin.delete(subscription_path(topic, subscription), params={"force": force})
 
+    def set_subscription_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
+        """Replace all properties of a subscription; this loads the topic. NotFoundError if it has none such.
+
+        The broker keeps those of its own, and refuses them here.
+        """
+        self._admin.put(f"{subscription_path(topic, subscription)}/properties", dict(properties))
+
     def delete_schema(self, topic: str) -> None:
         """Delete all versions of the topic's schema, with their ledgers."""
         self._schemas.delete(topic)
