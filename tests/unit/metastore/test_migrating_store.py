@@ -15,6 +15,7 @@ from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.following.target import FIRST_VERSION
+from bookwarden.metastore.interface import Write
 from servers.scripted_migration import TARGET_URL, TIMES_OF_THE_HURRIED, Held, Server, Site
 from servers.waiting import eventually
 
@@ -99,6 +100,7 @@ def test_reads_go_on_while_writes_wait_and_then_fail_with_the_reason(site: Site,
             lambda: store.create("/b", b""),
             lambda: store.put("/a", b"2", 0),
             lambda: store.delete_many([("/a", 0)]),
+            lambda: store.write_many([Write("/a", b"2", 0), Write("/b", b"", None)]),
             lambda: store.ephemeral_sequential("/e-", b""),
         ):
             with pytest.raises(StoreMigratingError, match=rf"moved to {TARGET_URL}, phase {phase}.*try again"):
@@ -315,7 +317,8 @@ def test_our_ephemeral_nodes_are_in_the_target_before_we_leave(site: Site, serve
     store.create("/lock", b"")
     kept = store.ephemeral_sequential("/lock/kept-", b"me")
     given_up = store.ephemeral_sequential("/lock/given-up-", b"me")
-    store.put(kept, b"me again", 0)
+    store.put(kept, b"me", 0)
+    assert store.write_many([Write(kept, b"me again", 1)]) == [None]
     store.delete_many([(given_up, 0)])
     server.set_phase("PREPARATION")
     wait_for(store, State.WAITING)

@@ -25,7 +25,7 @@ from bookwarden.metastore.following.phases import (
 )
 from bookwarden.metastore.following.progress import MigrationTimes, Progress, Standing
 from bookwarden.metastore.following.target import MigrationTarget
-from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.write_conditions import ConditionalStore
 
@@ -139,6 +139,15 @@ class MigratingStore(MetadataStore):
 
     def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
         self._write(lambda store: store.create(path, value, make_parents=make_parents))
+
+    def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        if not writes:
+            return []
+        results = self._write(lambda store: store.write_many(writes))
+        for write, error in zip(writes, results, strict=True):
+            if error is None and write.version is not None:
+                self._progress.target.replace(write.path, write.value)
+        return results
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         def make(store: MetadataStore) -> str:

@@ -6,8 +6,9 @@ import copy
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from kazoo.protocol.serialization import Exists
 
@@ -20,6 +21,7 @@ from bookwarden.errors import (
     StoreUnavailableError,
 )
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
+from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
@@ -42,7 +44,14 @@ from bookwarden.metastore.zookeeper.session import (
 _LOG = logging.getLogger(__name__)
 
 _WRITE_OVERHEAD: Final = 2048
-_WRITES_IN_FLIGHT: Final = 100
+
+
+class _WrittenTogether(NamedTuple):
+    """A multi that is under way, with what it writes."""
+
+    writes: list[Write]
+    request: ConditionalMulti
+    reply: PendingReply
 
 
 class ZooKeeperStore(ConditionalStore):
@@ -115,39 +124,62 @@ class ZooKeeperStore(ConditionalStore):
             self._create(path, value)
 
     def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        deadline = self._session.deadline()
+        self._create_parents(writes)
+        window: deque[_WrittenTogether] = deque()
         results: list[StoreError | None] = []
-        for first in range(0, len(writes), _WRITES_IN_FLIGHT):
-            results += self._write_together(writes[first : first + _WRITES_IN_FLIGHT])
+        try:
+            for batch in self._batches(writes):
+                if len(window) >= self._session.connection.in_flight:
+                    results += self._results_of(window.popleft(), deadline)
+                operations = [operation for _, operation in batch]
+                request = ConditionalMulti(operations, self._conditions, self._session.absolute)
+                reply = self._session.send(request, deadline)
+                window.append(_WrittenTogether([write for write, _ in batch], request, reply))
+            while window:
+                results += self._results_of(window.popleft(), deadline)
+        finally:
+            for each in window:
+                each.request.withdraw()
         return results
 
-    def _write_together(self, writes: Sequence[Write]) -> list[StoreError | None]:
-        """Send all of these before the first answer; write what was not done by that one by one."""
-        deadline = self._session.deadline()
-        parents = dict.fromkeys(parent_of(write.path) for write in writes if write.version is None)
-        for parent, node in zip(parents, self.get_many(list(parents)), strict=True):
+    def _create_parents(self, writes: Sequence[Write]) -> None:
+        parents = list(dict.fromkeys(parent_of(write.path) for write in writes if write.version is None))
+        for parent, node in zip(parents, self.get_many(parents), strict=True):
             if node is None:
                 for missing in (*ancestors(parent), parent):
                     self._create_parent(missing)
-        sent: list[tuple[ConditionalMulti, PendingReply]] = []
+
+    def _batches(self, writes: Sequence[Write]) -> Iterator[list[tuple[Write, bytes]]]:
+        """Cut into what the servers take at once, each with its operation."""
+        most = self._session.pace.most_nodes(self._session.connection.batch_size)
+        limit = self._session.connection.max_request_bytes - _WRITE_OVERHEAD
+        batch: list[tuple[Write, bytes]] = []
+        size = 0
         for write in writes:
             operation = self._operation(write)
             self._require_size(write.path, operation)
-            request = ConditionalMulti([operation], self._conditions, self._session.absolute)
-            sent.append((request, self._session.send(request, deadline)))
-        results: list[StoreError | None] = []
-        for write, (request, reply) in zip(writes, sent, strict=True):
-            try:
-                answer = request.results_of(reply.get())
-                deadline.progress()
-            except ReplyLost:
-                answer = None
-                if not request.withdraw():
-                    results.append(_in_doubt(write.path))
-                    continue
-            is_done = answer is not None and not isinstance(answer[0], int)
-            # By itself it is tried as long as there is time, and its error is told.
-            results.append(None if is_done else self._written(write))
-        return results
+            if batch and (len(batch) >= most or size + len(operation) > limit):
+                yield batch
+                batch, size = [], 0
+            batch.append((write, operation))
+            size += len(operation)
+        if batch:
+            yield batch
+
+    def _results_of(self, sent: _WrittenTogether, deadline: Deadline) -> list[StoreError | None]:
+        """Wait for one multi, which is all or nothing; write what was not done by that one by one."""
+        try:
+            answer = sent.request.results_of(sent.reply.get())
+            deadline.progress()
+        except ReplyLost:
+            if not sent.request.withdraw():
+                return [_in_doubt(write.path) for write in sent.writes]
+            answer = None
+        if answer is not None and wire.failed_at(answer) is None:
+            return [None] * len(sent.writes)
+        # By itself each is tried as long as there is time, and its error is told.
+        return list(map(self._written, sent.writes))
 
     def _operation(self, write: Write) -> bytes:
         path = self._absolute(write.path)
