@@ -8,6 +8,7 @@ from collections.abc import Callable
 import click
 
 from benchmarks import (
+    copy,
     delete_oxia,
     delete_zookeeper,
     journal,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "delete-oxia": delete_oxia.run,
     "verify": verify.run,
     "switch": switch.run,
+    "copy": copy.run,
 }
 
 

@@ -65,13 +65,14 @@ def _running_site() -> Iterator[tuple[SwitchablePulsar, RegistryNode]]:
     ):
         clusters.start_bookies()
         node = RegistryNode(store, clusters.store_url)
-        node.create(Registry(1, "5f2c9a41", "/ledgers", "a", {"a": _cluster(clusters, store, "a")}))
+        node.create(Registry(1, "5f2c9a41", "/ledgers", "a", {"a": bookie_cluster_of(clusters, store, "a")}))
         clusters.start_brokers()
         yield clusters, node
         say("stopping everything")
 
 
-def _cluster(clusters: SwitchablePulsar, store: MetadataStore, name: str) -> BookieCluster:
+def bookie_cluster_of(clusters: SwitchablePulsar, store: MetadataStore, name: str) -> BookieCluster:
+    """Return a cluster whose bookies run as the registry has it."""
     bookies = clusters.clusters[name]
     root = bookies.ledgers_root
     instance = store.get(f"{root}/INSTANCEID")
@@ -192,7 +193,7 @@ def _switches(clusters: SwitchablePulsar, node: RegistryNode) -> list[Result]:
         closing(open_store(clusters.store_url)) as store,
         Load(clusters.connection(), topics, _PER_SECOND / _TOPICS) as load,
     ):
-        b = _cluster(clusters, store, "b")
+        b = bookie_cluster_of(clusters, store, "b")
         _change(clusters, node, store, lambda registry: registry.with_cluster(b))
         load.start()
         load.wait_for(_PER_SECOND, _PATIENCE_S)
