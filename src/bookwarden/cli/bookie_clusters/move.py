@@ -45,6 +45,13 @@ is not the same, or it was not confirmed. The same command carries on. Order and
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait so long for brokers to be stopped."
 )
+@click.option(
+    "--may-miss",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="So many ledgers that are named may be in neither cluster: they were lost before.",
+)
 @click.option("--dry-run", is_flag=True, help="Look at everything, say what would be done, do nothing.")
 @click.option("--status", is_flag=True, help="Only show where the newest move stands.")
 @click.option("--abandon", is_flag=True, help="Give up a move that is not done.")
@@ -66,6 +73,7 @@ def move(
     folder: Path | None,
     ahead: bool,
     wait_s: float | None,
+    may_miss: int,
     dry_run: bool,
     status: bool,
     abandon: bool,
@@ -98,7 +106,7 @@ def move(
             record = context.move.abandon()
             invocation.write(Document(record_data(record), (Note("Given up. Brokers go on with the source."),)))
         elif target_uri is not None and folder is not None:
-            plan = context.move.plan(target_of_uri(target_uri), folder.absolute())
+            plan = context.move.plan(target_of_uri(target_uri), folder.absolute(), may_miss=may_miss)
             _carry_out(invocation, context, plan, ahead=ahead, wait_s=wait_s, dry_run=dry_run, yes=yes)
 
 

@@ -26,6 +26,7 @@ class Compared(NamedTuple):
     ledger_id: int
     standing: Standing
     reason: str = ""
+    bookies: frozenset[str] = frozenset()  #: Of the target, that have it if it is the SAME.
 
 
 def compare(source: LedgerReading, target: LedgerReading, owner: str) -> Compared:
@@ -52,7 +53,8 @@ def compare(source: LedgerReading, target: LedgerReading, owner: str) -> Compare
             return differs(f"the target has another ledger of this id ({_difference(one, other)})")
         if not is_unfinished(other):
             if one.state is LedgerState.CLOSED and _end(one) == _end(other):
-                return Compared(ledger_id, Standing.SAME)
+                bookies = frozenset(bookie for segment in other.segments for bookie in segment.ensemble)
+                return Compared(ledger_id, Standing.SAME, bookies=bookies)
             return differs(f"it ends at {_ends(one)} on the source, and at {_ends(other)} on the target")
         if not is_marked(other.custom, owner):
             return differs("the target has an unfinished copy of it that is not of this move")

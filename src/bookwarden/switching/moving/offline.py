@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from bookwarden.errors import BookieError, FormatError, NotFoundError, StoreError
-from bookwarden.findings import Finding, failing, some
+from bookwarden.findings import Finding, failing, fails, some, warns
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
@@ -67,7 +67,9 @@ class Tally(NamedTuple):
 
     counts: Counter[Standing]
     different: tuple[Compared, ...]  #: The first few.
-    missing: tuple[int, ...]  #: The first few that are wanted, and that neither cluster has.
+    missing: tuple[int, ...]  #: The first few that brokers want to find, and that neither cluster has.
+    missed: int = 0  #: How many these are.
+    bookies: frozenset[str] = frozenset()  #: Those that have what is the same already, by the target's metadata.
 
     @property
     def total(self) -> int:
@@ -86,6 +88,7 @@ class MovePlan:
     tally: Tally  #: Of what is named.
     next_id: int  #: Of the target.
     free_id: int  #: Above every id of the source.
+    may_miss: int = 0  #: So many ledgers may be in neither cluster.
 
     @property
     def failing(self) -> list[Finding]:
@@ -138,8 +141,11 @@ class OfflineMove:
         """The record's node."""
         return MoveNode(self.pulsar)
 
-    def plan(self, target: TargetUri, folder: Path) -> MovePlan:
-        """Look at everything, change nothing; RefusedError, with all reasons, where it is no move that can be made."""
+    def plan(self, target: TargetUri, folder: Path, *, may_miss: int = 0) -> MovePlan:
+        """Look at everything, change nothing; RefusedError, with all reasons, where it is no move that can be made.
+
+        ``may_miss``: so many ledgers that brokers want to find may be in neither cluster.
+        """
         self.checks.require_no_registry()
         sides = find_sides(self.open_cluster, self.pulsar_url, self.source, target)
         record = next_record(self.node.read(), sides, str(folder))
@@ -149,10 +155,10 @@ class OfflineMove:
         tally = self._tally(sides, record.owner, named)
         if tally.different:
             raise _different(tally, {})
-        findings = self.checks.judge(sides, named.in_logs)
+        findings = (*judge_ledgers(tally, sides, may_miss), *self.checks.judge(sides, named.in_logs))
         free = self._free_id(sides, named)
         next_id = self.generator_at(sides.target.place).next_id()
-        return MovePlan(sides, record, tuple(self.live_brokers()), findings, tally, next_id, free)
+        return MovePlan(sides, record, tuple(self.live_brokers()), findings, tally, next_id, free, may_miss)
 
     def live_brokers(self) -> list[str]:
         """List the brokers that live, by name."""
@@ -207,7 +213,7 @@ class OfflineMove:
         # Once more, and last of all: nobody can have taken one since.
         next_id = self._raise_ids(work, 0)
         tally = self._tally(sides, work.plan.record.owner, named)
-        _require_same(tally, work.troubles)
+        _require_same(tally, work.troubles, work.plan.may_miss)
         saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "stopped")
         self._require_no_broker()
         self._advance(work, MovePhase.DONE, str(saved))
@@ -325,13 +331,18 @@ class OfflineMove:
         counts = Counter[Standing]()
         different: list[Compared] = []
         missing: list[int] = []
+        missed = 0
+        bookies = set[str]()
         for one in self._compared(sides, owner, named):
             counts[one.standing] += 1
+            bookies |= one.bookies
             if one.standing is Standing.DIFFERENT and len(different) < _SHOWN:
                 different.append(one)
-            if one.standing is Standing.MISSING and one.ledger_id in named.needed and len(missing) < _SHOWN:
-                missing.append(one.ledger_id)
-        return Tally(counts, tuple(different), tuple(missing))
+            if one.standing is Standing.MISSING and one.ledger_id in named.needed:
+                missed += 1
+                if len(missing) < _SHOWN:
+                    missing.append(one.ledger_id)
+        return Tally(counts, tuple(different), tuple(missing), missed, frozenset(bookies))
 
     def _free_id(self, sides: Sides, named: NamedLedgers) -> int:
         return max(sides.source.metadata.first_free_id(), max(named.all, default=-1) + 1)
@@ -350,8 +361,35 @@ class OfflineMove:
         return next_id
 
 
-def _require_same(tally: Tally, troubles: dict[int, str]) -> None:
-    """Raise RefusedError unless both clusters have the same, apart from what neither has."""
+def judge_ledgers(tally: Tally, sides: Sides, may_miss: int) -> Iterator[Finding]:
+    """Judge what is missing, and the bookies of what the target has already."""
+    if tally.missed:
+        seen = f"{_missed(tally)} in neither cluster"
+        advice = (
+            "see that metadata_store.bookkeeper_url and ledgers_root name the cluster that brokers use; if these were "
+            f"lost before, --may-miss {tally.missed}: they stay missing"
+        )
+        yield Finding("ledgers", *(fails if tally.missed > may_miss else warns)(seen, advice))
+    running = {bookie.name for bookie in sides.target.metadata.look().live} if tally.bookies else frozenset[str]()
+    gone = sorted(tally.bookies - running)
+    if gone:
+        yield Finding(
+            "ledgers",
+            *warns(
+                f"{some(gone)} of the target does not run, and has ledgers that are there already",
+                "start it, or see that the other bookies have them whole",
+            ),
+        )
+
+
+def _missed(tally: Tally) -> str:
+    return f"{tally.missed:,} ledgers that brokers want to find, such as {tally.missing[0]}, are"
+
+
+def _require_same(tally: Tally, troubles: dict[int, str], may_miss: int) -> None:
+    """Raise RefusedError unless both clusters have the same, apart from so many that neither has."""
+    if tally.missed > may_miss:
+        raise refused(f"{_missed(tally)} in neither cluster, and {may_miss:,} may be: nothing was changed for brokers")
     if tally.total != tally.counts[Standing.SAME] + tally.counts[Standing.MISSING]:
         raise _different(tally, troubles)
 

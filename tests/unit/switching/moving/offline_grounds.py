@@ -63,6 +63,8 @@ class Ground:
         self.place = A
         self.settings = dict(STOCK)
         self.named: dict[int, str] = {}
+        #: Named, and only where they were offloaded to.
+        self.offloaded: set[int] = set()
         self.doubts: list[Doubt] = []
         self.said: list[str] = []
         self.recovered: list[int] = []
@@ -182,6 +184,7 @@ class Ground:
 
     def references(self) -> Iterator[Part]:
         rows = [ListedReference(ledger_id, kind, "h", "h", TOPIC, PULSAR) for ledger_id, kind in self.named.items()]
+        rows += [ListedReference(each, "managed ledger", "h", "h", TOPIC, PULSAR, gone=True) for each in self.offloaded]
         yield Part(rows, self.doubts)
 
     @contextmanager
@@ -197,12 +200,14 @@ class Ground:
         if self.meanwhile:
             self.meanwhile.pop(0)()
 
-    def plan(self, target: TargetUri = TO_B) -> MovePlan:
-        return self.move.plan(target, self.folder)
+    def plan(self, target: TargetUri = TO_B, *, may_miss: int = 0) -> MovePlan:
+        return self.move.plan(target, self.folder, may_miss=may_miss)
 
-    def carry_out(self, target: TargetUri = TO_B, *, ahead: bool = False) -> Moved:
+    def carry_out(self, target: TargetUri = TO_B, *, ahead: bool = False, may_miss: int = 0) -> Moved:
         """Run the command to its end; it waits some seconds for brokers."""
-        return self.move.carry_out(self.plan(target), ahead_only=ahead, wait_s=5, say=self.said.append)
+        return self.move.carry_out(
+            self.plan(target, may_miss=may_miss), ahead_only=ahead, wait_s=5, say=self.said.append
+        )
 
     @property
     def record(self) -> MoveRecord:

@@ -155,11 +155,35 @@ def test_a_ledger_that_cannot_be_copied_is_told_and_nothing_is_done(ground: Grou
     require_moved(ground)
 
 
-def test_a_ledger_that_neither_has_is_told_and_stays_so(ground: Ground) -> None:
+def test_a_ledger_that_neither_has_stands_in_the_way_unless_it_was_lost_before(ground: Ground) -> None:
+    """If the settings name another cluster than brokers use, all are missing."""
     ground.named[6] = PlaceKind.MANAGED_LEDGER.value
-    moved = ground.carry_out()
-    assert moved.tally.missing == (6,)
-    assert moved.record.phase is MovePhase.DONE
+    assert [one.seen for one in ground.plan().failing] == [
+        "1 ledgers that brokers want to find, such as 6, are in neither cluster"
+    ]
+    with pytest.raises(RefusedError, match="--may-miss 1: they stay missing"):
+        ground.carry_out()
+    # One more while it is copied.
+    ground.before[9] = lambda: ground.named.update({5: PlaceKind.CURSOR.value})
+    with pytest.raises(RefusedError, match=r"2 ledgers .* in neither cluster, and 1 may be"):
+        ground.carry_out(may_miss=1)
+    del ground.named[5]
+    moved = ground.carry_out(may_miss=1)
+    assert (moved.tally.missing, moved.record.phase) == ((6,), MovePhase.DONE)
+
+
+def test_what_need_not_be_there_may_be_missing(ground: Ground) -> None:
+    ground.offloaded = {6}
+    assert ground.carry_out().tally.counts[Standing.MISSING] == 1
+    require_moved(ground)
+
+
+def test_bookies_of_the_target_that_do_not_run_are_told(ground: Ground) -> None:
+    ground.carry_out()
+    ground.start_broker()
+    ground.store.delete_many([("/bookies-b/available/b1:3181", 0)])
+    told = [one.seen for one in ground.plan().findings if one.check == "ledgers"]
+    assert told == ["b1:3181 of the target does not run, and has ledgers that are there already"]
 
 
 def foreign(ground: Ground) -> None:
