@@ -30,7 +30,7 @@ from bookwarden.pipelines.copying.stages import (
     Watch,
     counts_of,
     first_staying,
-    planned_in,
+    planned_counts_of,
 )
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.stage import Stages
@@ -225,9 +225,7 @@ def test_a_dry_run_counts_without_copying(builder: Builder, tmp_path: Path) -> N
     builder.run(ScanFolder(str(tmp_path / "1")), Scope())
     folder, copier = ScanFolder(str(tmp_path / "2")), MetadataCopier(builder.clusters)
     listed = builder.copying(folder, EVERY_KIND, copier).read_source(LedgerListing(builder.clusters.store, "/ledgers"))
-    counts = counts_of(listed)
-    planned_in(folder, listed, counts)
-    assert table(counts) == {
+    assert table(planned_counts_of(listed)) == {
         ("complete", "cursor"): 60,
         ("complete", "schema"): 10,
         ("copied", "data"): 30,

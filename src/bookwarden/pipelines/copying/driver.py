@@ -24,7 +24,7 @@ from bookwarden.pipelines.copying.stages import (
     Watch,
     counts_of,
     first_staying,
-    planned_in,
+    planned_counts_of,
 )
 from bookwarden.pipelines.scan.driver import paused_by_signals
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
@@ -215,11 +215,9 @@ class _Run:
         """List the source, and say what would be copied."""
         with self._copying(lambda _: None) as copying:
             listed = copying.read_source(self._listing)
-        build = self._with(listed)
-        counts = counts_of(listed)
-        planned_in(self._folder, listed, counts)
+        build = replace(self._with(listed), counts=planned_counts_of(listed))
         staying = first_staying(self._folder, LISTING_STAGE, listed, self._request.keep)
-        return BuildReport(replace(build, counts=counts), tuple(staying), time.monotonic() - begin, is_dry_run=True)
+        return BuildReport(build, tuple(staying), time.monotonic() - begin, is_dry_run=True)
 
     def take(self, lease: BuildLease) -> None:
         """Take the record, before anything is written to the folder."""
@@ -240,6 +238,7 @@ class _Run:
         looked_at, size = (sum(seal.notes[name] for seal in copied) for name in (LEDGERS, BYTES))
         ended_ms = int(time.time() * 1000)
         build = replace(self._build, ended_ms=ended_ms, looked_at=looked_at, size_looked_at=size, counts=counts)
+        self._told(build)
         staying = first_staying(self._folder, COPYING_STAGE, copied, self._request.keep)
         report = BuildReport(build, tuple(staying), time.monotonic() - begin)
         lease.end(build)

@@ -42,6 +42,8 @@ COMPLETE_TABLE: Final = "complete"
 COPYING_STAGE: Final = "copies"
 #: Figures in the seal of a piece: its ledgers that are, or were, to be copied, and their bytes.
 LEDGERS, BYTES = "to copy", "bytes to copy"
+# Before the names of figures about what a copying begins with: as copied what would be, and what is open as open.
+_PLANNED: Final = "planned: "
 _SETTLED: Final = (CopyOutcome.COMPLETE, CopyOutcome.LEFT_OUT)
 
 _READ_AT_ONCE: Final = 1_000
@@ -100,7 +102,7 @@ class ListLedgers:
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         context = self.copied.metadata()
         found = _listing_of(context, self.copied.route.source).read(from_json(ListingPiece, piece))
-        rest, complete, counts = [], [], CopyCounts()
+        rest, complete, counts, planned = [], [], CopyCounts(), CopyCounts()
         nodes = zip(found.ids, found.nodes, strict=True)
         for candidate in self._sorted(context, ((ledger_id, node.value) for ledger_id, node in nodes)):
             if candidate.outcome in _SETTLED:
@@ -109,6 +111,7 @@ class ListLedgers:
                 complete.append(candidate)
             elif candidate.outcome is not CopyOutcome.LEFT_OUT:
                 rest.append(candidate)
+                planned.add(candidate.outcome or CopyOutcome.COPIED, candidate.kind, candidate.size)
         folder.write(
             LISTING_STAGE,
             number,
@@ -116,7 +119,11 @@ class ListLedgers:
             names=found.names,
             digest=found.digest,
             others={COMPLETE_TABLE: table_of_candidates(complete)},
-            notes={**counts.notes(), **_figures(len(rest), sum(one.size for one in rest))},
+            notes={
+                **counts.notes(),
+                **planned.notes(_PLANNED),
+                **_figures(len(rest), sum(one.size for one in rest)),
+            },
         )
 
     def _sorted(self, context: MetadataContext, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
@@ -238,25 +245,25 @@ def counts_of(seals: Iterable[Seal]) -> CopyCounts:
     return counts
 
 
-def planned_in(folder: ScanFolder, listed: Sequence[Seal], counts: CopyCounts) -> None:
-    """Count what a copying of this listing begins with: as copied what would be, and what is open as open."""
+def planned_counts_of(listed: Iterable[Seal]) -> CopyCounts:
+    """Add up what a copying of this listing would do: as copied what would be, and what is open as open."""
+    counts = CopyCounts()
     for seal in listed:
-        if seal.rows:
-            rows = folder.read(LISTING_STAGE, seal.number, ["outcome", "kind", "bytes"])
-            for batch in rows.to_batches():
-                for outcome, kind, size in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    counts.add(CopyOutcome.COPIED if outcome is None else CopyOutcome(outcome), kind, size)
+        counts.add_notes(seal.notes)
+        counts.add_notes(seal.notes, _PLANNED)
+    return counts
 
 
 def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[Staying]:
     """Return the first ledgers that stay where they are, ``keep`` of each outcome, the worst outcome first."""
+    before = _PLANNED if stage == LISTING_STAGE else ""
     found: list[Staying] = []
     for outcome in STAYING:
         some: list[Staying] = []
         for seal in seals:
             if len(some) >= keep:
                 break
-            if stage == LISTING_STAGE or any(name.startswith(f"{outcome.value}/") for name in seal.notes):
+            if any(name.startswith(f"{before}{outcome.value}/") for name in seal.notes):
                 some += staying_in(folder.read(stage, seal.number), outcome)
         found += some[:keep]
     return found

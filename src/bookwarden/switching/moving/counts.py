@@ -48,19 +48,19 @@ class CopyCounts:
         order = list(CopyOutcome)
         return sorted(self.ledgers, key=lambda key: (order.index(key[0]), key[1]))
 
-    def notes(self) -> dict[str, int]:
-        """Return them as figures by name, as the seal of a file has them."""
+    def notes(self, before: str = "") -> dict[str, int]:
+        """Return them as figures by name, each with this text before it, as the seal of a file has them."""
         found: dict[str, int] = {}
         for (outcome, kind), number in self.ledgers.items():
-            found[f"{outcome.value}/{kind}"] = number
-            found[f"{outcome.value}/{kind}/{_BYTES}"] = self.sizes[outcome, kind]
+            found[f"{before}{outcome.value}/{kind}"] = number
+            found[f"{before}{outcome.value}/{kind}/{_BYTES}"] = self.sizes[outcome, kind]
         return found
 
-    def add_notes(self, notes: Mapping[str, int]) -> None:
+    def add_notes(self, notes: Mapping[str, int], before: str = "") -> None:
         """Add what `notes` returned; figures of other names are passed over."""
         for name, number in notes.items():
-            outcome, _, kind = name.partition("/")
-            if kind and outcome in _OUTCOMES:
+            outcome, _, kind = name.removeprefix(before).partition("/")
+            if name.startswith(before) and kind and outcome in _OUTCOMES:
                 kind, _, unit = kind.partition("/")
                 (self.sizes if unit == _BYTES else self.ledgers)[_OUTCOMES[outcome], kind] += number
 
