@@ -29,6 +29,7 @@ class ScriptedBookie:
         self.added: list[tuple[int, int]] = []
         self.master_keys: set[bytes] = set()
         self.fenced: set[int] = set()
+        self.fencing: list[tuple[int, int]] = []
         self.refuses_fencing = False
         self.read_only = False
         self.damaged: set[tuple[int, int]] = set()
@@ -130,6 +131,7 @@ class ScriptedBookie:
             if self.refuses_fencing:
                 return pb.Response(header=request.header, status=pb.EUA)
             self.fenced.add(key[0])
+            self.fencing.append(key)
             self.master_keys.add(request.readRequest.masterKey)
         if key[1] == -1:
             key = max((one for one in self.entries.copy() if one[0] == key[0]), default=key)

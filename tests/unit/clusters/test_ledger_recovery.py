@@ -143,7 +143,8 @@ def test_it_is_closed_behind_the_last_entry_that_any_bookie_has(site: Site) -> N
     site.has(22, confirmed=9)
     site.validate(site.recover(), 20)
     assert [one.state for one in site.store.writes] == [LedgerState.IN_RECOVERY, LedgerState.CLOSED]
-    assert all(LEDGER in bookie.fenced for bookie in site.scripted)
+    # Fenced before it tells what is confirmed: nothing is acknowledged after that.
+    assert [bookie.fencing[0] for bookie in site.scripted] == [(LEDGER, -1)] * 3
     assert all(bookie.master_keys == {master_key_of(PASSWORD)} for bookie in site.scripted)
     # What is confirmed stays as it is; all behind it goes to all its bookies again, as it was.
     again = {entry_id for bookie in site.scripted for _, entry_id in bookie.added}
@@ -208,10 +209,26 @@ def test_too_few_bookies_change_nothing(site: Site) -> None:
     site.has(0)
     for bookie in site.scripted[:2]:
         bookie.close()
-    with pytest.raises(BookieUnavailableError, match=r"ledger 7.* try again when they are up") as caught:
+    with pytest.raises(BookieUnavailableError, match=r"ledger 7 is not closed: too few .* when they are up") as caught:
         site.recover()
     assert all(bookie.bookie_id in str(caught.value) for bookie in site.scripted[:2])
     assert site.is_untouched()
+
+
+def test_a_bookie_that_is_down_is_asked_once_and_again_only_if_it_is_needed(site: Site) -> None:
+    site = Site(site.scripted, 3, 2)
+    site.has(0)
+    down, other = site.scripted[:2]
+    down.hang_up_after = 0
+    with Bookies(BookieAddresses(site.store, "/ledgers")) as bookies:
+        recovery = LedgerRecovery(site.store, "/ledgers", bookies)
+        site.validate(recovery.recover(LEDGER), 0)
+        assert down.connections == 1
+        down.hang_up_after = None
+        other.status = other.add_status = pb.EIO
+        site.add(site.metadata)
+        site.validate(recovery.recover(LEDGER), 0)
+    assert LEDGER in down.fenced
 
 
 def test_one_that_is_in_recovery_stays_so_while_too_few_bookies_answer(site: Site) -> None:

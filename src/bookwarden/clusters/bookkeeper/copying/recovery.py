@@ -8,6 +8,7 @@ do not have it; no bookie is replaced, since enough to acknowledge an entry must
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.bookies.digests import Digest, Entry, digest_of, master_key_of, verify_entry
@@ -20,6 +21,8 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import (
     AddEntry,
     AddKind,
     FencingRead,
+    ReadEntry,
+    Request,
     Response,
     status_name,
 )
@@ -70,8 +73,8 @@ class LedgerRecovery:
         found = self._read(ledger_id)
         if found.metadata.state is LedgerState.OPEN:
             change_ledger_metadata(found.raw, LedgerState.IN_RECOVERY)
-            # Raises if too few answer, and has changed nothing so far.
-            open_ledger(found, self._bookies).last_confirmed()
+            # Raises if too few answer, and nothing was changed so far.
+            _Recovering(found, self._bookies).confirmed(fencing=False)
             found = self._put(found, LedgerState.IN_RECOVERY)
         if found.metadata.state is LedgerState.CLOSED:
             return found
@@ -115,7 +118,7 @@ class _Read(NamedTuple):
 
 
 class _Recovering:
-    """One ledger whose metadata says that it is in recovery."""
+    """One ledger as its metadata was read; for `end` that says that it is in recovery."""
 
     def __init__(self, ledger: StoredLedger, bookies: Bookies) -> None:
         password = decode_ledger_password(ledger.raw)
@@ -129,7 +132,7 @@ class _Recovering:
 
     def end(self) -> tuple[int, int]:
         """Return the last entry and the length, once everything up to there is on enough bookies."""
-        last = self._fenced_last_confirmed()
+        last = self.confirmed(fencing=True)
         length: int | None = None
         while True:
             asked = range(last + 1, last + 1 + _ENTRIES_AT_ONCE)
@@ -143,19 +146,24 @@ class _Recovering:
             length = self._length_through(last)
         return last, length
 
-    def _fenced_last_confirmed(self) -> int:
-        """Fence the ledger on its last bookies; return the last entry that any of them knows to be confirmed."""
+    def confirmed(self, *, fencing: bool) -> int:
+        """Return the last entry that any of the last segment's bookies knows to be confirmed."""
         segment = self._metadata.segments[-1]
         known: dict[str, int] = {}
         troubles: dict[str, BookieError] = {}
-        for answer in self._ask([(bookie, LAST_ENTRY) for bookie in segment.ensemble]):
-            response = answer.response
-            if _has_none(response):
+
+        def take(answer: Answer) -> None:
+            if _has_none(answer.response):
                 known[answer.bookie_id] = -1
             elif (found := self._checked(answer, None, troubles)) is not None:
                 known[answer.bookie_id] = found.entry.last_add_confirmed
-        answered = [bookie_id in known for bookie_id in segment.ensemble]
-        if not is_covered(answered, self._metadata.write_quorum, self._metadata.ack_quorum):
+
+        def is_enough() -> bool:
+            answered = [bookie_id in known for bookie_id in segment.ensemble]
+            return is_covered(answered, self._metadata.write_quorum, self._metadata.ack_quorum)
+
+        request = self._fencing(LAST_ENTRY) if fencing else ReadEntry(self._ledger_id, LAST_ENTRY)
+        if not self._ask([(bookie_id, request) for bookie_id in segment.ensemble], take, is_enough):
             raise self._not_closed("too few of its last bookies tell where it ends", troubles)
         # All before the last segment was confirmed when it began.
         return max(segment.first_entry_id - 1, *known.values())
@@ -165,16 +173,25 @@ class _Recovering:
         found: dict[int, _Read] = {}
         absent = dict.fromkeys(entry_ids, 0)
         troubles: dict[int, dict[str, BookieError]] = {entry_id: {} for entry_id in entry_ids}
-        wanted = [(bookie, entry_id) for entry_id in entry_ids for bookie in self._replicas.of(entry_id)]
-        for answer in self._ask(wanted):
+        # So many that the others are too few to have acknowledged it.
+        enough = self._metadata.write_quorum - self._metadata.ack_quorum + 1
+
+        def take(answer: Answer) -> None:
             assert isinstance(answer.request, FencingRead)
             entry_id = answer.request.entry_id
             if _has_none(answer.response):
                 absent[entry_id] += 1
             elif (read := self._checked(answer, entry_id, troubles[entry_id])) is not None:
                 found[entry_id] = read
-        # So many that the others are too few to have acknowledged it.
-        enough = self._metadata.write_quorum - self._metadata.ack_quorum + 1
+
+        def is_enough() -> bool:
+            return all(entry_id in found or absent[entry_id] >= enough for entry_id in entry_ids)
+
+        self._ask(
+            [(bookie_id, self._fencing(entry)) for entry in entry_ids for bookie_id in self._replicas.of(entry)],
+            take,
+            is_enough,
+        )
         entries: list[_Read] = []
         for entry_id in entry_ids:
             if entry_id in found:
@@ -189,24 +206,24 @@ class _Recovering:
         """Write entries, byte for byte, to all their bookies, also to those that gave them: from memory, perhaps."""
         taken = {read.entry.entry_id: 0 for read in entries}
         refused: dict[int, dict[str, BookieError]] = {entry_id: {} for entry_id in taken}
-        with self._bookies.exchange():
-            for entry, packet in entries:
-                request = AddEntry(self._ledger_id, entry.entry_id, self._master_key, packet, AddKind.URGENT_RECOVERY)
-                for bookie_id in self._replicas.of(entry.entry_id):
-                    self._bookies.ask(bookie_id, request)
-            while answers := self._bookies.answers():
-                for answer in answers:
-                    assert isinstance(answer.request, AddEntry)
-                    if answer.response is not None and answer.response.status == OK:
-                        taken[answer.request.entry_id] += 1
-                    else:
-                        refused[answer.request.entry_id][answer.bookie_id] = _trouble(answer)
+        least = self._metadata.ack_quorum
+
+        def take(answer: Answer) -> None:
+            assert isinstance(answer.request, AddEntry)
+            if answer.response is not None and answer.response.status == OK:
+                taken[answer.request.entry_id] += 1
+            else:
+                refused[answer.request.entry_id][answer.bookie_id] = _trouble(answer)
+
+        wanted: list[tuple[str, Request]] = []
+        for entry, packet in entries:
+            request = AddEntry(self._ledger_id, entry.entry_id, self._master_key, packet, AddKind.URGENT_RECOVERY)
+            wanted += [(bookie_id, request) for bookie_id in self._replicas.of(entry.entry_id)]
+        self._ask(wanted, take, lambda: all(count >= least for count in taken.values()))
         for entry_id, count in taken.items():
-            if count < self._metadata.ack_quorum:
-                least = self._metadata.ack_quorum
-                raise self._not_closed(
-                    f"{count} bookies took entry {entry_id} back, and {least} have to", refused[entry_id]
-                )
+            if count < least:
+                why = f"{count} bookies took entry {entry_id} back, and {least} have to"
+                raise self._not_closed(why, refused[entry_id])
 
     def _length_through(self, last: int) -> int:
         if last < 0:
@@ -214,14 +231,29 @@ class _Recovering:
         (entry,) = open_ledger(self._ledger, self._bookies).read(last, last)
         return entry.length
 
-    def _ask(self, wanted: list[tuple[str, int]]) -> list[Answer]:
-        found: list[Answer] = []
-        with self._bookies.exchange():
-            for bookie_id, entry_id in wanted:
-                self._bookies.ask(bookie_id, FencingRead(self._ledger_id, entry_id, self._master_key))
-            while answers := self._bookies.answers():
-                found += answers
-        return found
+    def _fencing(self, entry_id: int) -> FencingRead:
+        return FencingRead(self._ledger_id, entry_id, self._master_key)
+
+    def _ask(
+        self, wanted: Sequence[tuple[str, Request]], take: Callable[[Answer], None], is_enough: Callable[[], bool]
+    ) -> bool:
+        """Ask, and take all answers; return whether they are enough.
+
+        Bookies that did not answer a moment ago are asked last, and only if it takes them: where a machine is down,
+        each question costs the time in which a connection is tried.
+        """
+        late = {bookie_id for bookie_id, _ in wanted if self._bookies.is_avoided(bookie_id)}
+        for are_late in (False, True):
+            with self._bookies.exchange():
+                for bookie_id, request in wanted:
+                    if (bookie_id in late) is are_late:
+                        self._bookies.ask(bookie_id, request)
+                while answers := self._bookies.answers():
+                    for answer in answers:
+                        take(answer)
+            if is_enough():
+                return True
+        return False
 
     def _checked(self, answer: Answer, entry_id: int | None, troubles: dict[str, BookieError]) -> _Read | None:
         """Return the entry if the bookie gave it whole; note why not."""
