@@ -2,170 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pack_entry, verify_entry
-from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.bookkeeper.copying.placement import Affinity, Ground, Placement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished
-from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.kinds import SchemaHolder
+from bookwarden.ledgers.metadata import LedgerState, Segment
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.metastore.interface import Write
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 from servers.scripted_bookie import ScriptedBookie
-
-OWNER = "5f2c9a41"
-HOLDER = ManagedLedgerHolder("public/default/persistent/t")
-PASSWORD = b"secret"
-A, B = "/ledgers", "/bookies-b"
-
-
-def payload_of(entry_id: int) -> bytes:
-    return b"%d" % entry_id * (entry_id % 50)
-
-
-def placement_in(store: MemoryStore) -> Placement:
-    return Placement(lambda: Ground(read_members(store, B).writable, {}, {}), lambda _: Affinity())
-
-
-@dataclass
-class Named:
-    """What topics name; ``before`` is called with the number of each reading."""
-
-    ids: set[int] = field(default_factory=set)
-    doubt: str | None = None
-    before: Callable[[int], object] = lambda _: None
-    readings: int = 0
-
-    def read(
-        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
-    ) -> Mapping[Holder, References]:
-        self.readings += 1
-        self.before(self.readings)
-        found = LiveReferences(frozenset(self.ids), True) if self.doubt is None else UnknownReferences(self.doubt)
-        return dict.fromkeys(holders, found)
-
-
-class Site:
-    """Two bookie clusters in one store: two bookies with ledgers, and three to copy to."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.sources, self.targets = ([stack.enter_context(ScriptedBookie()) for _ in range(n)] for n in (2, 3))
-        self.use(MemoryStore())
-        addresses = BookieAddresses(self.store, A, lambda: [(self.store, B)])
-        self.bookies = stack.enter_context(Bookies(addresses, BookieOptions(request_timeout_s=1.5)))
-        self.named = Named()
-
-    def use(self, store: MemoryStore) -> None:
-        """Have the bookies registered in this store."""
-        self.store = store
-        for root, bookies in ((A, self.sources), (B, self.targets)):
-            for bookie in bookies:
-                store.create(f"{root}/available/{bookie.bookie_id}", b"", make_parents=True)
-
-    def plant(self, ledger_id: int, count: int = 120, kind: str | None = "CRC32C", **changes: Any) -> LedgerMetadata:
-        """Write a closed ledger to the source; something names it."""
-        names = tuple(bookie.bookie_id for bookie in self.sources)
-        custom = {key: value.encode() for key, value in expected_custom_metadata(HOLDER).items()}
-        segments = (Segment(0, names), Segment(70, names[::-1])) if count > 70 else (Segment(0, names),)
-        length = sum(len(payload_of(entry_id)) for entry_id in range(count))
-        metadata = LedgerMetadata(
-            *(3, LedgerState.CLOSED, 2, 2, 2, segments, length, count - 1, kind, 1_700_000_000_000, custom)
-        )._replace(**changes)
-        digest, behind, replicas = digest_of(kind, PASSWORD), 0, Replicas(metadata)
-        for entry_id in range(count):
-            behind += len(payload_of(entry_id))
-            packet = pack_entry(digest, Entry(ledger_id, entry_id, entry_id - 1, behind, payload_of(entry_id)))
-            for bookie in self.sources:
-                if bookie.bookie_id in replicas.of(entry_id):
-                    bookie.entries[ledger_id, entry_id] = packet
-        self.write(A, ledger_id, metadata)
-        self.named.ids.add(ledger_id)
-        return metadata
-
-    def write(self, root: str, ledger_id: int, metadata: LedgerMetadata) -> None:
-        raw = encode_ledger_metadata(metadata, password=PASSWORD)
-        path = ledger_path(root, ledger_id)
-        node = self.store.get(path)
-        if node is None:
-            self.store.create(path, raw, make_parents=True)
-        else:
-            self.store.put(path, raw, node.version)
-
-    def remove(self, root: str, ledger_id: int) -> None:
-        path = ledger_path(root, ledger_id)
-        node = self.store.get(path)
-        assert node is not None
-        self.store.delete_many([(path, node.version)])
-
-    def copier(self, **options: Any) -> LedgerCopier:
-        places = Place(self.store, A), Place(self.store, B)
-        placement = placement_in(self.store)
-        return LedgerCopier(*places, self.bookies, self.named, placement, **{"owner": OWNER, **options})
-
-    def copy(self, *ledger_ids: int, **options: Any) -> CopyResult:
-        """Copy ledgers; return the result of the last one."""
-        results = {result.ledger_id: result for result in self.copier(**options).copy(ledger_ids)}
-        assert set(results) == set(ledger_ids)
-        return results[ledger_ids[-1]]
-
-    def copied(self, ledger_id: int) -> LedgerMetadata | None:
-        """Return the metadata on the target."""
-        node = self.store.get(ledger_path(B, ledger_id))
-        return None if node is None else decode_ledger_metadata(node.value)
-
-    def require_same(self, ledger_id: int, source: LedgerMetadata) -> None:
-        """Check that the copy says what the source says, and that each entry is on all of its bookies."""
-        node = self.store.get(ledger_path(B, ledger_id))
-        copy = self.copied(ledger_id)
-        assert node is not None
-        assert copy is not None
-        assert decode_ledger_password(node.value) == PASSWORD
-        mark = f"{source.last_entry_id}:{source.length}".encode()
-        assert copy.custom == {**source.custom, OWNER_KEY: OWNER.encode(), COPY_KEY: mark}
-        assert copy._replace(segments=(), custom={}) == source._replace(segments=(), custom={}, format_version=3)
-        assert not is_unfinished(copy)
-        replicas, assertions = Replicas(copy), 0
-        digest = digest_of(source.digest_type, PASSWORD)
-        for entry_id in range((source.last_entry_id or 0) + 1):
-            for bookie in self.targets:
-                if bookie.bookie_id in replicas.of(entry_id):
-                    entry = verify_entry(digest, ledger_id, entry_id, bookie.entries[ledger_id, entry_id])
-                    assert entry.payload == payload_of(entry_id)
-                    assertions += 1
-        assert assertions == 2 * ((source.last_entry_id or 0) + 1)
+from unit.clusters.copy_site import HOLDER, OWNER, A, B, CopySite, Named, placement_in
 
 
 @pytest.fixture
-def ground() -> Iterator[Site]:
+def ground() -> Iterator[CopySite]:
     with ExitStack() as stack:
-        yield Site(stack)
+        yield CopySite(stack)
 
 
 @pytest.mark.parametrize("kind", ["CRC32C", "CRC32", "HMAC", "DUMMY", None])
-def test_a_copy_is_the_ledger_under_the_same_id(ground: Site, kind: str | None) -> None:
+def test_a_copy_is_the_ledger_under_the_same_id(ground: CopySite, kind: str | None) -> None:
     source = ground.plant(7, kind=kind)
     assert ground.copy(7) == CopyResult(7, CopyOutcome.COPIED, HOLDER, 120, source.length)
     ground.require_same(7, source)
 
 
-def test_many_ledgers_are_copied_at_once_and_a_second_time_are_there(ground: Site) -> None:
+def test_many_ledgers_are_copied_at_once_and_a_second_time_are_there(ground: CopySite) -> None:
     sources = {ledger_id: ground.plant(ledger_id, count=ledger_id % 5) for ledger_id in range(1, 1100)}
     results = list(ground.copier().copy(sources))
     assert sorted((result.ledger_id, result.outcome) for result in results) == [
@@ -181,14 +54,14 @@ def test_many_ledgers_are_copied_at_once_and_a_second_time_are_there(ground: Sit
     assert sum(len(bookie.added) for bookie in ground.targets) == added
 
 
-def test_no_more_is_in_memory_than_allowed(ground: Site) -> None:
+def test_no_more_is_in_memory_than_allowed(ground: CopySite) -> None:
     ground.bookies.options = BookieOptions(request_timeout_s=1.5, bytes_in_flight=300)
     source = ground.plant(7)
     assert ground.copy(7).outcome is CopyOutcome.COPIED
     ground.require_same(7, source)
 
 
-def test_limits_slow_a_copy_and_change_nothing_else(ground: Site) -> None:
+def test_limits_slow_a_copy_and_change_nothing_else(ground: CopySite) -> None:
     sources = {ledger_id: ground.plant(ledger_id, count=20) for ledger_id in (7, 8)}
     limits = CopyLimits(bytes_per_second=20_000, ledgers_per_second=20)
     assert ground.copy(7, 8, limits=limits).outcome is CopyOutcome.COPIED
@@ -196,7 +69,7 @@ def test_limits_slow_a_copy_and_change_nothing_else(ground: Site) -> None:
         ground.require_same(ledger_id, source)
 
 
-def test_what_is_not_closed_not_named_or_not_asked_for_is_left(ground: Site) -> None:
+def test_what_is_not_closed_not_named_or_not_asked_for_is_left(ground: CopySite) -> None:
     ground.plant(1, state=LedgerState.OPEN, last_entry_id=None, length=0)
     ground.plant(2)
     ground.named.ids.remove(2)
@@ -219,7 +92,7 @@ def test_what_is_not_closed_not_named_or_not_asked_for_is_left(ground: Site) -> 
     assert all(ground.copied(ledger_id) is None for ledger_id in found)
 
 
-def test_on_a_shared_source_only_our_own_are_copied(ground: Site) -> None:
+def test_on_a_shared_source_only_our_own_are_copied(ground: CopySite) -> None:
     ground.plant(7)
     source = ground.plant(8, custom={**ground.plant(9).custom, OWNER_KEY: OWNER.encode()})
     assert ground.copy(7, only_owned=True).outcome is CopyOutcome.LEFT_OUT
@@ -227,14 +100,14 @@ def test_on_a_shared_source_only_our_own_are_copied(ground: Site) -> None:
     ground.require_same(8, source)
 
 
-def test_references_in_doubt_defer_a_copy(ground: Site) -> None:
+def test_references_in_doubt_defer_a_copy(ground: CopySite) -> None:
     ground.plant(7)
     ground.named.doubt = "its node cannot be understood"
     assert ground.copy(7)[1:] == (CopyOutcome.DEFERRED, HOLDER, 0, 0, "its node cannot be understood")
     assert ground.copied(7) is None
 
 
-def test_what_is_trimmed_while_it_is_copied_leaves_nothing(ground: Site) -> None:
+def test_what_is_trimmed_while_it_is_copied_leaves_nothing(ground: CopySite) -> None:
     ground.plant(7)
     ground.named.before = lambda reading: ground.named.ids.clear() if reading == 2 else None
     assert ground.copy(7).outcome is CopyOutcome.GONE
@@ -242,7 +115,7 @@ def test_what_is_trimmed_while_it_is_copied_leaves_nothing(ground: Site) -> None
     assert ground.copied(7) is None
 
 
-def test_a_doubt_before_closing_leaves_the_copy_unfinished(ground: Site) -> None:
+def test_a_doubt_before_closing_leaves_the_copy_unfinished(ground: CopySite) -> None:
     ground.plant(7)
 
     def doubt(reading: int) -> None:
@@ -255,7 +128,7 @@ def test_a_doubt_before_closing_leaves_the_copy_unfinished(ground: Site) -> None
     assert is_unfinished(copy)
 
 
-def test_what_is_deleted_everywhere_while_it_is_copied_is_not_resurrected(ground: Site) -> None:
+def test_what_is_deleted_everywhere_while_it_is_copied_is_not_resurrected(ground: CopySite) -> None:
     ground.plant(7)
 
     def delete(reading: int) -> None:
@@ -269,7 +142,7 @@ def test_what_is_deleted_everywhere_while_it_is_copied_is_not_resurrected(ground
     assert ground.copied(7) is None
 
 
-def test_a_source_that_vanishes_while_something_names_it_is_told(ground: Site) -> None:
+def test_a_source_that_vanishes_while_something_names_it_is_told(ground: CopySite) -> None:
     ground.plant(7)
     ground.named.before = lambda reading: ground.remove(A, 7) if reading == 1 else None
     result = ground.copy(7)
@@ -286,14 +159,14 @@ def damage(bookie: ScriptedBookie, ledger_id: int, entry_id: int) -> None:
     bookie.entries[ledger_id, entry_id] = bytes(packet)
 
 
-def test_a_damaged_replica_of_the_source_is_passed_over(ground: Site) -> None:
+def test_a_damaged_replica_of_the_source_is_passed_over(ground: CopySite) -> None:
     source = ground.plant(7)
     damage(ground.sources[0], 7, 42)
     assert ground.copy(7).outcome is CopyOutcome.COPIED
     ground.require_same(7, source)
 
 
-def test_an_entry_that_no_bookie_has_whole_is_named_and_the_rest_is_copied(ground: Site) -> None:
+def test_an_entry_that_no_bookie_has_whole_is_named_and_the_rest_is_copied(ground: CopySite) -> None:
     ground.plant(7)
     source = ground.plant(8)
     for bookie in ground.sources:
@@ -307,7 +180,7 @@ def test_an_entry_that_no_bookie_has_whole_is_named_and_the_rest_is_copied(groun
     ground.require_same(8, source)
 
 
-def test_an_entry_that_is_missing_is_named(ground: Site) -> None:
+def test_an_entry_that_is_missing_is_named(ground: CopySite) -> None:
     ground.plant(7)
     for bookie in ground.sources:
         del bookie.entries[7, 42]
@@ -315,7 +188,7 @@ def test_an_entry_that_is_missing_is_named(ground: Site) -> None:
     assert (result.outcome, "entry 42 of ledger 7 cannot be read" in result.reason) == (CopyOutcome.FAILED, True)
 
 
-def test_a_length_that_its_entries_do_not_have_is_told(ground: Site) -> None:
+def test_a_length_that_its_entries_do_not_have_is_told(ground: CopySite) -> None:
     ground.plant(7, length=5)
     result = ground.copy(7)
     assert (result.outcome, "bytes in its entries, and its metadata says 5" in result.reason) == (
@@ -324,7 +197,7 @@ def test_a_length_that_its_entries_do_not_have_is_told(ground: Site) -> None:
     )
 
 
-def test_bookies_of_the_source_that_are_down_defer_it(ground: Site) -> None:
+def test_bookies_of_the_source_that_are_down_defer_it(ground: CopySite) -> None:
     ground.plant(7)
     for bookie in ground.sources:
         bookie.close()
@@ -332,7 +205,7 @@ def test_bookies_of_the_source_that_are_down_defer_it(ground: Site) -> None:
 
 
 @pytest.mark.parametrize("status", [pb.EREADONLY, pb.EIO, pb.EFENCED])
-def test_another_bookie_takes_the_place_of_one_that_does_not_take_entries(ground: Site, status: int) -> None:
+def test_another_bookie_takes_the_place_of_one_that_does_not_take_entries(ground: CopySite, status: int) -> None:
     sources = {ledger_id: ground.plant(ledger_id) for ledger_id in (7, 8, 9)}
     ground.targets[1].add_status = status
     assert {result.outcome for result in ground.copier().copy(sources)} == {CopyOutcome.COPIED}
@@ -340,7 +213,7 @@ def test_another_bookie_takes_the_place_of_one_that_does_not_take_entries(ground
         ground.require_same(ledger_id, source)
 
 
-def test_a_target_without_enough_bookies_defers_everything(ground: Site) -> None:
+def test_a_target_without_enough_bookies_defers_everything(ground: CopySite) -> None:
     ground.plant(7)
     for bookie in ground.targets[1:]:
         bookie.add_status = pb.EREADONLY
@@ -357,7 +230,7 @@ class Forgetful(dict[tuple[int, int], bytes]):
         super().__setitem__(key, packet[:-1] + b"?" if key == (7, 42) else packet)
 
 
-def test_a_bookie_that_gives_back_something_else_is_found_out(ground: Site) -> None:
+def test_a_bookie_that_gives_back_something_else_is_found_out(ground: CopySite) -> None:
     source = ground.plant(7)
     for bookie in ground.targets[:2]:
         bookie.entries = Forgetful()
@@ -374,7 +247,7 @@ def test_a_bookie_that_gives_back_something_else_is_found_out(ground: Site) -> N
     ground.require_same(7, source)
 
 
-def test_bookies_with_entries_of_an_earlier_life_are_not_used(ground: Site) -> None:
+def test_bookies_with_entries_of_an_earlier_life_are_not_used(ground: CopySite) -> None:
     source = ground.plant(7)
     ground.targets[0].entries[7, 3] = b"of a copy that was deleted"
     assert ground.copy(7).outcome is CopyOutcome.COPIED
@@ -388,7 +261,7 @@ def test_bookies_with_entries_of_an_earlier_life_are_not_used(ground: Site) -> N
     assert ground.copied(8) is None
 
 
-def test_an_unfinished_copy_is_begun_anew_in_place(ground: Site) -> None:
+def test_an_unfinished_copy_is_begun_anew_in_place(ground: CopySite) -> None:
     source = ground.plant(7)
     names = tuple(bookie.bookie_id for bookie in ground.targets[:2])
     half = source._replace(
@@ -412,7 +285,7 @@ def test_an_unfinished_copy_is_begun_anew_in_place(ground: Site) -> None:
     assert (after.version, after.created_ms) == (before.version + 2, before.created_ms)
 
 
-def test_a_copy_that_an_auditor_closed_is_begun_anew(ground: Site) -> None:
+def test_a_copy_that_an_auditor_closed_is_begun_anew(ground: CopySite) -> None:
     source = ground.plant(7)
     names = tuple(bookie.bookie_id for bookie in ground.targets[:2])
     for last in (source.last_entry_id, 5):
@@ -429,7 +302,7 @@ def test_a_copy_that_an_auditor_closed_is_begun_anew(ground: Site) -> None:
     [{"last_entry_id": 5}, {"length": 5}, {"custom": {"application": b"pulsar"}}, {"state": LedgerState.OPEN}],
     ids=["shorter", "other length", "another's", "open"],
 )
-def test_another_ledger_of_the_same_id_is_never_touched(ground: Site, changes: dict[str, Any]) -> None:
+def test_another_ledger_of_the_same_id_is_never_touched(ground: CopySite, changes: dict[str, Any]) -> None:
     source = ground.plant(7)
     other = source._replace(**changes)
     if other.state is LedgerState.OPEN:
@@ -441,7 +314,7 @@ def test_another_ledger_of_the_same_id_is_never_touched(ground: Site, changes: d
     assert ground.store.get(ledger_path(B, 7)) == before
 
 
-def test_the_original_on_the_target_is_the_ledger_itself(ground: Site) -> None:
+def test_the_original_on_the_target_is_the_ledger_itself(ground: CopySite) -> None:
     original = ground.plant(7)
     ground.write(B, 7, original)
     ground.write(A, 7, original._replace(custom={**original.custom, COPY_KEY: f"119:{original.length}".encode()}))
@@ -462,7 +335,7 @@ class Contested(MemoryStore):
         return super().write_many(writes)
 
 
-def test_of_two_copiers_one_closes_and_the_other_finds_it_done(ground: Site) -> None:
+def test_of_two_copiers_one_closes_and_the_other_finds_it_done(ground: CopySite) -> None:
     store = Contested()
     for path in (
         f"{root}/available/{each.bookie_id}"
@@ -486,7 +359,7 @@ def test_of_two_copiers_one_closes_and_the_other_finds_it_done(ground: Site) -> 
     ground.require_same(7, source)
 
 
-def test_a_store_that_does_not_answer_ends_it(ground: Site) -> None:
+def test_a_store_that_does_not_answer_ends_it(ground: CopySite) -> None:
     ground.plant(7)
     ground.store.close()
     with pytest.raises(StoreUnavailableError):

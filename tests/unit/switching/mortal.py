@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bookwarden.errors import StoreUnavailableError
-from bookwarden.metastore.interface import DeleteResult, MetadataStore
+from bookwarden.errors import StoreError, StoreUnavailableError
+from bookwarden.metastore.interface import DeleteResult, MetadataStore, Write
 from bookwarden.metastore.wrappers import ForwardingStore
 
 
@@ -38,6 +38,10 @@ class Mortal(ForwardingStore):
 
     def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
         self._write(lambda: super(Mortal, self).create(path, value, make_parents=make_parents))
+
+    def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        written: list[StoreError | None] = self._write(lambda: super(Mortal, self).write_many(writes))
+        return written
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         taken: str = self._write(lambda: super(Mortal, self).ephemeral_sequential(prefix, value))
