@@ -9,6 +9,7 @@
 # make soak    what takes hours: the simulation, a million steps
 # make soak STORM=switch  real brokers switched back and forth under load: 20 kills, brokers that disagree for a minute, lost sessions;
 #              KILLS=50 for more, SEED=7 for the kills of an earlier one
+# make soak STORM=copy    ledgers copied to another bookie cluster while the copier and bookies are killed, and topics deleted; KILLS, SEED
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
@@ -81,6 +82,8 @@ wheel: $(STAMP) $(BROKER_JAR)
 soak: $(STAMP)
 ifeq ($(STORM),switch)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.switching.soak --kills $(or $(KILLS),20) $(if $(SEED),--seed $(SEED))
+else ifeq ($(STORM),copy)
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.switching.copying_storm --kills $(or $(KILLS),20) $(if $(SEED),--seed $(SEED))
 else
 	@PYTHONPATH=tests exec $(BIN)/python -m simulation --steps $(or $(STEPS),1000000) $(if $(FROM),--from $(FROM))
 endif

@@ -16,7 +16,8 @@ class ScriptedBookie:
 
     ``status`` is the answer to every read, if set; ``last_confirmed`` answers reads of the last confirmed entry with
     an entry's packet and an explicit one. ``silent`` reads requests and answers none; ``hang_up_after`` so many
-    answers it closes the connection. ``tls`` is served on request. It answers while ``gate`` is set.
+    answers it closes the connection. ``tls`` is served on request.
+    It answers while ``gate`` is set, and ``answers_before_gate`` so many before that.
     It takes what is added, ``added`` in that order, unless ``add_status`` is another answer to all of them; ledgers of
     ``fenced``, which a fencing read adds to unless it ``refuses_fencing``, are added to by recovery alone, and
     while it is ``read_only`` all are by urgent recovery alone. It gives the ``damaged`` entries with a wrong digest.
@@ -41,6 +42,7 @@ class ScriptedBookie:
         self.answered = 0
         self.connections = 0
         self.ended = 0
+        self.answers_before_gate = 0
         self.gate = threading.Event()
         self.gate.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -106,7 +108,8 @@ class ScriptedBookie:
                     continue
                 if answered == self.hang_up_after:
                     return
-                self.gate.wait()
+                if self.answered >= self.answers_before_gate:
+                    self.gate.wait()
                 content = self._answer(request).SerializeToString()
                 connection.sendall(len(content).to_bytes(4, "big") + content)
                 answered += 1

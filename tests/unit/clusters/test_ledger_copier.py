@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +14,7 @@ from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.bookkeeper.copying.metadata import closed_copy, opened_copy
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished
@@ -54,14 +57,33 @@ def test_many_ledgers_are_copied_at_once_and_a_second_time_are_there(ground: Cop
     assert sum(len(bookie.added) for bookie in ground.targets) == added
 
 
-def test_no_more_is_in_memory_than_allowed(ground: CopySite) -> None:
-    ground.bookies.options = BookieOptions(request_timeout_s=1.5, bytes_in_flight=300)
+def test_no_more_is_under_way_than_allowed(ground: CopySite) -> None:
+    ground.bookies.options = BookieOptions(request_timeout_s=30, bytes_in_flight=300)
     source = ground.plant(7)
+    asked: list[int] = []
+
+    def look() -> None:
+        # Bookies of the target keep silent as long as more is asked for.
+        previous = -1
+        while previous != (previous := sum(len(bookie.asked) for bookie in ground.sources)) or not previous:
+            time.sleep(0.3)
+        asked.append(previous)
+        for bookie in ground.targets:
+            bookie.gate.set()
+
+    ground.named.before = lambda reading: looking.start() if reading == 1 else None
+    looking = threading.Thread(target=look)
+    # The first question is whether they know the ledger.
+    for bookie in ground.targets:
+        bookie.answers_before_gate = 1
+        bookie.gate.clear()
     assert ground.copy(7).outcome is CopyOutcome.COPIED
+    looking.join()
     ground.require_same(7, source)
+    assert 0 < asked[0] <= 300 // (source.length // 120) + 1
 
 
-def test_limits_slow_a_copy_and_change_nothing_else(ground: CopySite) -> None:
+def test_limits_change_nothing_else(ground: CopySite) -> None:
     sources = {ledger_id: ground.plant(ledger_id, count=20) for ledger_id in (7, 8)}
     limits = CopyLimits(bytes_per_second=20_000, ledgers_per_second=20)
     assert ground.copy(7, 8, limits=limits).outcome is CopyOutcome.COPIED
@@ -247,6 +269,23 @@ def test_a_bookie_that_gives_back_something_else_is_found_out(ground: CopySite) 
     ground.require_same(7, source)
 
 
+def test_another_bookie_takes_the_place_of_one_that_gives_back_something_else(ground: CopySite) -> None:
+    sources = {ledger_id: ground.plant(ledger_id) for ledger_id in (6, 7, 8)}
+    ground.targets[1].entries = Forgetful()
+    assert {result.outcome for result in ground.copier().copy(sources)} == {CopyOutcome.COPIED}
+    for ledger_id, source in sources.items():
+        ground.require_same(ledger_id, source)
+
+
+def test_a_copy_that_is_not_proven_counts_as_unfinished_whoever_closes_it(ground: CopySite) -> None:
+    source = ground.plant(7)
+    opened = opened_copy(source, ("x:1", "y:1"), OWNER)
+    closed = opened._replace(state=LedgerState.CLOSED, last_entry_id=source.last_entry_id, length=source.length)
+    assert is_unfinished(opened)
+    assert is_unfinished(closed)
+    assert not is_unfinished(closed_copy(opened, source))
+
+
 def test_bookies_with_entries_of_an_earlier_life_are_not_used(ground: CopySite) -> None:
     source = ground.plant(7)
     ground.targets[0].entries[7, 3] = b"of a copy that was deleted"
@@ -299,8 +338,14 @@ def test_a_copy_that_an_auditor_closed_is_begun_anew(ground: CopySite) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"last_entry_id": 5}, {"length": 5}, {"custom": {"application": b"pulsar"}}, {"state": LedgerState.OPEN}],
-    ids=["shorter", "other length", "another's", "open"],
+    [
+        {"last_entry_id": 5},
+        {"length": 5},
+        {"custom": {"application": b"pulsar"}},
+        {"state": LedgerState.OPEN},
+        {"custom": {"application": b"pulsar", COPY_KEY: b"unproven"}},
+    ],
+    ids=["shorter", "other length", "another's", "open", "another's copy"],
 )
 def test_another_ledger_of_the_same_id_is_never_touched(ground: CopySite, changes: dict[str, Any]) -> None:
     source = ground.plant(7)
@@ -310,7 +355,8 @@ def test_another_ledger_of_the_same_id_is_never_touched(ground: CopySite, change
     ground.write(B, 7, other)
     before = ground.store.get(ledger_path(B, 7))
     result = ground.copy(7)
-    assert (result.outcome, "the target has another ledger of this id" in result.reason) == (CopyOutcome.FAILED, True)
+    told = "other custom metadata" if COPY_KEY in other.custom else "the target has another ledger of this id"
+    assert (result.outcome, told in result.reason) == (CopyOutcome.FAILED, True)
     assert ground.store.get(ledger_path(B, 7)) == before
 
 
@@ -357,6 +403,29 @@ def test_of_two_copiers_one_closes_and_the_other_finds_it_done(ground: CopySite)
     store.contest = contest
     assert ground.copy(7).outcome is CopyOutcome.COMPLETE
     ground.require_same(7, source)
+
+
+def test_a_copy_that_somebody_else_began_anew_meanwhile_is_not_closed(ground: CopySite) -> None:
+    source = ground.plant(7)
+
+    class Meddled(dict[tuple[int, int], bytes]):
+        """Entries of a bookie at whose first one another copier begins anew."""
+
+        def __setitem__(self, key: tuple[int, int], packet: bytes) -> None:
+            if not self:
+                opened = ground.copied(7)
+                assert opened is not None
+                ground.write(B, 7, opened._replace(segments=(Segment(0, opened.segments[0].ensemble[::-1]),)))
+            super().__setitem__(key, packet)
+
+    ground.targets[0].entries = Meddled()
+    ground.targets[1].entries[7, 0] = b"of an earlier life"
+    assert ground.copy(7).outcome is CopyOutcome.COPIED
+    ground.require_same(7, source)
+    node = ground.store.get(ledger_path(B, 7))
+    assert node is not None
+    # Made, begun anew by the other one, by ours, and closed.
+    assert node.version == 3
 
 
 def test_a_store_that_does_not_answer_ends_it(ground: CopySite) -> None:

@@ -51,7 +51,6 @@ def is_complete(source: StoredLedger, found: StoredLedger) -> bool:
     return (
         not is_unfinished(found.metadata)
         and why_not_the_same((source, found)) is None
-        and found.metadata.state is LedgerState.CLOSED
         and (found.metadata.last_entry_id, found.metadata.length)
         == (source.metadata.last_entry_id, source.metadata.length)
     )
