@@ -31,6 +31,16 @@ class StandingReferences:
         return dict.fromkeys(holders, self._named)
 
 
+def placement_on(target: Place, pulsar: MetadataStore) -> Placement:
+    """Make the choice among the bookies of a cluster, by what Pulsar's own store says of racks and groups."""
+
+    def read() -> Ground:
+        known = read_bookie_map(pulsar)
+        return Ground(read_members(*target).writable, known.groups, known.racks)
+
+    return Placement(read, lambda namespace: Affinity(*read_affinity(pulsar, namespace)))
+
+
 class CopiersBetween:
     """Opens copiers.
 
@@ -56,15 +66,8 @@ class CopiersBetween:
         """Open one for the block; ``named`` takes the place of the references where no broker lives."""
         here, there = (Place(self._store_at(place.url), place.ledgers_root) for place in (source, target))
         references = self._references if named is None else StandingReferences(named)
-        placement = Placement(
-            lambda: self._ground(there), lambda namespace: Affinity(*read_affinity(self._pulsar, namespace))
-        )
         with closing(Bookies(BookieAddresses(*here, lambda: [there]), self._options)) as bookies:
-            yield LedgerCopier(here, there, bookies, references, placement, owner=owner)
-
-    def _ground(self, target: Place) -> Ground:
-        known = read_bookie_map(self._pulsar)
-        return Ground(read_members(*target).writable, known.groups, known.racks)
+            yield LedgerCopier(here, there, bookies, references, placement_on(there, self._pulsar), owner=owner)
 
 
 class RecoveriesAt:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property, partial
 
-from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier, Place
+from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.bookkeeper.copying.placement import Affinity, Ground, Placement
 from bookwarden.clusters.bookkeeper.copying.registered import copier_between
-from bookwarden.clusters.bookkeeper.members import read_members
-from bookwarden.clusters.pulsar.metadata.bookie_placement import read_affinity, read_bookie_map
+from bookwarden.clusters.copiers import placement_on
 from bookwarden.config import Settings
 from bookwarden.ledgers.kinds import Holder
-from bookwarden.metastore.interface import MetadataStore
 from bookwarden.resources import Resources
 from bookwarden.wiring.metadata import MetadataContext
 
@@ -44,22 +41,12 @@ class CopyContext(Resources):
     @cached_property
     def copier(self) -> LedgerCopier:
         """The copier; RefusedError where one of the clusters is not registered."""
-        pulsar = self.metadata.store
         return copier_between(
             self.metadata.bookie_clusters,
             self._names,
             self.metadata.bookies,
             self.metadata.references,
-            lambda target: Placement(partial(_ground, target, pulsar), partial(_affinity, pulsar)),
+            partial(placement_on, pulsar=self.metadata.store),
             limits=self._limits,
             wanted=self._wanted,
         )
-
-
-def _ground(target: Place, pulsar: MetadataStore) -> Ground:
-    known = read_bookie_map(pulsar)
-    return Ground(read_members(*target).writable, known.groups, known.racks)
-
-
-def _affinity(pulsar: MetadataStore, namespace: str) -> Affinity:
-    return Affinity(*read_affinity(pulsar, namespace))

@@ -6,6 +6,7 @@ What is killed at any moment leaves at most an unfinished copy, which nobody rea
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple, Protocol
@@ -42,6 +43,8 @@ from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 _LEDGERS_AT_ONCE: Final = 500
 # A large ledger goes alone, so that its result does not wait for others.
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
+# What the limits let through in so many seconds is closed together: it is lost if the copier is killed before that.
+_LIMITED_S: Final = 5.0
 _TRIES: Final = 3
 
 
@@ -135,6 +138,8 @@ class LedgerCopier:
         self._only_owned = only_owned
         self._wanted = wanted
         self._entries = EntryCopying(bookies, limits)
+        self._most_bytes = min(_BYTES_AT_ONCE, _LIMITED_S * (limits.bytes_per_second or math.inf))
+        self._most_ledgers = max(1.0, _LIMITED_S * (limits.ledgers_per_second or math.inf))
         self._avoided: defaultdict[int, set[str]] = defaultdict(set)
 
     def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
@@ -171,7 +176,7 @@ class LedgerCopier:
                 named.append(each)
             else:
                 yield self._unnamed(each, each.existing, why)
-        for run in _runs(named):
+        for run in self._runs(named):
             yield from self._copy(run)
 
     def _judge(self, source: LedgerReading, found: LedgerReading) -> CopyResult | _Candidate:
@@ -226,6 +231,19 @@ class LedgerCopier:
                     CopyOutcome.DEFERRED, f"{doubt.reason}, and its unfinished copy was not removed ({result.value})"
                 )
         return each.result(CopyOutcome.GONE, doubt.reason)
+
+    def _runs(self, candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate]]:
+        """Cut into parts of limited size; one that is larger goes alone."""
+        run: list[_Candidate] = []
+        size = 0
+        for each in candidates:
+            size += each.source.metadata.length
+            if run and (size > self._most_bytes or len(run) >= self._most_ledgers):
+                yield run
+                run, size = [], each.source.metadata.length
+            run.append(each)
+        if run:
+            yield run
 
     def _copy(self, candidates: Sequence[_Candidate]) -> Iterator[CopyResult | _Trouble]:
         """Copy these; of each the source is closed, and something names it."""
@@ -370,17 +388,3 @@ def _outcome_of(error: BookieError) -> CopyOutcome:
     """Return what becomes of a ledger if the last try ends with this error."""
     bad = isinstance(error, DigestMismatchError | EntryAbsentError | BookieAccessError)
     return CopyOutcome.FAILED if bad else CopyOutcome.DEFERRED
-
-
-def _runs(candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate]]:
-    """Cut into parts of limited size; one that is larger goes alone."""
-    run: list[_Candidate] = []
-    size = 0
-    for each in candidates:
-        if run and size + each.source.metadata.length > _BYTES_AT_ONCE:
-            yield run
-            run, size = [], 0
-        run.append(each)
-        size += each.source.metadata.length
-    if run:
-        yield run
