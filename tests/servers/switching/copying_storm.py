@@ -74,7 +74,8 @@ def storm(site: SwitchingSite, kills: int, seed: int, tell: Callable[[str], obje
             if not bookie.is_running():
                 bookie.start()
         eventually(lambda: len(site.writable_bookies("b")) == len(bookies), 60)
-        results = _results(_copying(site, wanted, None).communicate(json.dumps(wanted), timeout=120)[0])
+        with _copying(site, wanted, None) as last:
+            results = _results(last.communicate(json.dumps(wanted), timeout=120)[0])
         tell(f"the last one: {results}")
         left = {ledger_id: told for ledger_id, told in results.items() if told[0] not in ("copied", "complete")}
         gone = of_topic[deleted]
@@ -131,6 +132,7 @@ def _killed(site: SwitchingSite, wanted: Sequence[int], seconds: float, victim: 
     process.kill()
     process.wait()
     reading.join()
+    process.stdout.close()
     return _results("".join(lines))
 
 
