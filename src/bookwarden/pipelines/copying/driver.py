@@ -26,7 +26,7 @@ from bookwarden.pipelines.copying.stages import (
     first_staying,
     planned_counts_of,
 )
-from bookwarden.pipelines.scan.driver import paused_by_signals
+from bookwarden.pipelines.scan.driver import OWN_JVM, paused_by_signals
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
@@ -248,7 +248,8 @@ class _Run:
     @contextmanager
     def _copying(self, tell: Callable[[Build], None]) -> Iterator[Copying]:
         what_next = f"go on with: bookwarden bookie-clusters build --resume --folder {self._build.folder}"
-        with running_session(self._settings, local=self._local, application=_APPLICATION) as spark:
+        defaults = OWN_JVM if self._local else {}
+        with running_session(self._settings, local=self._local, application=_APPLICATION, defaults=defaults) as spark:
             tasks = spark.sparkContext.defaultParallelism
             reads = self._settings.orphans.max_reads_per_second
             copied = CopiedLedgers(

@@ -18,8 +18,8 @@ from bookwarden.signals import at_signals
 
 # Adaptive execution merges small partitions, so that many cost little where there are few ledgers.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
-# The work is done in Python, and a scan is short: a JVM would spend more on compiling its code well than it gains.
-_OWN_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+# The work is done in Python: a JVM would spend more on compiling its code well than it gains.
+OWN_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _CANCEL_SECONDS = 0.5
 
 
@@ -51,7 +51,7 @@ def run_scan(
 @contextmanager
 def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
     """Open the Spark session of a scan; it ends with the body."""
-    defaults = {**_DEFAULTS, **(_OWN_JVM if local else {})}
+    defaults = {**_DEFAULTS, **(OWN_JVM if local else {})}
     with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=defaults) as spark:
         yield spark
 
