@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.cleanup import CleanedUp, Targets
 from bookwarden.switching.moving.build import FoundBuild
+from bookwarden.switching.moving.cleanup import CleanedUp, Targets
+from bookwarden.switching.moving.draining import Left
 from bookwarden.switching.moving.promoted import Promotion
 from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
 from bookwarden.switching.moving.stamps import Stamped
@@ -214,4 +215,19 @@ def cleaned_data(found: Targets, done: CleanedUp | None) -> dict[str, Any]:
         "dryRun": done is None,
         "marked": 0 if done is None else done.sent,
         "failed": [{"ledgerId": ledger_id, "reason": reason} for ledger_id, reason in failed],
+    }
+
+
+def left_data(left: Left) -> dict[str, Any]:
+    """Return what is left in a cluster that is drained."""
+    return {
+        "cluster": left.cluster,
+        "active": left.active,
+        "ledgers": left.total,
+        "byKind": dict(sorted(left.ledgers.items())),
+        "bytes": left.size,
+        "open": len(left.open),
+        "mayGo": left.may_go,
+        "stay": dict(sorted(left.stays.items())),
+        "windowLeftSeconds": round(left.window_left_s),
     }

@@ -11,7 +11,7 @@ from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topic
 from bookwarden.config import Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
-from bookwarden.switching.cleanup import Cleanup
+from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.former import FormerPlaces
 from bookwarden.switching.moving.promotion import Promoting
 from bookwarden.switching.moving.stamps import Stamping

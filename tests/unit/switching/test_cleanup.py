@@ -15,7 +15,7 @@ from bookwarden.ledgers.kinds import BucketHolder, Holder, ManagedLedgerHolder, 
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.cleanup import Cleanup
+from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.former import FormerPlaces
 from bookwarden.switching.moving.promoted import NOT_PROMOTED, Promotion
 from bookwarden.switching.operation import State

@@ -90,7 +90,7 @@ def build(
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
     request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume)
-    with _shown(invocation) as (listed, told):
+    with show_build(invocation) as (listed, told):
         report = run_build(settings, request, progress=listed, told=told, say=invocation.say, local=True)
     invocation.write(describe_report(report))
     click.get_current_context().exit(report.exit_code)
@@ -177,7 +177,7 @@ def _standing(one: Build) -> str:
 
 
 @contextmanager
-def _shown(
+def show_build(
     invocation: Invocation,
 ) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Build], None]]]:
     """Show on a terminal a bar for the listing and one for the copying; elsewhere write a line from time to time."""

@@ -9,8 +9,8 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
-from bookwarden.switching.cleanup import Targets
 from bookwarden.switching.documents import cleaned_data, targets_data
+from bookwarden.switching.moving.cleanup import Targets
 from bookwarden.wiring.cleanup import CleanupContext
 
 _EPILOG = """\b

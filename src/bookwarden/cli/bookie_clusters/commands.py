@@ -6,6 +6,7 @@ import click
 
 from bookwarden.cli.bookie_clusters.build import build
 from bookwarden.cli.bookie_clusters.cleanup import cleanup, list_cleanup_targets
+from bookwarden.cli.bookie_clusters.drain import drain
 from bookwarden.cli.bookie_clusters.jar import jar
 from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
 from bookwarden.cli.bookie_clusters.move import move
@@ -34,7 +35,7 @@ def bookie_clusters() -> None:
 
 for _command in (
     *(list_clusters, get_cluster, register, unregister, deprecate, raise_ids, jar),
-    *(precheck, switch, status, rollback, build, promote, list_cleanup_targets, cleanup, move),
+    *(precheck, switch, status, rollback, build, promote, list_cleanup_targets, cleanup, drain, move),
 ):
     bookie_clusters.add_command(_command)
 for _operation in SUPERSEDED:

@@ -13,8 +13,8 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import NotFoundError
-from bookwarden.switching.moving.comparing import Standing
-from bookwarden.switching.moving.documents import (
+from bookwarden.switching.offline.comparing import Standing
+from bookwarden.switching.offline.documents import (
     broker_lines,
     moved_data,
     plan_data,
@@ -22,9 +22,9 @@ from bookwarden.switching.moving.documents import (
     restoration_data,
     settings_lines,
 )
-from bookwarden.switching.moving.offline import Moved, MovePlan
-from bookwarden.switching.moving.record import MovePhase, MoveRecord
-from bookwarden.switching.moving.saved_nodes import Restoration
+from bookwarden.switching.offline.move import Moved, MovePlan
+from bookwarden.switching.offline.record import MovePhase, MoveRecord
+from bookwarden.switching.offline.saved_nodes import Restoration
 from bookwarden.wiring.moving import MoveContext, target_of_uri
 
 _EPILOG = """\b

@@ -1,1 +1,1 @@
-"""Moves of ledgers between bookie clusters: what is moved, in which order, and how far it is."""
+"""Moves of ledgers between bookie clusters while brokers run: what is moved, in which order, and how far it is."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.moving.saved_nodes import Restoration, compare_saved, restore_nodes, save_nodes
+from bookwarden.switching.offline.saved_nodes import Restoration, compare_saved, restore_nodes, save_nodes
 
 
 class Restored(NamedTuple):

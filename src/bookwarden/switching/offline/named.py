@@ -10,7 +10,7 @@ from bookwarden.findings import some
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.references import Doubt
-from bookwarden.switching.moving.sides import refused
+from bookwarden.switching.offline.sides import refused
 
 _LOGS: Final = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value})
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookwarden.switching.moving.comparing import Standing
-from bookwarden.switching.moving.offline import Moved, MovePlan, Tally
-from bookwarden.switching.moving.record import MoveRecord
-from bookwarden.switching.moving.saved_nodes import Restoration
+from bookwarden.switching.offline.comparing import Standing
+from bookwarden.switching.offline.move import Moved, MovePlan, Tally
+from bookwarden.switching.offline.record import MoveRecord
+from bookwarden.switching.offline.saved_nodes import Restoration
 
 
 def broker_lines(record: MoveRecord) -> tuple[str, ...]:

@@ -12,15 +12,15 @@ from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.references import Doubt
-from bookwarden.switching.moving.comparing import Standing
-from bookwarden.switching.moving.record import MOVE_PATH, MovePhase
-from bookwarden.switching.moving.saved_nodes import read_saved
-from bookwarden.switching.moving.sides import TargetUri
+from bookwarden.switching.offline.comparing import Standing
+from bookwarden.switching.offline.record import MOVE_PATH, MovePhase
+from bookwarden.switching.offline.saved_nodes import read_saved
+from bookwarden.switching.offline.sides import TargetUri
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.ground import registry_of
 from unit.switching.mortal import Killed, Mortal
-from unit.switching.moving.offline_grounds import CURSOR, ELSEWHERE, PULSAR, TO_A, TO_B, TOPIC, A, B, Ground
+from unit.switching.offline.offline_grounds import CURSOR, ELSEWHERE, PULSAR, TO_A, TO_B, TOPIC, A, B, Ground
 
 OPEN = LedgerState.OPEN
 

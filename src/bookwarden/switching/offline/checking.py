@@ -11,7 +11,7 @@ from bookwarden.findings import Finding, Found, fails, ok, some, warns
 from bookwarden.switching.checks.observations import BrokerSettings, Observations
 from bookwarden.switching.checks.observing import Sources, observe
 from bookwarden.switching.checks.precheck import judge_bookies
-from bookwarden.switching.moving.sides import Side, Sides, instance_at, refused
+from bookwarden.switching.offline.sides import Side, Sides, instance_at, refused
 from bookwarden.switching.ports import OpensCluster, Place
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode

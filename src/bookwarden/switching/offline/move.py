@@ -21,12 +21,12 @@ from bookwarden.findings import Finding, failing, fails, some, warns
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.moving.checking import MoveChecks
-from bookwarden.switching.moving.comparing import Compared, Standing, compare
-from bookwarden.switching.moving.named import NamedLedgers, ReadsAllReferences, read_named
-from bookwarden.switching.moving.record import MoveNode, MovePhase, MoveRecord, next_record
-from bookwarden.switching.moving.saved_nodes import save_nodes
-from bookwarden.switching.moving.sides import Sides, TargetUri, find_sides, refused, require_no_foreign
+from bookwarden.switching.offline.checking import MoveChecks
+from bookwarden.switching.offline.comparing import Compared, Standing, compare
+from bookwarden.switching.offline.named import NamedLedgers, ReadsAllReferences, read_named
+from bookwarden.switching.offline.record import MoveNode, MovePhase, MoveRecord, next_record
+from bookwarden.switching.offline.saved_nodes import save_nodes
+from bookwarden.switching.offline.sides import Sides, TargetUri, find_sides, refused, require_no_foreign
 from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
 
 #: So far beyond the source's next id the target's is raised while brokers still take some.

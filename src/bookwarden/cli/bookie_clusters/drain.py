@@ -1,0 +1,147 @@
+"""`bookwarden bookie-clusters drain`: everything leaves a former bookie cluster, and then the cluster the registry."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.bookie_clusters.build import show_build
+from bookwarden.cli.bookie_clusters.output import describe_registry
+from bookwarden.cli.preflight import require_spark
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.orphans.report import size_text
+from bookwarden.switching.documents import left_data
+from bookwarden.switching.moving.build import Build
+from bookwarden.switching.moving.draining import Drained, Left
+from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
+from bookwarden.switching.moving.scope import scope_of
+from bookwarden.wiring.draining import DrainContext
+from bookwarden.wiring.switching import SwitchingContext
+
+_EPILOG = """\b
+Examples:
+  bookwarden bookie-clusters drain --from a --dry-run    what is left there, and why
+  bookwarden bookie-clusters drain --from a --yes        as often as it takes, from cron too
+
+\b
+Exit codes: 0 nothing is left, and it is unregistered; 25 more can be done later; 27 some ledgers failed.
+docs/moving-ledgers.md, "Drain"."""
+_limit = click.FloatRange(min=0, min_open=True)
+
+
+@click.command("drain", epilog=_EPILOG)
+@click.option("--from", "source", metavar="NAME", required=True, help="The former bookie cluster.")
+@click.option("--dry-run", is_flag=True, help="Only count what is left there.")
+@click.option("--max-bytes-per-second", type=_limit, metavar="N", help="For each bookie of either cluster.")
+@click.option("--max-ledgers-per-second", type=_limit, metavar="N", help="For each bookie of either cluster.")
+@click.option("--per-second", type=_limit, default=5.0, show_default=True, metavar="N", help="Topics to unload.")
+@click.option("--force", is_flag=True, help="Within the rollback window too: for laboratories.")
+@yes_option
+@output_option
+@pass_invocation
+def drain(
+    invocation: Invocation,
+    source: str,
+    dry_run: bool,
+    max_bytes_per_second: float | None,
+    max_ledgers_per_second: float | None,
+    per_second: float,
+    force: bool,
+    yes: bool,
+) -> None:
+    """Empty a former bookie cluster.
+
+    Copies everything to the active one, unloads topics that still write or read there, and marks for deletion what
+    brokers read elsewhere; what the sweep has not deleted yet, or must wait, the next run goes on with. Once nothing
+    is left the cluster is unregistered.
+    """
+    with DrainContext(invocation.settings) as context:
+        left = context.draining.left(source)
+        if dry_run:
+            invocation.write(Document(left_data(left), (*_parts(left), Note(_verdict(left)))))
+            return
+        if not left.total:
+            _leave(invocation, source, yes=yes)
+            return
+        require_spark()
+        from bookwarden.pipelines.copying.driver import BuildRequest, run_build
+
+        limits = CopyLimits(max_bytes_per_second, max_ledgers_per_second)
+        request = BuildRequest(
+            source=source, scope=scope_of(every_kind=True, tenants=(), namespaces=(), topics=()), limits=limits
+        )
+        confirm(_question(left), yes=yes, look="--dry-run")
+
+        def build() -> Build:
+            with show_build(invocation) as (listed, told):
+                settings = invocation.settings
+                return run_build(settings, request, progress=listed, told=told, say=invocation.say, local=True).build
+
+        done = context.draining.carry_out(source, build, per_second=per_second, force=force, say=invocation.say)
+        notes = [*_notes(done), _verdict(done.left)]
+        data = {**left_data(done.left), "marked": 0 if done.marked is None else done.marked.sent, "failed": done.failed}
+        invocation.write(Document(data, (*_parts(done.left), *map(Note, notes))))
+        click.get_current_context().exit(SOME_FAILED if done.failed else MORE_LATER)
+
+
+def _leave(invocation: Invocation, name: str, *, yes: bool) -> None:
+    """Unregister a cluster in which nothing of ours is left, as is proven once more."""
+    with SwitchingContext(invocation.settings) as context:
+        plan = context.unregistration.plan(name)
+        confirm(f"Nothing is left in {name}. Unregister it?", yes=yes)
+        context.unregistration.carry_out(plan)
+        notes = [
+            f"{name} is empty, and is unregistered: its bookies can be stopped.",
+            "See that metadata_store.bookkeeper_url and ledgers_root name a registered cluster: commands and the sweep "
+            "do nothing otherwise.",
+        ]
+        if plan.cluster.store_url is None and plan.after.id_root == plan.cluster.ledgers_root:
+            notes.append(
+                f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long, or "
+                "ids begin anew."
+            )
+        invocation.write(describe_registry(context, plan.after, *notes))
+
+
+def _question(left: Left) -> str:
+    topics = f" Unload topics that write or read there ({len(left.topics):,} write)?" if left.topics else ""
+    return f"Move {counted(left.total, 'ledger')} from {left.cluster} to {left.active}?{topics}"
+
+
+def _parts(left: Left) -> tuple[Part, ...]:
+    kinds = tuple((kind, f"{left.ledgers[kind]:,}") for kind in sorted(left.ledgers))
+    why = tuple((f"{number:,}", reason) for reason, number in sorted(left.stays.items()))
+    facts = (("in", left.cluster), ("closed", size_text(left.size)), ("open", f"{len(left.open):,}"))
+    return (
+        Facts((*facts, ("may go", f"{left.may_go:,}"))),
+        Table((Column("ledgers of"), Column("left", right=True)), kinds, empty=f"Nothing is left in {left.cluster}."),
+        Table((Column("stay", right=True), Column("because", whole=False)), why),
+    )
+
+
+def _notes(done: Drained) -> list[str]:
+    notes = []
+    failed = [one for one in done.unloaded if one.trouble and not one.is_absent]
+    if failed:
+        notes.append(f"{counted(len(failed), 'topic')} not unloaded, such as {failed[0].topic}: {failed[0].trouble}")
+    if done.failed:
+        notes.append(f"{counted(done.failed, 'ledger')} not copied: `bookie-clusters build --all` lists them.")
+    if done.marked is not None:
+        notes.append(f"{counted(done.marked.sent, 'ledger')} marked: the sweep proves each copy, and deletes them.")
+        if done.marked.failed:
+            ledger_id, reason = done.marked.failed[0]
+            notes.append(f"{counted(len(done.marked.failed), 'ledger')} not marked, such as {ledger_id}: {reason}")
+    return notes
+
+
+def _verdict(left: Left) -> str:
+    if not left.total:
+        return f"Nothing is left in {left.cluster}: drain unregisters it."
+    if left.window_left_s:
+        return (
+            f"The switch to {left.active} can be rolled back for another {left.window_left_s / 3600:.1f} h: nothing is "
+            "deleted before. Run drain again then."
+        )
+    return f"Run drain again: it goes on until nothing is left in {left.cluster}."

@@ -1,0 +1,141 @@
+"""The drain of a former bookie cluster: what is there is copied, promoted and cleaned up, until the cluster can leave.
+
+Each pass does all that can be done now, and tells what is left and why. How far a drain is, both clusters tell by
+themselves: so it may be stopped and repeated at any time, and nothing of it is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.switching.inventory import Inventory, OpenLedger, Unloaded, roll
+from bookwarden.switching.moving.build import Build
+from bookwarden.switching.moving.cleanup import CleanedUp, Cleanup
+from bookwarden.switching.moving.promotion import Promoted, Promoting
+from bookwarden.switching.registry import Registry
+from bookwarden.switching.registry_node import RegistryNode
+
+# What was closed by the first is copied by the second; what is opened meanwhile is in the active cluster.
+_ROUNDS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The ledgers that a former cluster has of this Pulsar cluster."""
+
+    cluster: str  #: Its name.
+    active: str  #: Where brokers write.
+    ledgers: Counter[str]  #: All, by kind.
+    size: int  #: Bytes of those that are closed, of one copy of each entry.
+    open: tuple[OpenLedger, ...]  #: Those that are written still.
+    may_go: int  #: Those that brokers read from the active cluster.
+    stays: Counter[str]  #: All others, by the reason.
+    window_left_s: float  #: Until then nothing may go; 0 once it may.
+
+    @property
+    def total(self) -> int:
+        """How many ledgers there are."""
+        return self.ledgers.total()
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics to unload, so that what is open is closed."""
+        return sorted({one.topic for one in self.open if one.topic is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The result of one pass."""
+
+    left: Left  #: What was left when the sweep had not deleted anything yet that this pass marked.
+    builds: tuple[Build, ...]  #: What was copied.
+    unloaded: tuple[Unloaded, ...]  #: Topics, so that what was open is closed.
+    promoted: Promoted | None  #: None where nothing was to be promoted.
+    marked: CleanedUp | None  #: None where nothing may go yet.
+
+    @property
+    def failed(self) -> int:
+        """How many ledgers could not be copied, so that somebody has to look."""
+        return self.builds[-1].counts.of(CopyOutcome.FAILED) if self.builds else 0
+
+
+@dataclass(frozen=True)
+class Draining:
+    """Drains former clusters."""
+
+    registry: RegistryNode  #: Of this Pulsar cluster.
+    inventory: Callable[[Registry], Inventory]  #: Counts the ledgers of all clusters.
+    cleanup: Cleanup  #: Marks what may go.
+    promoting: Promoting  #: Has brokers read copies.
+    unload: Callable[[str], None]  #: Unloads a topic.
+
+    def left(self, name: str) -> Left:
+        """Count what the cluster has; changes nothing.
+
+        Raises RefusedError where it is active or not registered, or nothing was switched yet.
+        """
+        targets = self.cleanup.targets(name)
+        found = self.inventory(self.registry.require().registry)
+        counts = [count for count in found.counts if count.cluster == name]
+        return Left(
+            name,
+            targets.active,
+            Counter({count.kind: count.open + count.closed for count in counts}),
+            sum(count.size for count in counts),
+            tuple(one for one in found.left if one.cluster == name),
+            targets.total,
+            Counter({reason: number for (_, reason), number in targets.kept.items()}),
+            targets.window_left_s,
+        )
+
+    def carry_out(
+        self,
+        name: str,
+        build: Callable[[], Build],
+        *,
+        per_second: float,
+        force: bool = False,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> Drained:
+        """Do all that can be done now; ``build`` copies everything that is closed, ``say`` is told of each step.
+
+        Topics are unloaded not more than ``per_second``; ``force`` waives the rollback window. Raises RefusedError as
+        `left`, while a switch is under way, and where nothing may be marked.
+        """
+        self._require(name)
+        builds: list[Build] = []
+        unloaded: list[Unloaded] = []
+        for _ in range(_ROUNDS):
+            say("copying what is closed")
+            builds.append(build())
+            topics = self.left(name).topics
+            if not topics:
+                break
+            say(f"unloading {len(topics):,} topics that still write there")
+            unloaded += roll(topics, self.unload, per_second, lambda _: None)
+        promoted = self._promote(per_second, say)
+        left = self.left(name)
+        marked = None
+        if left.may_go and (force or not left.window_left_s):
+            say(f"marking {left.may_go:,} ledgers for deletion")
+            marked = self.cleanup.mark(name, force=force)
+        return Drained(left, tuple(builds), tuple(unloaded), promoted, marked)
+
+    def _require(self, name: str) -> None:
+        """Raise RefusedError where the drain could not come to its end."""
+        try:
+            self.cleanup.require(name, force=True)
+        except RefusedError as error:
+            raise RefusedError(f"bookie cluster {name!r} is not drained: {error}") from error
+
+    def _promote(self, per_second: float, say: Callable[[str], object]) -> Promoted | None:
+        plan = self.promoting.plan()
+        if not plan.ledgers.total():
+            return None
+        say(f"promoting {plan.ledgers.total():,} ledgers, by unloading {len(plan.topics):,} topics")
+        return self.promoting.carry_out(plan, per_second)

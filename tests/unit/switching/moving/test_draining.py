@@ -1,0 +1,182 @@
+"""A drain does all that can be done now, in the order that loses nothing, and tells what is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.references.shadows import read_shadows
+from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
+from bookwarden.errors import PulsarUnavailableError, RefusedError
+from bookwarden.ledgers.metadata import LedgerState
+from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.inventory import take_inventory
+from bookwarden.switching.moving.build import Build
+from bookwarden.switching.moving.cleanup import Cleanup
+from bookwarden.switching.moving.draining import Drained, Draining
+from bookwarden.switching.moving.former import FormerPlaces
+from bookwarden.switching.moving.promoted import read_promotion
+from bookwarden.switching.moving.promotion import Promoting
+from bookwarden.switching.moving.scope import scope_of
+from bookwarden.switching.operation import State
+from bookwarden.switching.order import Phase
+from bookwarden.switching.registry import Directive
+from bookwarden.switching.registry_node import RegistryNode
+from unit.switching.two_bookie_clusters import COPY, ROOTS, TwoBookieClusters
+
+WINDOW_S = 3600.0
+SWITCHED, NOW = 1_000_000.0, 2_000_000.0
+OPEN = {"state": LedgerState.OPEN, "last": None, "length": 0}
+ORDERS = "persistent://t/ns/orders"
+ALL = scope_of(every_kind=True, tenants=(), namespaces=(), topics=())
+
+
+class Site(TwoBookieClusters):
+    """Brokers were switched from a to b; a build copies what is closed, and unloading a topic closes its ledgers."""
+
+    enabled = True
+
+    def __init__(self) -> None:
+        self.time = SWITCHED
+        self.phase = Phase.DONE
+        self.steps: list[str] = []
+        self.is_stubborn = False
+        self.damaged: set[int] = set()
+        self.marked: list[int] = []
+        super().__init__(MemoryStore(lambda: self.time))
+        self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
+        self.register()
+        self.store.create("/managed-ledgers", b"")
+        places = FormerPlaces(self.clusters, self.catalog, read_every_ledger)
+        state = lambda: State(self.phase, self.registry, None, ())  # noqa: E731
+        self.draining = Draining(
+            RegistryNode(self.store, "memory:"),
+            lambda registry: take_inventory(
+                registry, store_of=lambda cluster: self.stores[cluster.name], read=read_every_ledger
+            ),
+            Cleanup(places, lambda: read_promotion(self.store), self, state, WINDOW_S, lambda: self.time),
+            Promoting(
+                places, self.store, state, self.clock_of, lambda: read_shadows(self.store), self.loaded, self.unload
+            ),
+            self.unload,
+        )
+
+    def clock_of(self, _: MetadataStore) -> Callable[[], float]:
+        # Each look is a moment later, so that copies are older than a promotion.
+        self.time += 1
+        return lambda: self.time
+
+    def loaded(self) -> Iterable[str]:
+        return [ORDERS]
+
+    def build(self) -> Build:
+        self.steps.append("build")
+        build = Build("a", "b", ALL, "folder", 0, 0)
+        for ledger_id, metadata in list(read_every_ledger(self.store, ROOTS["a"])):
+            assert metadata is not None
+            if ledger_id in self.damaged:
+                build.counts.add(CopyOutcome.FAILED, "data", metadata.length)
+            elif metadata.state is LedgerState.CLOSED and self.places_of(ledger_id) == "a":
+                self.ledger("b", ledger_id, **COPY)
+                build.counts.add(CopyOutcome.COPIED, "data", metadata.length)
+        return build
+
+    def unload(self, topic: str) -> None:
+        self.steps.append(f"unload {topic}")
+        if self.is_stubborn:
+            raise PulsarUnavailableError("no answer")
+        for ledger_id, metadata in list(read_every_ledger(self.store, ROOTS["a"])):
+            if metadata is not None and metadata.state is LedgerState.OPEN:
+                self.remove("a", ledger_id)
+                self.ledger("a", ledger_id)
+
+    def remove(self, name: str, ledger_id: int) -> None:
+        path = ledger_path(ROOTS[name], ledger_id)
+        node = self.store.get(path)
+        assert node is not None
+        self.store.delete_many([(path, node.version)])
+
+    def mark(self, marks: Sequence[PendingDeletion]) -> MarkReport:
+        self.steps.append("mark")
+        self.marked += [mark.ledger_id for mark in marks]
+        return MarkReport(tuple(MarkedLedger(mark, None) for mark in marks))
+
+    def drain(self, *, force: bool = False) -> Drained:
+        self.steps.clear()
+        return self.draining.carry_out("a", self.build, per_second=1e9, force=force)
+
+
+@pytest.fixture
+def site() -> Site:
+    made = Site()
+    for ledger_id in (1, 2):
+        made.ledger("a", ledger_id)
+    made.ledger("a", 3, **OPEN)
+    made.time = NOW
+    return made
+
+
+def test_everything_is_copied_promoted_and_marked_in_one_pass(site: Site) -> None:
+    before = site.draining.left("a")
+    assert (before.active, before.total, before.may_go, before.topics) == ("b", 3, 0, [ORDERS])
+    assert before.stays == Counter({"bookie cluster b, which is active, does not have it": 3})
+    done = site.drain()
+    # What is open is closed and copied before anything is promoted, and that before anything is marked.
+    assert site.steps == ["build", f"unload {ORDERS}", "build", f"unload {ORDERS}", "mark"]
+    assert (done.left.total, done.left.may_go, done.left.open, done.failed) == (3, 3, (), 0)
+    assert done.marked is not None
+    assert (done.marked.sent, sorted(site.marked)) == (3, [1, 2, 3])
+    for ledger_id in (1, 2, 3):
+        site.remove("a", ledger_id)
+    assert site.draining.left("a").total == 0
+
+
+def test_within_the_rollback_window_all_is_done_but_marking(site: Site) -> None:
+    site.time = SWITCHED + 10
+    done = site.drain()
+    assert (site.marked, done.marked, done.left.may_go) == ([], None, 3)
+    assert 0 < done.left.window_left_s < WINDOW_S
+    assert site.drain(force=True).marked is not None
+    # The second pass finds all copied, and promoted.
+    assert site.steps == ["build", "mark"]
+
+
+def test_what_is_written_still_stays_and_the_rest_goes(site: Site) -> None:
+    site.is_stubborn = True
+    done = site.drain()
+    assert site.steps.count("build") == 3
+    assert [one.ledger_id for one in done.left.open] == [3]
+    # The topic that reads them could not be unloaded either.
+    assert (site.marked, done.left.may_go) == ([], 0)
+    assert {one.trouble for one in done.unloaded} == {"no answer"}
+    site.is_stubborn = False
+    site.drain()
+    assert sorted(site.marked) == [1, 2, 3]
+
+
+def test_what_fails_to_be_copied_is_counted_and_stays(site: Site) -> None:
+    site.damaged = {2}
+    done = site.drain()
+    assert (done.failed, sorted(site.marked)) == (1, [1, 3])
+
+
+def test_a_cluster_that_is_active_or_unknown_is_not_drained(site: Site) -> None:
+    for name in ("b", "c"):
+        with pytest.raises(RefusedError):
+            site.draining.carry_out(name, site.build, per_second=1e9)
+    assert site.steps == []
+
+
+def test_nothing_is_done_while_a_switch_is_under_way(site: Site) -> None:
+    site.phase = Phase.LIVE_DUAL_READ
+    with pytest.raises(RefusedError, match=r"bookie cluster .a. is not drained: .*LIVE_DUAL_READ"):
+        site.drain()
+    assert site.steps == []
