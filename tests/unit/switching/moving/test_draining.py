@@ -15,7 +15,7 @@ from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.errors import PulsarUnavailableError, RefusedError
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.inventory import take_inventory
@@ -49,8 +49,10 @@ class Site(TwoBookieClusters):
         self.phase = Phase.DONE
         self.steps: list[str] = []
         self.is_stubborn = False
+        self.on_unload: Callable[[], object] = lambda: None
         self.damaged: set[int] = set()
         self.marked: list[int] = []
+        self.waived = set[Waiver]()
         super().__init__(MemoryStore(lambda: self.time))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
@@ -91,6 +93,7 @@ class Site(TwoBookieClusters):
 
     def unload(self, topic: str) -> None:
         self.steps.append(f"unload {topic}")
+        self.on_unload()
         if self.is_stubborn:
             raise PulsarUnavailableError("no answer")
         for ledger_id, metadata in list(read_every_ledger(self.store, ROOTS["a"])):
@@ -107,6 +110,7 @@ class Site(TwoBookieClusters):
     def mark(self, marks: Sequence[PendingDeletion]) -> MarkReport:
         self.steps.append("mark")
         self.marked += [mark.ledger_id for mark in marks]
+        self.waived = {waiver for mark in marks for waiver in mark.waives}
         return MarkReport(tuple(MarkedLedger(mark, None) for mark in marks))
 
     def drain(self, *, force: bool = False) -> Drained:
@@ -133,7 +137,7 @@ def test_everything_is_copied_promoted_and_marked_in_one_pass(site: Site) -> Non
     assert site.steps == ["build", f"unload {ORDERS}", "build", f"unload {ORDERS}", "mark"]
     assert (done.left.total, done.left.may_go, done.left.open, done.failed) == (3, 3, (), 0)
     assert done.marked is not None
-    assert (done.marked.sent, sorted(site.marked)) == (3, [1, 2, 3])
+    assert (done.marked.sent, sorted(site.marked), site.waived) == (3, [1, 2, 3], {Waiver.SUPERSEDED})
     for ledger_id in (1, 2, 3):
         site.remove("a", ledger_id)
     assert site.draining.left("a").total == 0
@@ -144,7 +148,9 @@ def test_within_the_rollback_window_all_is_done_but_marking(site: Site) -> None:
     done = site.drain()
     assert (site.marked, done.marked, done.left.may_go) == ([], None, 3)
     assert 0 < done.left.window_left_s < WINDOW_S
-    assert site.drain(force=True).marked is not None
+    again = site.drain(force=True)
+    assert (again.marked is not None, again.promoted) == (True, None)
+    assert site.waived == {Waiver.SUPERSEDED, Waiver.ROLLBACK_WINDOW}
     # The second pass finds all copied, and promoted.
     assert site.steps == ["build", "mark"]
 
@@ -166,6 +172,13 @@ def test_what_fails_to_be_copied_is_counted_and_stays(site: Site) -> None:
     site.damaged = {2}
     done = site.drain()
     assert (done.failed, sorted(site.marked)) == (1, [1, 3])
+
+
+def test_what_the_last_copying_came_to_counts(site: Site) -> None:
+    site.damaged = {2}
+    site.on_unload = site.damaged.clear
+    done = site.drain()
+    assert ([build.counts.of(CopyOutcome.FAILED) for build in done.builds], done.failed) == ([1, 0], 0)
 
 
 def test_a_cluster_that_is_active_or_unknown_is_not_drained(site: Site) -> None:
