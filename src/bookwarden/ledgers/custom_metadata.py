@@ -122,9 +122,9 @@ def why_not_superseded(former: StoredLedger, kept: StoredLedger | None, active: 
         return f"bookie cluster {active}, which is active, does not have it"
     if is_unfinished(kept.metadata):
         return f"its copy in bookie cluster {active} is not finished"
-    if is_unfinished(former.metadata):
-        return f"what {_in(former)} has is a copy that is not finished"
-    if _end(former) != _end(kept) or kept.metadata.state is not LedgerState.CLOSED:
+    # Nobody reads an unfinished copy, whatever its end; who goes on with it finds out by its own compare-and-set.
+    same = is_unfinished(former.metadata) or _end(former) == _end(kept)
+    if not same or kept.metadata.state is not LedgerState.CLOSED:
         return f"{_in(former)} and {_in(kept)} do not have it closed with the same end"
     return None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
-from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished
 from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
@@ -25,6 +25,8 @@ from bookwarden.switching.registry import BookieCluster, Registry
 OTHER = "other"
 #: For ledgers whose metadata cannot be understood.
 UNREADABLE = "unreadable"
+#: For copies that are not proven, or of which a builder was stopped: brokers read none of them.
+UNFINISHED = "unfinished copy"
 # A topic that is unloaded closes these; of the others each is closed as soon as it is written.
 _OF_LOADED_TOPICS = (LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR)
 
@@ -106,10 +108,13 @@ def take_inventory(
             if cluster.shared and not is_marked(metadata.custom, registry.owner):
                 continue
             holder = identify_holder(metadata.custom)
-            key = cluster.name, OTHER if holder is None else holder.ledgers_label
+            unfinished = is_unfinished(metadata)
+            kind = UNFINISHED if unfinished else OTHER if holder is None else holder.ledgers_label
+            key = cluster.name, kind
             if elsewhere:
                 held[key[0], key[1], None if holder is None else str(holder)] += 1
-            if metadata.state is LedgerState.CLOSED:
+            # No broker writes an unfinished copy, so that no topic closes it.
+            if unfinished or metadata.state is LedgerState.CLOSED:
                 closed[key] += 1
                 sizes[key] += metadata.length
                 continue

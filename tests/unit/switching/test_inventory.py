@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bookwarden.errors import NotFoundError, PulsarUnavailableError
-from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
+from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.kinds.cursor import CursorHolder
 from bookwarden.ledgers.kinds.managed_ledger import ManagedLedgerHolder
@@ -15,6 +15,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.inventory import (
     OTHER,
+    UNFINISHED,
     UNREADABLE,
     Count,
     Held,
@@ -90,6 +91,12 @@ def test_what_is_open_outside_the_active_cluster_is_named_with_its_topic() -> No
         *(None, None),
     ]
     assert found.topics == ["persistent://t/n/other-partition-3", "persistent://t/n/topic"]
+
+
+def test_unfinished_copies_are_none_that_a_topic_could_close() -> None:
+    copies = {"a": [(1, ledger(OPEN, **{COPY_KEY: b"unproven"})), (2, ledger(CLOSED, **{COPY_KEY: b"unproven"}))]}
+    found = inventory_of(registry_of("b"), {**copies, "b": []})
+    assert (found.counts, found.left) == ((Count("a", UNFINISHED, 0, 2, 0),), ())
 
 
 def test_whose_ledgers_are_outside_the_active_cluster_is_told_if_asked() -> None:
