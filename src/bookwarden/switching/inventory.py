@@ -88,8 +88,9 @@ def take_inventory(
     store_of: Callable[[BookieCluster], MetadataStore],
     read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]],
     by_holder: bool = False,
+    only: str | None = None,
 ) -> Inventory:
-    """Count the ledgers of all clusters; raises StoreError where a cluster cannot be listed whole.
+    """Count the ledgers of all clusters, or of this one ``only``; StoreError where a cluster cannot be listed whole.
 
     ``read`` yields the ledgers at a ledgers root, with None for metadata that cannot be understood. ``by_holder``
     keeps each holder of ledgers outside the active cluster in memory.
@@ -97,7 +98,7 @@ def take_inventory(
     open_, closed, sizes = (Counter[tuple[str, str]]() for _ in range(3))
     held = Counter[tuple[str, str, str | None]]()
     left: list[OpenLedger] = []
-    for cluster in registry.in_reading_order():
+    for cluster in registry.in_reading_order() if only is None else [registry.cluster(only)]:
         for ledger_id, metadata in read(store_of(cluster), cluster.ledgers_root):
             elsewhere = by_holder and cluster.name != registry.active
             if metadata is None:

@@ -28,7 +28,8 @@ class CleanupContext(Resources):
         super().__init__()
         with self._closed_on_error():
             marking = self._keep(PhaseOneContext(settings))
-            switching = self._keep(SwitchContext(settings))
+            #: The switch, the registry and the topics.
+            self.switching = switching = self._keep(SwitchContext(settings))
             metadata = marking.metadata
             #: Finds and marks.
             self.cleanup = Cleanup(

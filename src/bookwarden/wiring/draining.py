@@ -6,7 +6,6 @@ from bookwarden.config import Settings
 from bookwarden.resources import Resources
 from bookwarden.switching.moving.draining import Draining
 from bookwarden.wiring.cleanup import CleanupContext, PromotionContext
-from bookwarden.wiring.switch import SwitchContext
 
 
 class DrainContext(Resources):
@@ -17,7 +16,7 @@ class DrainContext(Resources):
         with self._closed_on_error():
             cleaning = self._keep(CleanupContext(settings))
             promotion = self._keep(PromotionContext(settings))
-            switching = self._keep(SwitchContext(settings))
+            switching = cleaning.switching
             #: Drains, and says how far a drain is.
             self.draining = Draining(
                 switching.registered.registry,

@@ -37,7 +37,15 @@ Examples:
 Exit codes: 0 all is copied; 25 the rest can be copied later; 27 some failed. docs/moving-ledgers.md."""
 _LISTING: Final = "listing ledgers"
 _SAY_EVERY_S: Final = 30.0
-_limit = click.FloatRange(min=0, min_open=True)
+bytes_option, ledgers_option = (
+    click.option(
+        f"--max-{unit}-per-second",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="N",
+        help="For each bookie of either cluster.",
+    )
+    for unit in ("bytes", "ledgers")
+)
 
 
 @click.command("build", epilog=_EPILOG)
@@ -50,8 +58,8 @@ _limit = click.FloatRange(min=0, min_open=True)
 @click.option("--namespace", "namespaces", metavar="NAME", multiple=True, help="Of this namespace. May be repeated.")
 @click.option("--topic", "topics", metavar="NAME", multiple=True, help="Of this topic. May be repeated.")
 @click.option("--dry-run", is_flag=True, help="Count what would be copied, and what would stay; copy nothing.")
-@click.option("--max-bytes-per-second", type=_limit, metavar="N", help="For each bookie of either cluster.")
-@click.option("--max-ledgers-per-second", type=_limit, metavar="N", help="For each bookie of either cluster.")
+@bytes_option
+@ledgers_option
 @click.option("--folder", metavar="FOLDER", help="A new folder for what came of each ledger. Default: in var/builds.")
 @click.option("--resume", is_flag=True, help="Go on with the build that was stopped, or with that in --folder.")
 @show_option("Ledgers of each outcome to list that stay where they are.")

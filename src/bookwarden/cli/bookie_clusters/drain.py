@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from bookwarden.cli.bookie_clusters.build import show_build
+from bookwarden.cli.bookie_clusters.build import bytes_option, ledgers_option, show_build
 from bookwarden.cli.bookie_clusters.output import describe_registry
+from bookwarden.cli.bookie_clusters.unregister import note_of_ids
 from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
@@ -28,15 +29,21 @@ Examples:
 \b
 Exit codes: 0 nothing is left, and it is unregistered; 25 more can be done later; 27 some ledgers failed.
 docs/moving-ledgers.md, "Drain"."""
-_limit = click.FloatRange(min=0, min_open=True)
 
 
 @click.command("drain", epilog=_EPILOG)
 @click.option("--from", "source", metavar="NAME", required=True, help="The former bookie cluster.")
 @click.option("--dry-run", is_flag=True, help="Only count what is left there.")
-@click.option("--max-bytes-per-second", type=_limit, metavar="N", help="For each bookie of either cluster.")
-@click.option("--max-ledgers-per-second", type=_limit, metavar="N", help="For each bookie of either cluster.")
-@click.option("--per-second", type=_limit, default=5.0, show_default=True, metavar="N", help="Topics to unload.")
+@bytes_option
+@ledgers_option
+@click.option(
+    "--per-second",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="N",
+    help="Topics to unload.",
+)
 @click.option("--force", is_flag=True, help="Within the rollback window too: for laboratories.")
 @yes_option
 @output_option
@@ -96,12 +103,8 @@ def _leave(invocation: Invocation, name: str, *, yes: bool) -> None:
             f"{name} is empty, and is unregistered: its bookies can be stopped.",
             "See that metadata_store.bookkeeper_url and ledgers_root name a registered cluster: commands and the sweep "
             "do nothing otherwise.",
+            *note_of_ids(plan, context),
         ]
-        if plan.cluster.store_url is None and plan.after.id_root == plan.cluster.ledgers_root:
-            notes.append(
-                f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long, or "
-                "ids begin anew."
-            )
         invocation.write(describe_registry(context, plan.after, *notes))
 
 

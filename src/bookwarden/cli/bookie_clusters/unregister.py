@@ -8,6 +8,7 @@ from bookwarden.cli.bookie_clusters.output import describe_registry
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.unregistering import UnregistrationPlan
 from bookwarden.wiring.switching import SwitchingContext
 
 _EPILOG = """\b
@@ -30,16 +31,22 @@ def unregister(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> N
         notes = [f"{name} {'can be' if dry_run else 'is'} unregistered: no ledger of this Pulsar cluster is there."]
         if plan.foreign:
             notes.append(f"{counted(plan.foreign, 'ledger')} of others are there, and stay.")
-        if plan.cluster.store_url is None and plan.after.id_root == plan.cluster.ledgers_root:
-            notes.append(
-                f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long in "
-                f"{context.pulsar_url}, or ids begin anew."
-            )
+        notes += note_of_ids(plan, context)
         if not dry_run:
             confirm(f"Unregister bookie cluster {name}?", yes=yes)
             context.unregistration.carry_out(plan)
         shown = plan.before.registry if dry_run else plan.after
         invocation.write(describe_registry(context, shown, *notes))
+
+
+def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str]:
+    """Return what must stay of a cluster that leaves: its counter of ledger ids, if all clusters share it."""
+    if plan.cluster.store_url is not None or plan.after.id_root != plan.cluster.ledgers_root:
+        return []
+    return [
+        f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long in "
+        f"{context.pulsar_url}, or ids begin anew."
+    ]
 
 
 @click.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome
@@ -45,7 +45,7 @@ class Left:
     @property
     def topics(self) -> list[str]:
         """The topics to unload, so that what is open is closed."""
-        return sorted({one.topic for one in self.open if one.topic is not None})
+        return Inventory((), self.open).topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,19 @@ class Drained:
         return self.builds[-1].counts.of(CopyOutcome.FAILED) if self.builds else 0
 
 
+class CountsLedgers(Protocol):
+    """The listing of clusters' ledgers."""
+
+    def __call__(self, registry: Registry, *, only: str) -> Inventory:
+        """Count the ledgers of this cluster, by the metadata of each."""
+
+
 @dataclass(frozen=True)
 class Draining:
     """Drains former clusters."""
 
     registry: RegistryNode  #: Of this Pulsar cluster.
-    inventory: Callable[[Registry], Inventory]  #: Counts the ledgers of all clusters.
+    inventory: CountsLedgers  #: Counts the ledgers of a cluster.
     cleanup: Cleanup  #: Marks what may go.
     promoting: Promoting  #: Has brokers read copies.
     unload: Callable[[str], None]  #: Unloads a topic.
@@ -80,14 +87,13 @@ class Draining:
         Raises RefusedError where it is active or not registered, or nothing was switched yet.
         """
         targets = self.cleanup.targets(name)
-        found = self.inventory(self.registry.require().registry)
-        counts = [count for count in found.counts if count.cluster == name]
+        found = self._inventory(name)
         return Left(
             name,
             targets.active,
-            Counter({count.kind: count.open + count.closed for count in counts}),
-            sum(count.size for count in counts),
-            tuple(one for one in found.left if one.cluster == name),
+            Counter({count.kind: count.open + count.closed for count in found.counts}),
+            sum(count.size for count in found.counts),
+            found.left,
             targets.total,
             Counter({reason: number for (_, reason), number in targets.kept.items()}),
             targets.window_left_s,
@@ -113,7 +119,7 @@ class Draining:
         for _ in range(_ROUNDS):
             say("copying what is closed")
             builds.append(build())
-            topics = self.left(name).topics
+            topics = self._inventory(name).topics
             if not topics:
                 break
             say(f"unloading {len(topics):,} topics that still write there")
@@ -125,6 +131,9 @@ class Draining:
             say(f"marking {left.may_go:,} ledgers for deletion")
             marked = self.cleanup.mark(name, force=force)
         return Drained(left, tuple(builds), tuple(unloaded), promoted, marked)
+
+    def _inventory(self, name: str) -> Inventory:
+        return self.inventory(self.registry.require().registry, only=name)
 
     def _require(self, name: str) -> None:
         """Raise RefusedError where the drain could not come to its end."""

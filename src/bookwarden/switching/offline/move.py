@@ -7,10 +7,9 @@ started on the source again at any moment.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from bookwarden.findings import Finding, failing, fails, some, warns
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.moving.former import in_parts
 from bookwarden.switching.offline.checking import MoveChecks
 from bookwarden.switching.offline.comparing import Compared, Standing, compare
 from bookwarden.switching.offline.named import NamedLedgers, ReadsAllReferences, read_named
@@ -31,7 +31,6 @@ from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
 
 #: So far beyond the source's next id the target's is raised while brokers still take some.
 IDS_AHEAD: Final = 1_000
-_AT_ONCE: Final = 500
 _ROUNDS: Final = 5
 # What brokers have closed meanwhile goes with the rest.
 _LITTLE: Final = 10
@@ -322,7 +321,7 @@ class OfflineMove:
 
     def _compared(self, sides: Sides, owner: str, named: NamedLedgers) -> Iterator[Compared]:
         """Compare everything that is named, as it is now."""
-        for ids in _parts(named.all):
+        for ids in in_parts(named.all):
             here, there = sides.source.metadata.read_many(ids), sides.target.metadata.read_many(ids)
             for source, target in zip(here, there, strict=True):
                 yield compare(source, target, owner)
@@ -403,9 +402,3 @@ def _different(tally: Tally, troubles: dict[int, str]) -> Exception:
         f"{some(shown) or 'they are not there, or not closed'}. Start no broker there; on the source nothing was "
         "changed, so brokers may be started there. Then repeat the command"
     )
-
-
-def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
-    rest = iter(ids)
-    while part := list(itertools.islice(rest, _AT_ONCE)):
-        yield part

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from bookwarden.durable import sync
 from bookwarden.errors import ConfigError, FormatError, LostRaceError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.switching.moving.former import in_parts
 
 #: Everything below these names ledgers of brokers.
 TREES: Final = ("/managed-ledgers", "/schemas")
@@ -132,7 +133,7 @@ def compare_saved(store: MetadataStore, file: Path, url: str) -> Restoration:
     store.sync()
     nodes = changed = gone = 0
     shown: list[str] = []
-    for part in _parts(read_saved(file, url)):
+    for part in in_parts(read_saved(file, url)):
         nodes += len(part)
         for saved, now in _differing(store, part):
             changed, gone = (changed, gone + 1) if now is None else (changed + 1, gone)
@@ -150,7 +151,7 @@ def restore_nodes(store: MetadataStore, file: Path, url: str, require: Callable[
     # Read to its end first: a damaged file must not be half put back.
     compare_saved(store, file, url)
     written = 0
-    for part in _parts(read_saved(file, url)):
+    for part in in_parts(read_saved(file, url)):
         require()
         for saved, now in _differing(store, part):
             try:
@@ -170,17 +171,6 @@ def _differing(store: MetadataStore, part: list[SavedNode]) -> Iterator[tuple[Sa
     for saved, now in zip(part, store.get_many([saved.path for saved in part]), strict=True):
         if now is None or now.value != saved.value:
             yield saved, now
-
-
-def _parts(nodes: Iterator[SavedNode]) -> Iterator[list[SavedNode]]:
-    part: list[SavedNode] = []
-    for node in nodes:
-        part.append(node)
-        if len(part) == _AT_ONCE:
-            yield part
-            part = []
-    if part:
-        yield part
 
 
 def _line(raw: bytes) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -61,9 +62,7 @@ class Site(TwoBookieClusters):
         state = lambda: State(self.phase, self.registry, None, ())  # noqa: E731
         self.draining = Draining(
             RegistryNode(self.store, "memory:"),
-            lambda registry: take_inventory(
-                registry, store_of=lambda cluster: self.stores[cluster.name], read=read_every_ledger
-            ),
+            partial(take_inventory, store_of=lambda cluster: self.stores[cluster.name], read=read_every_ledger),
             Cleanup(places, lambda: read_promotion(self.store), self, state, WINDOW_S, lambda: self.time),
             Promoting(
                 places, self.store, state, self.clock_of, lambda: read_shadows(self.store), self.loaded, self.unload
