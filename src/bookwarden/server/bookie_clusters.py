@@ -29,7 +29,7 @@ from bookwarden.switching.documents import (
 from bookwarden.switching.moving.promoted import promotion_that_counts
 from bookwarden.switching.operation import Planned
 from bookwarden.switching.registering import Wanted
-from bookwarden.wiring.cleanup import CleanupContext, PromotionContext
+from bookwarden.wiring.former_clusters import FormerClustersContext
 from bookwarden.wiring.switch import SwitchContext
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
 
@@ -218,7 +218,7 @@ class _Endpoints(NamedTuple):
             return _carry_out(context, context.switch.plan_back(), body)
 
     def promote(self, body: PromotingLedgers) -> dict[str, Any]:
-        with PromotionContext(self.settings) as context:
+        with FormerClustersContext(self.settings) as context:
             plan = context.promoting.plan()
             if body.dry_run:
                 return promoted_data(plan, None)
@@ -227,11 +227,11 @@ class _Endpoints(NamedTuple):
             return promoted_data(plan, done, stamped)
 
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
-        with CleanupContext(self.settings) as context:
+        with FormerClustersContext(self.settings) as context:
             return targets_data(context.cleanup.targets(srcClusterFilter))
 
     def cleanup(self, body: CleaningUp) -> dict[str, Any]:
-        with CleanupContext(self.settings) as context:
+        with FormerClustersContext(self.settings) as context:
             found = context.cleanup.targets(body.source)
             if body.dry_run:
                 return cleaned_data(found, None)

@@ -11,7 +11,7 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import cleaned_data, targets_data
 from bookwarden.switching.moving.cleanup import Targets
-from bookwarden.wiring.cleanup import CleanupContext
+from bookwarden.wiring.former_clusters import FormerClustersContext
 
 _EPILOG = """\b
 What must hold before anything goes: docs/bookie-clusters.md, "Cleanup"."""
@@ -27,7 +27,7 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 
     That is what brokers read from the active one. Reads the metadata of every ledger there. Changes nothing.
     """
-    with CleanupContext(invocation.settings) as context:
+    with FormerClustersContext(invocation.settings) as context:
         found = context.cleanup.targets(src_cluster)
         invocation.write(Document(targets_data(found), (*_tables(found), *_window(found))))
 
@@ -49,7 +49,7 @@ def cleanup(
     deletes what the former cluster has. A former cluster's ledger without a whole copy stays. With --dry-run, the
     default, nothing is marked.
     """
-    with CleanupContext(invocation.settings) as context:
+    with FormerClustersContext(invocation.settings) as context:
         found = context.cleanup.targets(src_cluster)
         total = min(found.total, max_deletions or found.total)
         if dry_run or not total:

@@ -18,7 +18,7 @@ from bookwarden.switching.moving.build import Build
 from bookwarden.switching.moving.draining import Drained, Left
 from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
 from bookwarden.switching.moving.scope import scope_of
-from bookwarden.wiring.draining import DrainContext
+from bookwarden.wiring.former_clusters import FormerClustersContext
 from bookwarden.wiring.switching import SwitchingContext
 
 _EPILOG = """\b
@@ -64,7 +64,7 @@ def drain(
     brokers read elsewhere; what the sweep has not deleted yet, or must wait, the next run goes on with. Once nothing
     is left the cluster is unregistered.
     """
-    with DrainContext(invocation.settings) as context:
+    with FormerClustersContext(invocation.settings) as context:
         left = context.draining.left(source)
         if dry_run:
             invocation.write(Document(left_data(left), (*_parts(left), Note(_verdict(left)))))

@@ -12,7 +12,7 @@ from bookwarden.switching.documents import promoted_data
 from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
 from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
-from bookwarden.wiring.cleanup import PromotionContext
+from bookwarden.wiring.former_clusters import FormerClustersContext
 
 _EPILOG = """\b
 What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."""
@@ -39,7 +39,7 @@ def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: boo
     a ledger that the active cluster has, whole, and another one too: their clients connect anew. Cleanup takes what
     is promoted. Interrupted, it has promoted nothing; run it again.
     """
-    with PromotionContext(invocation.settings) as context:
+    with FormerClustersContext(invocation.settings) as context:
         plan = context.promoting.plan()
         total = plan.ledgers.total()
         if dry_run or not (total or stamp):

@@ -1,4 +1,4 @@
-"""Wiring of what is done about former bookie clusters: their ledgers promoted, and cleaned up."""
+"""Wiring of what is done about former bookie clusters: their ledgers promoted and cleaned up, and they drained."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bookwarden.config import Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
 from bookwarden.switching.moving.cleanup import Cleanup
+from bookwarden.switching.moving.draining import Draining
 from bookwarden.switching.moving.former import FormerPlaces
 from bookwarden.switching.moving.promotion import Promoting
 from bookwarden.switching.moving.stamps import Stamping
 from bookwarden.wiring.deletion import PhaseOneContext
-from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.switch import SwitchContext
 
 
-class CleanupContext(Resources):
-    """Everything that finds and marks what former bookie clusters have; close it, or use it in a with statement."""
+class FormerClustersContext(Resources):
+    """Everything that empties former bookie clusters; close it, or use it in a with statement."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -31,29 +31,11 @@ class CleanupContext(Resources):
             #: The switch, the registry and the topics.
             self.switching = switching = self._keep(SwitchContext(settings))
             metadata = marking.metadata
-            #: Finds and marks.
-            self.cleanup = Cleanup(
-                FormerPlaces(metadata.bookie_clusters, metadata.catalog, read_every_ledger),
-                switching.promotion,
-                marking.marker,
-                switching.switch.state,
-                settings.deletion.rollback_window_hours * 3600,
-                StoreClock(metadata.store),
-            )
-
-
-class PromotionContext(Resources):
-    """Everything that promotes ledgers; close it, or use it in a with statement."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        with self._closed_on_error():
-            metadata = self._keep(MetadataContext(settings))
-            switching = self._keep(SwitchContext(settings))
+            places = FormerPlaces(metadata.bookie_clusters, metadata.catalog, read_every_ledger)
             loaded = partial(read_loaded_topics, metadata.store, connection_of(settings.pulsar))
-            #: Plans and carries out.
+            #: Has brokers read copies.
             self.promoting = Promoting(
-                FormerPlaces(metadata.bookie_clusters, metadata.catalog, read_every_ledger),
+                places,
                 metadata.store,
                 switching.switch.state,
                 StoreClock,
@@ -63,3 +45,20 @@ class PromotionContext(Resources):
             )
             #: Writes the proposal's attribution.
             self.stamping = Stamping(ManagedLedgers(metadata.store), switching.topics, metadata.catalog, loaded)
+            #: Finds and marks what may go.
+            self.cleanup = Cleanup(
+                places,
+                switching.promotion,
+                marking.marker,
+                switching.switch.state,
+                settings.deletion.rollback_window_hours * 3600,
+                StoreClock(metadata.store),
+            )
+            #: Does all of it, and says how far it is.
+            self.draining = Draining(
+                switching.registered.registry,
+                switching.inventory,
+                self.cleanup,
+                self.promoting,
+                switching.topics.unload,
+            )
