@@ -46,6 +46,8 @@ BUCKETS = {
     "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
     "delayedDeliveryMinIndexCountPerBucket": "5",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
+    # A compaction fails once a bookie that is paused has not taken an entry for so long.
+    "bookkeeperClientTimeoutInSeconds": "120",
 }
 # Far above what the bookie's own ledgers get.
 UNUSED = 1_900_000_000

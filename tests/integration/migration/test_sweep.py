@@ -37,9 +37,9 @@ from servers.waiting import eventually
 # at the same moment can stop a shard of 0.14.0 for good: docs/oxia.md.
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.flaky(reruns=2)]
 
-LEDGERS = 20_000
+LEDGERS = 12_000
 # Where what is looked for does not depend on their number.
-FEWER_LEDGERS = 12_000
+FEWER_LEDGERS = 8_000
 # So many deleted ones show that the sweep works.
 A_START = 1_000
 # Sessions that outlast an Oxia that stands still for a while. The more shards, the less often two clients write to one
