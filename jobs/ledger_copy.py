@@ -6,26 +6,20 @@ spark-submit [--py-files or --archives as in docs/deploy.md] \\
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.config import load_settings
-from bookwarden.errors import BookwardenError
+from bookwarden.config import Settings
 from bookwarden.pipelines.copying.driver import BuildRequest, run_build
+from bookwarden.pipelines.submitted import arguments_of, run_submitted
 from bookwarden.switching.moving.report import ADVICE
 from bookwarden.switching.moving.scope import scope_of
-
-# As a shell tells it of a command that SIGINT ended.
-_INTERRUPTED = 130
 
 
 def main() -> int:
     """Build, or go on with a build; return the exit code: those of `bookie-clusters build`, in docs/cli.md."""
-    arguments = argparse.ArgumentParser(description="Copy ledgers to another bookie cluster.")
-    arguments.add_argument("--config", help="settings file; BOOKWARDEN_CONFIG unless given")
-    arguments.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override one setting")
+    arguments = arguments_of("Copy ledgers to another bookie cluster.")
     arguments.add_argument("--src-cluster", metavar="NAME", help="copy from here; the one that was active before")
     arguments.add_argument("--target", metavar="NAME", help="copy to here; the active one unless given")
     arguments.add_argument("--all", action="store_true", help="all kinds, not schemas and cursors alone")
@@ -37,9 +31,8 @@ def main() -> int:
     arguments.add_argument("--folder", metavar="FOLDER", required=True, help="new; driver and executors share it")
     arguments.add_argument("--resume", action="store_true", help="go on with what was begun in the folder")
     given = arguments.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        settings = load_settings(given.config, dict(item.partition("=")[::2] for item in given.set))
+
+    def work(settings: Settings) -> int:
         request = BuildRequest(
             given.folder,
             given.src_cluster,
@@ -55,19 +48,15 @@ def main() -> int:
             resume=given.resume,
         )
         report = run_build(settings, request, say=logging.info)
-    except BookwardenError as error:
-        logging.error("%s", error)
-        return error.exit_code
-    except KeyboardInterrupt as paused:
-        logging.error("%s", paused)
-        return _INTERRUPTED
-    for one in report.staying:
-        logging.warning("%d %s, of %s: %s", one.ledger_id, one.outcome.value, one.holder or one.kind, one.reason)
-    for outcome in dict.fromkeys(one.outcome for one in report.staying):
-        logging.warning("%s: %s", outcome.value, ADVICE[outcome])
-    for outcome, kind in report.build.counts.in_order():
-        logging.info("%s, %s: %d", outcome.value, kind, report.build.counts.ledgers[outcome, kind])
-    return report.exit_code
+        for one in report.staying:
+            logging.warning("%d %s, of %s: %s", one.ledger_id, one.outcome.value, one.holder or one.kind, one.reason)
+        for outcome in dict.fromkeys(one.outcome for one in report.staying):
+            logging.warning("%s: %s", outcome.value, ADVICE[outcome])
+        for outcome, kind in report.build.counts.in_order():
+            logging.info("%s, %s: %d", outcome.value, kind, report.build.counts.ledgers[outcome, kind])
+        return report.exit_code
+
+    return run_submitted(given, work)
 
 
 if __name__ == "__main__":

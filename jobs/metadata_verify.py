@@ -6,26 +6,21 @@ spark-submit [--py-files or --archives as in docs/deploy.md] \\
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 
-from bookwarden.config import load_settings
-from bookwarden.errors import BookwardenError
+from bookwarden.config import Settings
 from bookwarden.migration.comparison.findings import VersionRule
+from bookwarden.pipelines.submitted import arguments_of, run_submitted
 from bookwarden.pipelines.verification.driver import VerificationRequest, run_verification
 
-# As a shell tells it of a command that SIGINT ended.
-_INTERRUPTED = 130
 # That of `bookwarden metadata-migration verify`.
 _DIFFERENCES_FOUND = 22
 
 
 def main() -> int:
     """Compare, or go on with that; return the exit code: those of `metadata-migration verify`, in docs/cli.md."""
-    arguments = argparse.ArgumentParser(description="Compare all nodes of a migrated metadata store with the source.")
-    arguments.add_argument("--config", help="settings file; BOOKWARDEN_CONFIG unless given")
-    arguments.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override one setting")
+    arguments = arguments_of("Compare all nodes of a migrated metadata store with the source.")
     arguments.add_argument("--source", metavar="URL", help="what was copied; metadata_store.urls unless given")
     arguments.add_argument("--target", metavar="URL", help="the copy; what the source's flag names unless given")
     arguments.add_argument("--versions", choices=[rule.value for rule in VersionRule], default=VersionRule.AUTO.value)
@@ -35,7 +30,6 @@ def main() -> int:
     arguments.add_argument("--max-reads-per-second", type=float, metavar="N", help="from each store, by all tasks")
     arguments.add_argument("--resume", action="store_true", help="go on with what was begun in the folder")
     given = arguments.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     request = VerificationRequest(
         given.differences,
         given.source,
@@ -44,19 +38,15 @@ def main() -> int:
         max_reads_per_second=given.max_reads_per_second,
         resume=given.resume,
     )
-    try:
-        settings = load_settings(given.config, dict(item.partition("=")[::2] for item in given.set))
+
+    def work(settings: Settings) -> int:
         found = run_verification(settings, request, say=logging.info)
-    except BookwardenError as error:
-        logging.error("%s", error)
-        return error.exit_code
-    except KeyboardInterrupt as paused:
-        logging.error("%s", paused)
-        return _INTERRUPTED
-    for kind, number in found.report.counts.items():
-        logging.info("%s: %d", kind.value, number)
-    logging.info("%d nodes compared, %d not as in the source", found.report.compared, found.report.faults)
-    return _DIFFERENCES_FOUND if found.report.faults else 0
+        for kind, number in found.report.counts.items():
+            logging.info("%s: %d", kind.value, number)
+        logging.info("%d nodes compared, %d not as in the source", found.report.compared, found.report.faults)
+        return _DIFFERENCES_FOUND if found.report.faults else 0
+
+    return run_submitted(given, work)
 
 
 if __name__ == "__main__":
