@@ -6,6 +6,7 @@ from functools import partial
 
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import read_all_started
 from bookwarden.clusters.pulsar.references.shadows import read_shadows
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
 from bookwarden.config import Settings
@@ -42,6 +43,7 @@ class FormerClustersContext(Resources):
                 partial(read_shadows, metadata.store),
                 loaded,
                 switching.topics.unload,
+                partial(read_all_started, metadata.store),
             )
             #: Writes the proposal's attribution.
             self.stamping = Stamping(ManagedLedgers(metadata.store), switching.topics, metadata.catalog, loaded)

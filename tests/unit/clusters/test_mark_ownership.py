@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership, bundle_hash
+from bookwarden.clusters.pulsar.metadata.ownership import CLOCK_SKEW_MS, BundleOwnership, read_all_started, bundle_hash
 from bookwarden.metastore.memory import MemoryStore
 
 TOPIC = "persistent://t/n/a"
@@ -109,3 +109,29 @@ def test_a_start_that_lies_after_its_node_was_made_was_told_by_a_clock_that_is_a
     for path, value in {**ALL, **started("b", 1_000_000)}.items():
         store.create(path, value, make_parents=True)
     assert BundleOwnership(store).loaded_since(TOPIC) == 400_000
+
+
+@pytest.mark.parametrize(
+    ("nodes", "since"),
+    [
+        ({**started("b", 500_000), **started("other", 300_000)}, 300_000 - CLOCK_SKEW_MS),
+        ({**started("b", 500_000), **started("other", 300_000, EXTENSIBLE)}, 300_000 - CLOCK_SKEW_MS),
+        ({**started("b", 500_000), **started("other", None)}, 0),
+        ({**started("b", 500_000), "/loadbalance/brokers/c:8080": b"?"}, 0),
+        ({**started("b", 500)}, 0),
+        ({}, 0),
+    ],
+    ids=[
+        "the first counts",
+        "of any load manager",
+        "one does not say it",
+        "one cannot be read",
+        "long ago",
+        "no broker",
+    ],
+)
+def test_all_brokers_run_since_the_first_of_them_was_started(nodes, since):
+    store = MemoryStore(clock=lambda: 600.0)
+    for path, value in nodes.items():
+        store.create(path, value, make_parents=True)
+    assert read_all_started(store) == since

@@ -217,3 +217,6 @@ def test_what_unloading_topics_does_not_close_stays(site: Site, holder: Holder, 
     ((_, why),) = site.cleanup.targets().kept
     assert says in why
     assert (site.cleanup.mark().sent, site.marked_ids()) == (3, [1, 2, 3])
+    site.marked.clear()
+    site.promotion = Promotion("b", 3, int(NOW * 1000), frozenset(), started_ms=int(NOW * 1000))
+    assert (site.cleanup.mark().sent, site.marked_ids()) == (4, [1, 2, 3, 30])

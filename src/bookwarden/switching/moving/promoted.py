@@ -2,8 +2,10 @@
 
 Brokers with the jar read a whole copy from the active cluster as soon as they open the ledger. A handle that they have
 open since before the copy goes on reading the former place, until its topic is unloaded. So a ledger is promoted if
-its copy was closed before its topic was last unloaded by us. One node keeps all that is needed for this: the time
-before which copies were closed, by the clock of the store that has them, and the topics that were not unloaded.
+its copy was closed before its topic was last unloaded by us. What no unloading closes is promoted if all brokers were
+started after the copy was closed, and after the switch. One node keeps all that is needed for this: the time before
+which copies were closed, by the clock of the store that has them, the topics that were not unloaded, and since when
+all brokers run.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class Promotion:
     epoch: int  #: Of the registry that the switch to it made: another switch, and back, makes the promotion void.
     through_ms: int  #: What was closed in the target before is promoted; by the clock of the target's store.
     failed: frozenset[str]  #: Managed ledgers whose topics were not unloaded: of these nothing is promoted.
+    started_ms: int = 0  #: When the first of all brokers was started, or before; 0 where that is not known.
 
     def counts_for(self, active: str, epoch: int) -> bool:
         """Return whether it is about the cluster that is active since the switch that made this epoch."""
@@ -47,25 +50,31 @@ def promotion_that_counts(registry: Registry | None, promotion: Promotion | None
     return promotion if promotion.counts_for(directive.target, directive.epoch) else None
 
 
-def why_never_promoted(holder: Holder) -> str | None:
+def why_kept_open(holder: Holder) -> str | None:
     """Return why no unloading of topics closes what brokers have open of this holder; None if that does."""
     if holder.component is LedgerComponent.DELAYED_INDEX_BUCKET:
         # BookkeeperBucketSnapshotStorage of Pulsar 4.0 keeps each handle until its bucket is deleted.
-        return "brokers keep a bucket of delayed messages open until these are delivered"
+        return "brokers keep a bucket of delayed messages open until they are restarted, all of them"
     if holder.component is not LedgerComponent.SCHEMA_STORAGE and holder.topic.startswith(_TRANSACTION_LOG):
-        return "transaction coordinators keep their log open"
+        return "transaction coordinators keep their log open until brokers are restarted, all of them"
     return None
+
+
+def is_opened_since(kept: StoredLedger, active: ActiveCluster, started_ms: int) -> bool:
+    """Return whether brokers that were all started since then read this ledger of the active cluster there."""
+    # What a broker opened before the switch it opened in the former cluster, although the copy was there.
+    return 0 < kept.modified_ms < started_ms and active.since_ms is not None and active.since_ms < started_ms
 
 
 def why_not_promoted(
     kept: StoredLedger, holder: Holder, promotion: Promotion | None, active: ActiveCluster
 ) -> str | None:
     """Return why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
-    never = why_never_promoted(holder)
-    if never is not None:
-        return f"not promoted: {never}"
+    kept_open = why_kept_open(holder)
     if promotion is None or not promotion.counts_for(active.name, active.epoch):
-        return NOT_PROMOTED
+        return NOT_PROMOTED if kept_open is None else f"not promoted: {kept_open}"
+    if kept_open is not None:
+        return None if is_opened_since(kept, active, promotion.started_ms) else f"not promoted: {kept_open}"
     if not 0 < kept.modified_ms < promotion.through_ms:
         return NOT_PROMOTED
     # Brokers close the ledger of a schema as soon as it was read.
@@ -90,8 +99,15 @@ def find_promotion(store: MetadataStore) -> tuple[Promotion | None, int]:
         return None, -1
     try:
         fields: Any = json.loads(node.value)
-        found = Promotion(fields["target"], fields["epoch"], fields["throughMs"], frozenset(fields["failed"]))
-        texts, numbers = (found.target, *found.failed), (fields["format"], found.epoch, found.through_ms)
+        found = Promotion(
+            fields["target"],
+            fields["epoch"],
+            fields["throughMs"],
+            frozenset(fields["failed"]),
+            fields.get("startedMs", 0),
+        )
+        texts = found.target, *found.failed
+        numbers = fields["format"], found.epoch, found.through_ms, found.started_ms
         if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
             raise TypeError("a field of another type")
         if fields["format"] != _FORMAT:
@@ -118,5 +134,6 @@ def serialize_promotion(promotion: Promotion) -> bytes:
         "epoch": promotion.epoch,
         "throughMs": promotion.through_ms,
         "failed": sorted(promotion.failed),
+        "startedMs": promotion.started_ms,
     }
     return json.dumps(fields, indent=1).encode()

@@ -20,8 +20,9 @@ from bookwarden.switching.moving.former import FormerPlaces, Stays
 from bookwarden.switching.moving.promoted import (
     Promotion,
     find_promotion,
+    is_opened_since,
     keep_promotion,
-    why_never_promoted,
+    why_kept_open,
     why_not_promoted,
 )
 from bookwarden.switching.operation import State
@@ -55,6 +56,7 @@ class PromotionPlan:
     stays: Counter[Stays]  #: What is not, by former cluster and reason.
     readers: Mapping[str, Set[str]]  #: For each managed ledger, those that have its ledgers open if they are loaded.
     topics: tuple[str, ...]  #: Those that are loaded, and so have to be unloaded.
+    started_ms: int  #: Since when all brokers run; 0 where that is not known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Promoting:
     readers: Callable[[], KnowsReaders]  #: Looks who reads ledgers.
     loaded: Callable[[], Iterable[str]]  #: Asks all brokers for the topics that they have loaded, and loads none.
     unload: Callable[[str], None]  #: Unloads a topic.
+    #: Returns when the first of the live brokers was started, or before (ms since the epoch); 0 if that is not known.
+    started: Callable[[], int]
 
     def plan(self) -> PromotionPlan:
         """Find what is to be promoted; changes nothing, and reads the metadata of every ledger of former clusters.
@@ -97,6 +101,7 @@ class Promoting:
         promotion, version = find_promotion(self.store)
         # Before anything is listed, so that a copy that is closed meanwhile is younger.
         through_ms = int(self.clock_of(self.places.active_store(active))() * 1000)
+        started_ms = self.started()
         known = self.readers()
         ledgers, stays = Counter[tuple[str, str]](), Counter[Stays]()
         readers: dict[str, set[str]] = {}
@@ -106,11 +111,14 @@ class Promoting:
                 stays[one] += 1
                 continue
             cluster, holder = one.former.bookie_cluster, one.holder
-            never = why_never_promoted(holder)
-            if never is not None:
-                stays[Stays(cluster, never)] += 1
-            elif why_not_promoted(one.kept, holder, promotion, active) is None:
+            kept_open = why_kept_open(holder)
+            if why_not_promoted(one.kept, holder, promotion, active) is None:
                 promoted += 1
+            elif kept_open is not None:
+                if is_opened_since(one.kept, active, started_ms):
+                    ledgers[cluster, holder.ledgers_label] += 1
+                else:
+                    stays[Stays(cluster, kept_open)] += 1
             elif not 0 < one.kept.modified_ms < through_ms:
                 stays[Stays(cluster, "its copy was closed while this was looked at: promote once more")] += 1
             else:
@@ -120,7 +128,9 @@ class Promoting:
                     readers.setdefault(holder.topic, set()).update(names)
         # Last, so that what is loaded later is loaded after the copies were closed.
         topics = _of_loaded(readers, _by_managed_ledger(self.loaded()))
-        return PromotionPlan(active, version, through_ms, ledgers, promoted, stays, readers, tuple(sorted(topics)))
+        return PromotionPlan(
+            active, version, through_ms, ledgers, promoted, stays, readers, tuple(sorted(topics)), started_ms
+        )
 
     def carry_out(
         self, plan: PromotionPlan, per_second: float, tell: Callable[[Unloaded], object] = lambda _: None
@@ -142,7 +152,7 @@ class Promoting:
                 "again when brokers answer"
             )
         active = self.places.active()
-        promotion = Promotion(plan.active.name, plan.active.epoch, plan.through_ms, failed)
+        promotion = Promotion(plan.active.name, plan.active.epoch, plan.through_ms, failed, plan.started_ms)
         if not promotion.counts_for(active.name, active.epoch):
             raise RefusedError("nothing is promoted: brokers were switched meanwhile")
         try:

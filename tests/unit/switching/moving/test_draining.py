@@ -65,7 +65,8 @@ class Site(TwoBookieClusters):
             partial(take_inventory, store_of=lambda cluster: self.stores[cluster.name], read=read_every_ledger),
             Cleanup(places, lambda: read_promotion(self.store), self, state, WINDOW_S, lambda: self.time),
             Promoting(
-                places, self.store, state, self.clock_of, lambda: read_shadows(self.store), self.loaded, self.unload
+                *(places, self.store, state, self.clock_of, lambda: read_shadows(self.store)),
+                *(self.loaded, self.unload, lambda: 0),
             ),
             self.unload,
         )

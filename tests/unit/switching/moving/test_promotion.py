@@ -42,6 +42,7 @@ class Site(TwoBookieClusters):
     def __init__(self) -> None:
         self.time = BEFORE
         self.phase = Phase.DONE
+        self.started = 0
         self.loaded = {ORDERS, OTHER}
         self.loading: set[str] = set()
         self.failing: dict[str, Exception] = {}
@@ -62,6 +63,7 @@ class Site(TwoBookieClusters):
             lambda: read_shadows(self.store),
             self.ask,
             self.unload,
+            lambda: self.started,
         )
 
     def clock_of(self, store: MetadataStore) -> Callable[[], float]:
@@ -112,7 +114,7 @@ def test_the_topics_of_whole_copies_are_unloaded_and_then_they_are_promoted(site
     assert (site.record(), site.unloaded) == (None, [])
     done = site.promote()
     assert (site.unloaded, done.failed) == ([ORDERS], [])
-    assert site.record() == done.promotion == Promotion("b", 3, int(NOW * 1000), frozenset())
+    assert site.record() == done.promotion == Promotion("b", 3, int(NOW * 1000), frozenset(), 0)
     again = site.promoting.plan()
     assert (again.ledgers.total(), again.topics, again.promoted) == (0, (), 3)
 
@@ -207,15 +209,46 @@ def test_a_schemas_ledger_is_open_nowhere(site: Site) -> None:
     assert site.promoting.plan().promoted == 1
 
 
-def test_buckets_are_told_and_not_promoted(site: Site) -> None:
+BUCKET = BucketHolder("t/ns/persistent/other", "sub")
+LOG = ManagedLedgerHolder("pulsar/system/persistent/__transaction_log_3")
+
+
+@pytest.mark.parametrize(("holder", "says"), [(BUCKET, "a bucket of delayed messages"), (LOG, "their log open")])
+def test_what_no_unloading_closes_is_promoted_once_all_brokers_were_restarted(
+    site: Site, holder: BucketHolder | ManagedLedgerHolder, says: str
+) -> None:
     site.time = BEFORE
-    site.both(7, BucketHolder("t/ns/persistent/other", "sub"))
+    site.both(7, holder)
     site.time = NOW
+    # The first of them was started as the copy was closed.
+    site.started = int(BEFORE * 1000)
     site.promote()
     plan = site.promoting.plan()
-    assert plan.promoted == 3
+    assert (plan.promoted, plan.ledgers.total()) == (3, 0)
     ((stays, count),) = plan.stays.items()
-    assert (count, "a bucket of delayed messages" in stays.reason) == (1, True)
+    assert (count, says in stays.reason) == (1, True)
+    site.started += 1
+    plan = site.promoting.plan()
+    assert (plan.promoted, plan.ledgers.total(), plan.topics, plan.stays) == (3, 1, (), Counter())
+    # Without another pass nothing counts, as it is the record that cleanup goes by.
+    assert site.promoting.carry_out(plan, 1e9).promotion == site.record()
+    assert site.promoting.plan().promoted == 4
+    # A copy that was closed since they were started.
+    site.both(8, holder)
+    site.time += 1
+    assert site.promoting.plan().stays.total() == 1
+
+
+def test_what_brokers_opened_before_the_switch_is_not_promoted(site: Site) -> None:
+    site.time = BEFORE
+    site.both(7, BUCKET)
+    # Copied ahead: the brokers were started after it, and before the switch.
+    site.time = NOW
+    site.register()
+    site.started = int(NOW * 1000)
+    assert site.promoting.plan().stays.total() == 1
+    site.started += 1
+    assert site.promoting.plan().stays.total() == 0
 
 
 @pytest.mark.parametrize("phase", [Phase.SWITCH_TRIGGERED, Phase.LIVE_DUAL_READ, Phase.DONE_WITH_FAILURES])

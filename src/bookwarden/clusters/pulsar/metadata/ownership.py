@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from typing import Final
 
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
 _BROKERS = "/loadbalance/brokers"
 _LAST = 0xFFFFFFFF
+#: The clocks of a broker and of the metadata store may differ by this much.
+CLOCK_SKEW_MS: Final = 60_000
 _BUNDLE = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
 
 
@@ -45,11 +48,16 @@ class BundleOwnership:
         """
         self._store.sync()
         bundles = self._covering_bundles(TopicName.parse(topic))
-        started = [_started(node) for node in self._brokers()]
+        started = [_started(node) for node in self.brokers()]
         if not bundles:
             return None if self._broker_that_hides_its_bundles() is None else min((s for _, s in started), default=0)
         owners = {_url(node.value) for _, node in bundles}
         return min(dict(started).get(owner, 0) if owner is not None else 0 for owner in owners)
+
+    def brokers(self) -> list[Versioned]:
+        """Read the nodes of all live brokers."""
+        paths = [f"{_BROKERS}/{broker}" for broker in self._store.children_of(_BROKERS)]
+        return [node for node in self._store.get_many(paths) if node is not None]
 
     def _bundle_owner(self, name: TopicName) -> str | None:
         for path, node in self._covering_bundles(name):
@@ -64,10 +72,6 @@ class BundleOwnership:
         found = zip(covering, self._store.get_many(covering), strict=True)
         return [(path, node) for path, node in found if node is not None]
 
-    def _brokers(self) -> list[Versioned]:
-        paths = [f"{_BROKERS}/{broker}" for broker in self._store.children_of(_BROKERS)]
-        return [node for node in self._store.get_many(paths) if node is not None]
-
     def _broker_that_hides_its_bundles(self) -> str | None:
         brokers = self._store.children_of(_BROKERS)
         nodes = self._store.get_many([f"{_BROKERS}/{broker}" for broker in brokers])
@@ -75,6 +79,16 @@ class BundleOwnership:
             if node is not None and not _announces_bundles(node.value):
                 return broker
         return None
+
+
+def read_all_started(store: MetadataStore) -> int:
+    """Read when the first of the live brokers was started, or before (ms since 1970); 0 where that is not known.
+
+    A broker that lost its session is not among them.
+    """
+    ownership = BundleOwnership(store)
+    store.sync()
+    return max(0, min((started for _, started in map(_started, ownership.brokers())), default=0) - CLOCK_SKEW_MS)
 
 
 def bundle_hash(topic: str) -> int:

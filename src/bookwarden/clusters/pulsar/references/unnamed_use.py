@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
-from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.metadata.ownership import CLOCK_SKEW_MS, BundleOwnership
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.errors import BookieError, FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder
@@ -20,8 +20,6 @@ from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.cursor import decode_position_info
 
-# The clocks of a broker and of the metadata store may differ by this much.
-CLOCK_SKEW_MS = 60_000
 _NO_BROKER = "there is no broker to ask"
 
 
