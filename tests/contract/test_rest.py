@@ -125,6 +125,8 @@ def test_the_registry_is_led_by_rest_as_by_commands(site: Site) -> None:
         status, refused = server.ask("GET", f"{CLUSTERS}/cleanup-targets?srcClusterFilter=b")
         assert (status, "nothing was switched yet" in refused["reason"]) == (409, True)
         assert server.ask("POST", f"{CLUSTERS}/cleanup", {"srcClusterFilter": "b"})[0] == 409
+        status, refused = server.ask("GET", f"{CLUSTERS}/b/drain")
+        assert (status, "nothing was switched yet" in refused["reason"]) == (409, True)
         status, refused = server.ask("POST", f"{CLUSTERS}/promote", {"dryRun": False})
         assert (status, "nothing was switched yet" in refused["reason"]) == (409, True)
         assert server.ask("DELETE", f"{CLUSTERS}/b")[0] == 200

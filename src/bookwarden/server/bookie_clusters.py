@@ -18,6 +18,7 @@ from bookwarden.switching.documents import (
     SUPERSEDED,
     cleaned_data,
     cluster_data,
+    left_data,
     promoted_data,
     raised_data,
     registration_data,
@@ -146,6 +147,7 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     router.post("/{name}/deprecated", summary="Keep a bookie cluster from becoming active")(endpoints.deprecate)
     router.post("/{name}/raise-ids", summary="Raise a bookie cluster's own counter of ledger ids")(endpoints.raise_ids)
     router.get("/{name}/precheck", summary="Check whether brokers can be switched")(endpoints.precheck)
+    router.get("/{name}/drain", summary="Count what a former bookie cluster still has, and say why")(endpoints.left)
     return router
 
 
@@ -209,6 +211,10 @@ class _Endpoints(NamedTuple):
         with SwitchContext(self.settings) as context:
             return context.precheck(name, with_trial=trial).as_json()
 
+    def left(self, name: _Name) -> dict[str, Any]:
+        with FormerClustersContext(self.settings) as context:
+            return left_data(context.draining.left(name))
+
     def switch(self, body: Switching) -> JSONResponse:
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan(body.target), body)
@@ -258,7 +264,8 @@ def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSO
 def _state(context: SwitchContext) -> dict[str, Any]:
     state = context.switch.state()
     promotion = promotion_that_counts(state.registry, context.promotion())
-    return state_data(context.pulsar_url, state, promotion, context.build())
+    move = context.move.read()
+    return state_data(context.pulsar_url, state, promotion, context.build(), None if move is None else move.record)
 
 
 def _superseded(operation: str) -> Any:

@@ -11,6 +11,8 @@ from bookwarden.switching.moving.draining import Left
 from bookwarden.switching.moving.promoted import Promotion
 from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
 from bookwarden.switching.moving.stamps import Stamped
+from bookwarden.switching.offline.documents import record_data
+from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State, Switched
 from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import RegistrationPlan
@@ -103,11 +105,15 @@ def switched_data(switched: Switched) -> dict[str, Any]:
 
 
 def state_data(
-    url: str, state: State, promotion: Promotion | None = None, build: FoundBuild | None = None
+    url: str,
+    state: State,
+    promotion: Promotion | None = None,
+    build: FoundBuild | None = None,
+    move: MoveRecord | None = None,
 ) -> dict[str, Any]:
     """Return where everything stands, by the registry of the store at ``url``; the newest promotion if it counts.
 
-    ``build`` says how far copying ledgers is.
+    ``build`` says how far copying ledgers is, ``move`` where the newest move without the jar stands.
     """
     found = state.order
     return {
@@ -131,6 +137,7 @@ def state_data(
         "brokers": [_broker(each) for each in state.brokers],
         "build": None if build is None else build.as_json(),
         "promotion": None if promotion is None else _promotion(promotion),
+        "move": None if move is None else record_data(move),
     }
 
 
@@ -180,7 +187,9 @@ def plan_data(plan: PromotionPlan) -> dict[str, Any]:
             {"cluster": key[0], "kind": key[1], "ledgers": plan.ledgers[key]} for key in sorted(plan.ledgers)
         ],
         "promotedBefore": plan.promoted,
-        "notPromoted": [{**one._asdict(), "ledgers": plan.stays[one]} for one in sorted(plan.stays)],
+        "notPromoted": [
+            {"cluster": one.cluster, "reason": one.reason, "ledgers": plan.stays[one]} for one in sorted(plan.stays)
+        ],
         "topicsToUnload": len(plan.topics),
     }
 
@@ -229,5 +238,10 @@ def left_data(left: Left) -> dict[str, Any]:
         "open": len(left.open),
         "mayGo": left.may_go,
         "stay": dict(sorted(left.stays.items())),
+        "toCopy": {
+            "ledgers": left.to_copy,
+            "bytes": left.to_copy_size,
+            "seconds": None if left.copying_s is None else round(left.copying_s),
+        },
         "windowLeftSeconds": round(left.window_left_s),
     }

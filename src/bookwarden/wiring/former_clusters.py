@@ -63,4 +63,5 @@ class FormerClustersContext(Resources):
                 self.cleanup,
                 self.promoting,
                 switching.topics.unload,
+                switching.build,
             )

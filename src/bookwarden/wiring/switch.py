@@ -27,6 +27,7 @@ from bookwarden.switching.checks.trial import Trials
 from bookwarden.switching.inventory import take_inventory
 from bookwarden.switching.moving.build import find_build
 from bookwarden.switching.moving.promoted import read_promotion
+from bookwarden.switching.offline.record import MoveNode
 from bookwarden.switching.operation import Switch
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of
@@ -80,6 +81,8 @@ class SwitchContext(Resources):
             self.build = partial(find_build, store)
             #: Reads the newest promotion of ledgers.
             self.promotion = partial(read_promotion, store)
+            #: The record of the newest move without the jar.
+            self.move = MoveNode(store)
             #: The topics of the cluster.
             self.topics = Topics(admin)
             here = described_here()

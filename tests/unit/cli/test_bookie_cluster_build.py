@@ -20,6 +20,7 @@ from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.switching.moving.build import Build, BuildLease, find_build
 from bookwarden.switching.moving.counts import CopyCounts
+from bookwarden.switching.moving.pace import Pace
 from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED, BuildReport, Staying
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
@@ -122,7 +123,7 @@ def test_the_status_tells_how_far_a_build_is() -> None:
             lease.take(one)
             lease.end(replace(one, ended_ms=1_700_000_000_000, counts=counts(CopyOutcome.COPIED, CopyOutcome.FAILED)))
         with BuildLease(site.store) as lease:
-            lease.take(replace(one, size_looked_at=1 << 20, folder="/builds/two"))
+            lease.take(replace(one, size_looked_at=1 << 20, folder="/builds/two", pace=Pace(2.0, 1 << 20)))
         return site.run("status", *options).stdout
 
     text = " ".join(told().split())
@@ -134,6 +135,8 @@ def test_the_status_tells_how_far_a_build_is() -> None:
         assert part in text
     found = json.loads(told("-o", "json"))["build"]
     assert (found["underWay"]["ledgersLookedAt"], found["underWay"]["isHeld"]) == (3, False)
+    # Nobody goes on with it, so nothing is said of its end.
+    assert (found["underWay"]["ledgersPerSecond"], found["underWay"]["secondsLeft"]) == (2.0, None)
     assert found["last"]["ended"] == 1_700_000_000_000
     assert json.loads(Site().run("status", "-o", "json").stdout)["build"] is None
 
@@ -143,7 +146,13 @@ def test_a_build_that_has_only_begun_is_told_too() -> None:
     with BuildLease(store) as lease:
         lease.take(Build("a", "b", Scope(), "/builds/one", 1))
         (pair,) = build_facts(find_build(store))
-    assert "ledgers are listed, by " in pair[1]
+        assert "ledgers are listed, by " in pair[1]
+    with BuildLease(store) as lease:
+        lease.take(
+            Build("a", "b", Scope(), "/builds/two", 1, is_listed=True, ledgers=9, looked_at=3, pace=Pace(2.0, 0.0))
+        )
+        (pair,) = build_facts(find_build(store))
+    assert "3 of 9 ledgers, 0 B of 0 B, 2 ledgers/s, 0 B/s, 0:00:03 left, by " in pair[1]
 
 
 def shown(report: BuildReport) -> str:

@@ -46,7 +46,10 @@ class Site:
 
     def run(self, *arguments: str) -> Result:
         urls = f"metadata_store.urls={json.dumps([self.url])}"
-        return CliRunner().invoke(cli, ["--set", urls, "bookie-clusters", "move", *arguments])
+        return CliRunner().invoke(cli, ["--set", urls, "bookie-clusters", *arguments])
+
+    def move(self, *arguments: str) -> Result:
+        return self.run("move", *arguments)
 
 
 @pytest.fixture
@@ -68,13 +71,25 @@ def site() -> Site:
     ],
 )
 def test_what_is_asked_for_wrongly_is_told(site: Site, arguments: tuple[str, ...], code: int, says: str) -> None:
-    result = site.run(*arguments)
+    result = site.move(*arguments)
     assert (result.exit_code, says in result.stderr) == (code, True), result.output
+
+
+def test_the_status_of_bookie_clusters_tells_of_a_move(site: Site) -> None:
+    assert json.loads(site.run("status", "-o", "json").stdout)["move"] is None
+    site = Site()
+    site.store.create(MOVE_PATH, json.dumps({**RECORD, "phase": "WAITING_FOR_STOP"}).encode(), make_parents=True)
+    told = " ".join(site.run("status").stdout.split())
+    assert "WAITING_FOR_STOP, to zk+hierarchical://zk2:2181/bookies-b: `bookie-clusters move --status`" in told
+    site = Site()
+    site.store.create(MOVE_PATH, json.dumps(RECORD).encode(), make_parents=True)
+    found = json.loads(site.run("status", "-o", "json").stdout)["move"]
+    assert (found["phase"], found["target"]["instance"]) == ("DONE", "instance-b")
 
 
 def test_the_status_of_one_that_is_done_has_the_lines(site: Site) -> None:
     site.store.create(MOVE_PATH, json.dumps(RECORD).encode(), make_parents=True)
-    shown = site.run("--status").stdout
+    shown = site.move("--status").stdout
     assert "bookkeeperMetadataServiceUri=zk+hierarchical://zk2:2181/bookies-b" in shown
     assert "  bookkeeper_url: zk+hierarchical://zk2:2181/bookies-b" in shown
     assert "Never one on the source and one on the target" in shown
@@ -98,7 +113,7 @@ def test_saved_nodes_are_compared_and_put_back_when_asked_to(
         site.store.create(f"{BROKERS_PATH}/br1", b"{}", make_parents=True)
     values: list[bytes] = []
     site.store.watch(TOPIC, lambda path: values.extend(node.value for node in site.store.get_many([path]) if node))
-    result = site.run("--offline", "--restore-nodes", str(file), *options, "-o", "json")
+    result = site.move("--offline", "--restore-nodes", str(file), *options, "-o", "json")
     assert (result.exit_code, values or [b"shorter"]) == (code, [value]), result.output
     if code == 0:
         told = json.loads(result.stdout)

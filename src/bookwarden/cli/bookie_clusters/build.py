@@ -22,7 +22,6 @@ from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.orphans.report import size_text
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.counts import DONE, STAYING
-from bookwarden.switching.moving.pace import Pacer, share_done
 from bookwarden.switching.moving.report import ADVICE, BuildReport
 from bookwarden.switching.moving.scope import scope_of
 
@@ -112,8 +111,8 @@ def build_facts(found: FoundBuild | None) -> list[tuple[str, str]]:
     newest, last = found.newest, found.last_through
     if not newest.is_through:
         by = f"stopped; go on with `bookie-clusters build --resume` in {newest.folder} ({found.holder})"
-        text = by if found.is_stopped else f"by {found.holder}"
-        pairs.append(("build", f"{_course(newest)}: {_standing(newest)}, {text}"))
+        text = f", {by}" if found.is_stopped else f"{_pace(newest)}, by {found.holder}"
+        pairs.append(("build", f"{_course(newest)}: {_standing(newest)}{text}"))
     if last is not None:
         done, failed = last.counts.of(*DONE), last.counts.of(CopyOutcome.FAILED)
         text = f"{counted(done, 'ledger')} there, {size_text(last.counts.size_of(*DONE))}, {failed:,} failed"
@@ -184,17 +183,21 @@ def _standing(one: Build) -> str:
     return f"{text}, {failed:,} failed" if failed else text
 
 
+def _pace(one: Build) -> str:
+    if one.pace is None:
+        return ""
+    text = f", {one.pace.ledgers_per_s:,.0f} ledgers/s, {size_text(round(one.pace.bytes_per_s))}/s"
+    return text if one.left_s is None else f"{text}, {timedelta(seconds=round(one.left_s))} left"
+
+
 @contextmanager
 def show_build(
     invocation: Invocation,
 ) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Build], None]]]:
     """Show on a terminal a bar for the listing and one for the copying; elsewhere write a line from time to time."""
-    pacer = Pacer()
 
     def line(one: Build) -> str:
-        pace = pacer.at(one)
-        left = "" if pace.left_s is None else f", {timedelta(seconds=round(pace.left_s))} left"
-        return f"{_standing(one)}, {pace.ledgers_per_s:,.0f} ledgers/s, {size_text(round(pace.bytes_per_s))}/s{left}"
+        return f"{_standing(one)}{_pace(one)}"
 
     if invocation.output != "json" and sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
@@ -208,7 +211,7 @@ def show_build(
 
             yield (
                 lambda _, done, total: bar(_LISTING, done / total if total else 1.0, f"{done:,} of {total:,} parts"),
-                lambda one: bar("copying", share_done(one), line(one)),
+                lambda one: bar("copying", one.share_done, line(one)),
             )
         return
     said = 0.0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from math import ceil
+
 import click
 
 from bookwarden.cli.bookie_clusters.build import bytes_option, ledgers_option, show_build
@@ -116,12 +119,26 @@ def _question(left: Left) -> str:
 def _parts(left: Left) -> tuple[Part, ...]:
     kinds = tuple((kind, f"{left.ledgers[kind]:,}") for kind in sorted(left.ledgers))
     why = tuple((f"{number:,}", reason) for reason, number in sorted(left.stays.items()))
-    facts = (("in", left.cluster), ("closed", size_text(left.size)), ("open", f"{len(left.open):,}"))
+    facts = (
+        ("in", left.cluster),
+        ("closed", size_text(left.size)),
+        ("open", f"{len(left.open):,}"),
+        ("to be copied", _to_copy(left)),
+        ("may go", f"{left.may_go:,}"),
+        ("rollback window", f"{left.window_left_s / 3600:.1f} h left" if left.window_left_s else "over"),
+    )
     return (
-        Facts((*facts, ("may go", f"{left.may_go:,}"))),
+        Facts(facts),
         Table((Column("ledgers of"), Column("left", right=True)), kinds, empty=f"Nothing is left in {left.cluster}."),
         Table((Column("stay", right=True), Column("because", whole=False)), why),
     )
+
+
+def _to_copy(left: Left) -> str:
+    text = f"{counted(left.to_copy, 'closed ledger')}, {size_text(left.to_copy_size)}"
+    if not left.to_copy or left.copying_s is None:
+        return text
+    return f"{text}: about {timedelta(seconds=ceil(left.copying_s))} at the pace of the newest build"
 
 
 def _notes(done: Drained) -> list[str]:

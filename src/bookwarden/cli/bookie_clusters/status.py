@@ -19,6 +19,7 @@ from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.inventory import roll as roll_topics
 from bookwarden.switching.moving.build import FoundBuild
 from bookwarden.switching.moving.promoted import Promotion, promotion_that_counts
+from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.registry import Registry
@@ -121,13 +122,15 @@ def _tell(invocation: Invocation, one: Unloaded) -> None:
     invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
 
 
-def _moving(context: SwitchContext, state: State) -> tuple[Promotion | None, FoundBuild | None]:
-    return promotion_that_counts(state.registry, context.promotion()), context.build()
+def _moving(context: SwitchContext, state: State) -> tuple[Promotion | None, FoundBuild | None, MoveRecord | None]:
+    move = context.move.read()
+    promotion = promotion_that_counts(state.registry, context.promotion())
+    return promotion, context.build(), None if move is None else move.record
 
 
 def _describe(context: SwitchContext, state: State) -> Document:
-    url, (promotion, build) = context.pulsar_url, _moving(context, state)
-    parts: list[Part] = [Facts((*_facts(url, state, promotion), *build_facts(build)))]
+    url, (promotion, build, move) = context.pulsar_url, _moving(context, state)
+    parts: list[Part] = [Facts((*_facts(url, state, promotion), *build_facts(build), *_move_facts(move)))]
     if state.registry is not None:
         registry = state.registry
         names = [cluster.name for cluster in registry.in_reading_order()]
@@ -154,7 +157,7 @@ def _describe(context: SwitchContext, state: State) -> Document:
                 "runs, and stop it if that was done."
             )
         )
-    return Document(state_data(url, state, promotion, build), tuple(parts))
+    return Document(state_data(url, state, promotion, build, move), tuple(parts))
 
 
 def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:
@@ -177,6 +180,12 @@ def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[st
         failed = f", but for {counted(len(promotion.failed), 'topic')} that failed" if promotion.failed else ""
         pairs.append(("promoted", f"what was in {promotion.target} before {moment(promotion.through_ms)}{failed}"))
     return pairs
+
+
+def _move_facts(move: MoveRecord | None) -> list[tuple[str, str]]:
+    if move is None:
+        return []
+    return [("move --offline", f"{move.phase.value}, to {move.uri}: `bookie-clusters move --status`")]
 
 
 def _row(broker: Broker) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from bookwarden.pipelines.scan.stage import Progress, Stages
 from bookwarden.pipelines.session import running_session
 from bookwarden.switching.moving.build import Build, BuildLease, find_build
 from bookwarden.switching.moving.counts import CopyCounts
+from bookwarden.switching.moving.pace import Pacer
 from bookwarden.switching.moving.report import BuildReport
 from bookwarden.switching.moving.scope import Route, Scope, route_of
 from bookwarden.switching.registry import Registry
@@ -208,6 +209,7 @@ class _Run:
         self._say = say
         self._local = local
         self._watch = Watch(folder)
+        self._pacer = Pacer()
         self._look_at = 0.0
         self._complete = CopyCounts()
 
@@ -231,13 +233,21 @@ class _Run:
             listed = copying.read_source(self._listing)
             self._build = self._with(listed)
             self._complete = counts_of(listed)
+            # What an earlier process copied does not count for the pace of this one.
+            self._looked()
             lease.tell(self._build)
             lease.require()
             copied = copying.copy(listed)
         counts = counts_of([*listed, *copied])
         looked_at, size = (sum(seal.notes[name] for seal in copied) for name in (LEDGERS, BYTES))
-        ended_ms = int(time.time() * 1000)
-        build = replace(self._build, ended_ms=ended_ms, looked_at=looked_at, size_looked_at=size, counts=counts)
+        build = replace(
+            self._build,
+            ended_ms=int(time.time() * 1000),
+            looked_at=looked_at,
+            size_looked_at=size,
+            counts=counts,
+            pace=self._pacer.at(looked_at, size),
+        )
         self._told(build)
         staying = first_staying(self._folder, COPYING_STAGE, copied, self._request.keep)
         report = BuildReport(build, tuple(staying), time.monotonic() - begin)
@@ -284,6 +294,7 @@ class _Run:
             looked_at=self._watch.ledgers,
             size_looked_at=self._watch.size,
             counts=self._watch.counts.plus(self._complete),
+            pace=self._pacer.at(self._watch.ledgers, self._watch.size),
         )
         return True
 

@@ -13,6 +13,7 @@ from bookwarden.errors import FormatError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.moving.counts import CopyCounts
+from bookwarden.switching.moving.pace import Pace, work_of
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.record import FoundRecord, RecordLease, Words, find_record
 
@@ -38,11 +39,25 @@ class Build:
     looked_at: int = 0  #: So many of them are through, whatever came of it.
     size_looked_at: int = 0  #: Likewise in bytes.
     counts: CopyCounts = field(default_factory=CopyCounts)  #: What came of them, and of what was whole before.
+    pace: Pace | None = None  #: Of the process that copies, or copied; None before it can be told.
 
     @property
     def is_through(self) -> bool:
         """Whether every ledger was looked at."""
         return self.ended_ms is not None
+
+    @property
+    def share_done(self) -> float:
+        """The part of the work that is done, from 0 to 1."""
+        whole = work_of(self.ledgers, self.size)
+        return work_of(self.looked_at, self.size_looked_at) / whole if whole else 1.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until it is through, at its pace; None where that cannot be told."""
+        if self.pace is None or not self.is_listed:
+            return None
+        return self.pace.seconds_for(self.ledgers - self.looked_at, self.size - self.size_looked_at)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values of JSON."""
@@ -59,6 +74,8 @@ class Build:
             "ledgersLookedAt": self.looked_at,
             "bytesLookedAt": self.size_looked_at,
             "outcomes": self.counts.as_json(),
+            "ledgersPerSecond": None if self.pace is None else round(self.pace.ledgers_per_s, 3),
+            "bytesPerSecond": None if self.pace is None else round(self.pace.bytes_per_s, 3),
         }
 
     @classmethod
@@ -83,9 +100,16 @@ class Build:
                 looked_at=fields["ledgersLookedAt"],
                 size_looked_at=fields["bytesLookedAt"],
                 counts=CopyCounts.of_json(fields["outcomes"]),
+                pace=_pace_in(fields),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"it is no build: {error}") from error
+
+
+def _pace_in(fields: Mapping[str, Any]) -> Pace | None:
+    # Records of earlier releases have none, and figures that were rounded to 0 are none.
+    ledgers, size = (float(fields.get(name) or 0) for name in ("ledgersPerSecond", "bytesPerSecond"))
+    return Pace(ledgers, size) if ledgers > 0 or size > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +123,12 @@ class FoundBuild:
     is_free: bool
 
     @property
+    def pace(self) -> Pace | None:
+        """The pace of the newest build of which it is known."""
+        last = None if self.last_through is None else self.last_through.pace
+        return self.newest.pace or last
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it was stopped before it was through."""
         return self.is_free and not self.newest.is_through
@@ -107,7 +137,8 @@ class FoundBuild:
         """Return it as values of JSON, for programs."""
         under_way = None if self.newest.is_through else self.newest.as_json()
         if under_way is not None:
-            under_way = {**under_way, "isHeld": not self.is_free, "holder": self.holder}
+            left_s = None if self.newest.left_s is None or self.is_free else round(self.newest.left_s)
+            under_way = {**under_way, "isHeld": not self.is_free, "holder": self.holder, "secondsLeft": left_s}
         return {"underWay": under_way, "last": None if self.last_through is None else self.last_through.as_json()}
 
 

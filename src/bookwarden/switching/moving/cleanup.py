@@ -75,6 +75,8 @@ class Targets:
     ledgers: Counter[tuple[str, str]]  #: What may go.
     sizes: Counter[tuple[str, str]]  #: Likewise, in bytes, of one copy of each entry.
     kept: Counter[tuple[str, str]]  #: What stays.
+    to_copy: Counter[str]  #: So many of these are closed, and a build would copy them; by cluster.
+    to_copy_sizes: Counter[str]  #: Likewise, in bytes.
 
     @property
     def total(self) -> int:
@@ -106,7 +108,7 @@ class Cleanup:
         Raises RefusedError where no former cluster is registered, or the named one is none.
         """
         active, left = self._active(source)
-        found = Targets(active.name, left, Counter(), Counter(), Counter())
+        found = Targets(active.name, left, Counter(), Counter(), Counter(), Counter(), Counter())
         for one in self._found(active, source):
             if isinstance(one, Target):
                 key = one.cluster, one.holder.ledgers_label
@@ -114,6 +116,9 @@ class Cleanup:
                 found.sizes[key] += one.size
             else:
                 found.kept[one.cluster, one.reason] += 1
+                if one.to_copy is not None:
+                    found.to_copy[one.cluster] += 1
+                    found.to_copy_sizes[one.cluster] += one.to_copy
         return found
 
     def require(self, source: str | None = None, *, force: bool = False) -> ActiveCluster:

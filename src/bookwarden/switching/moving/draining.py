@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.switching.inventory import Inventory, OpenLedger, Unloaded, roll
-from bookwarden.switching.moving.build import Build
+from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.cleanup import CleanedUp, Cleanup
 from bookwarden.switching.moving.promotion import Promoted, Promoting
 from bookwarden.switching.registry import Registry
@@ -35,6 +35,9 @@ class Left:
     open: tuple[OpenLedger, ...]  #: Those that are written still.
     may_go: int  #: Those that brokers read from the active cluster.
     stays: Counter[str]  #: All others, by the reason.
+    to_copy: int  #: So many of them are closed, and not in the active cluster yet.
+    to_copy_size: int  #: Their bytes, as above.
+    copying_s: float | None  #: Copying these takes so long, at the pace of the newest build; None without one.
     window_left_s: float  #: Until then nothing may go; 0 once it may.
 
     @property
@@ -80,6 +83,7 @@ class Draining:
     cleanup: Cleanup  #: Marks what may go.
     promoting: Promoting  #: Has brokers read copies.
     unload: Callable[[str], None]  #: Unloads a topic.
+    newest_build: Callable[[], FoundBuild | None]  #: Reads the record of builds.
 
     def left(self, name: str) -> Left:
         """Count what the cluster has; changes nothing.
@@ -88,6 +92,7 @@ class Draining:
         """
         targets = self.cleanup.targets(name)
         found = self._inventory(name)
+        to_copy, size = targets.to_copy[name], targets.to_copy_sizes[name]
         return Left(
             name,
             targets.active,
@@ -96,6 +101,9 @@ class Draining:
             found.left,
             targets.total,
             Counter({reason: number for (_, reason), number in targets.kept.items()}),
+            to_copy,
+            size,
+            self._seconds_for(to_copy, size),
             targets.window_left_s,
         )
 
@@ -134,6 +142,11 @@ class Draining:
 
     def _inventory(self, name: str) -> Inventory:
         return self.inventory(self.registry.require().registry, only=name)
+
+    def _seconds_for(self, ledgers: int, size: int) -> float | None:
+        build = self.newest_build()
+        pace = None if build is None else build.pace
+        return None if pace is None else pace.seconds_for(ledgers, size)
 
     def _require(self, name: str) -> None:
         """Raise RefusedError where the drain could not come to its end."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 from bookwarden.errors import RefusedError
-from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
     LedgerMetadata,
     LedgerReading,
+    LedgerState,
     StoredLedger,
     UnreadableLedger,
     place_in,
@@ -52,11 +53,14 @@ class Superseded(NamedTuple):
     holder: Holder
 
 
-class Stays(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Stays:
     """A ledger that has to stay in its former cluster."""
 
     cluster: str
     reason: str
+    #: Its bytes, if it is closed and a build would copy it; None otherwise.
+    to_copy: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -121,11 +125,17 @@ def _looked_at(reading: LedgerReading, name: str, active: str) -> Superseded | S
     kept = place_in(reading, active)
     reason = why_not_superseded(former, kept, active)
     if reason is not None or kept is None:
-        return Stays(name, reason or "")
+        return Stays(name, reason or "", _to_copy(former.metadata, kept))
     holder = identify_holder(former.metadata.custom)
     if holder is None:
         return Stays(name, "its custom metadata names no holder")
     return Superseded(former, kept, holder)
+
+
+def _to_copy(former: LedgerMetadata, kept: StoredLedger | None) -> int | None:
+    is_missing = kept is None or is_unfinished(kept.metadata)
+    is_whole = former.state is LedgerState.CLOSED and not is_unfinished(former)
+    return former.length if is_missing and is_whole else None
 
 
 def _refused(reason: str) -> RefusedError:

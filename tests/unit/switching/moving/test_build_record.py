@@ -14,6 +14,7 @@ from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving.build import BUILD_PATH, Build, BuildLease, FoundBuild, find_build
 from bookwarden.switching.moving.counts import CopyCounts
+from bookwarden.switching.moving.pace import Pace
 from bookwarden.switching.moving.scope import Scope
 from servers.waiting import eventually
 from unit.switching.mortal import Killed
@@ -47,10 +48,12 @@ def test_a_build_is_seen_while_it_runs_and_after_it(store: MemoryStore) -> None:
     with BuildLease(store, QUICK) as lease:
         lease.take(BUILD)
         half = replace(BUILD, is_listed=True, ledgers=4, size=400, looked_at=2, size_looked_at=200, counts=counts(2))
+        half = replace(half, pace=Pace(0.5, 50.0))
         lease.tell(half)
         eventually(lambda: found_in(store).newest == half, 30)
         assert (found_in(store).is_free, found_in(store).last_through) == (False, None)
         assert found_in(store).as_json()["underWay"]["ledgersLookedAt"] == 2
+        assert found_in(store).as_json()["underWay"]["secondsLeft"] == 4
         whole = replace(half, ended_ms=1_700_000_001_000, looked_at=4, size_looked_at=400, counts=counts(4))
         lease.end(whole)
     found = found_in(store)
@@ -109,6 +112,13 @@ def test_a_lease_that_could_not_be_renewed_ends_the_build(store: MemoryStore) ->
         lease.end(BUILD)
 
 
+def test_a_record_of_an_earlier_release_has_no_pace(store: MemoryStore) -> None:
+    fields = replace(BUILD, pace=Pace(1.0, 2.0)).as_json()
+    assert Build.of_json(fields).pace == Pace(1.0, 2.0)
+    del fields["ledgersPerSecond"], fields["bytesPerSecond"]
+    assert Build.of_json(fields) == BUILD
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -116,6 +126,7 @@ def test_a_lease_that_could_not_be_renewed_ends_the_build(store: MemoryStore) ->
         {"build": {}},
         {"build": {**BUILD.as_json(), "source": 1}},
         {"build": {**BUILD.as_json(), "ledgers": "many"}},
+        {"build": {**BUILD.as_json(), "ledgersPerSecond": "many"}},
         {"build": {**BUILD.as_json(), "scope": {"kinds": ["none"]}}},
         {"build": {**BUILD.as_json(), "outcomes": [{"outcome": "none"}]}},
         {"last": {}},

@@ -9,7 +9,7 @@ import pytest
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.switching.moving.build import Build
 from bookwarden.switching.moving.counts import DONE, CopyCounts
-from bookwarden.switching.moving.pace import Pacer, share_done
+from bookwarden.switching.moving.pace import Pace, Pacer
 from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED, BuildReport, Staying
 from bookwarden.switching.moving.scope import Scope
 
@@ -69,10 +69,12 @@ def test_the_pace_is_that_of_this_process() -> None:
     now = [100.0]
     pacer = Pacer(lambda: now[0])
     listed = replace(BUILD, is_listed=True, ledgers=101, size=101 * MIB, looked_at=1, size_looked_at=MIB)
-    assert pacer.at(listed).left_s is None
+    assert (pacer.at(1, MIB), listed.left_s) == (None, None)
     now[0] += 10
-    pace = pacer.at(replace(listed, looked_at=21, size_looked_at=21 * MIB))
+    assert pacer.at(1, MIB) is None
+    pace = pacer.at(21, 21 * MIB)
+    assert pace == Pace(2.0, 2.0 * MIB)
     # Twenty in ten seconds; eighty are left.
-    assert pace == (2.0, 2.0 * MIB, pytest.approx(40.0))
-    assert share_done(replace(listed, looked_at=101, size_looked_at=101 * MIB)) == 1.0
-    assert share_done(replace(BUILD, is_listed=True)) == 1.0
+    assert replace(listed, looked_at=21, size_looked_at=21 * MIB, pace=pace).left_s == pytest.approx(40.0)
+    assert replace(listed, looked_at=101, size_looked_at=101 * MIB).share_done == 1.0
+    assert replace(BUILD, is_listed=True).share_done == 1.0

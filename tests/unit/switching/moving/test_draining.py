@@ -20,10 +20,11 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.inventory import take_inventory
-from bookwarden.switching.moving.build import Build
+from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.draining import Drained, Draining
 from bookwarden.switching.moving.former import FormerPlaces
+from bookwarden.switching.moving.pace import Pace
 from bookwarden.switching.moving.promoted import read_promotion
 from bookwarden.switching.moving.promotion import Promoting
 from bookwarden.switching.moving.scope import scope_of
@@ -54,6 +55,7 @@ class Site(TwoBookieClusters):
         self.damaged: set[int] = set()
         self.marked: list[int] = []
         self.waived = set[Waiver]()
+        self.built: FoundBuild | None = None
         super().__init__(MemoryStore(lambda: self.time))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
@@ -69,6 +71,7 @@ class Site(TwoBookieClusters):
                 *(self.loaded, self.unload, lambda: 0),
             ),
             self.unload,
+            lambda: self.built,
         )
 
     def clock_of(self, _: MetadataStore) -> Callable[[], float]:
@@ -141,6 +144,27 @@ def test_everything_is_copied_promoted_and_marked_in_one_pass(site: Site) -> Non
     for ledger_id in (1, 2, 3):
         site.remove("a", ledger_id)
     assert site.draining.left("a").total == 0
+
+
+def test_how_long_copying_takes_is_told_by_what_was_measured(site: Site) -> None:
+    def told() -> tuple[int, int, float | None]:
+        left = site.draining.left("a")
+        return left.to_copy, left.to_copy_size, left.copying_s
+
+    length = sum(metadata.length for _, metadata in read_every_ledger(site.store, ROOTS["a"]) if metadata is not None)
+    assert length > 0
+    # The open one is not copied yet, and of an unfinished copy all is left to do.
+    assert told() == (2, length, None)
+    site.built = FoundBuild(Build("a", "b", ALL, "folder", 0), None, 1, "somebody", False)
+    assert told() == (2, length, None)
+    through = Build("a", "b", ALL, "folder", 0, 0, pace=Pace(0.5, length / 4))
+    site.built = replace(site.built, last_through=through)
+    assert told() == (2, length, pytest.approx(4.0))
+    # The build under way goes before.
+    site.built = replace(site.built, newest=replace(site.built.newest, pace=Pace(1.0, length / 2)))
+    assert told() == (2, length, pytest.approx(2.0))
+    site.build()
+    assert told() == (0, 0, 0.0)
 
 
 def test_within_the_rollback_window_all_is_done_but_marking(site: Site) -> None:
