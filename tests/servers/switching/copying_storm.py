@@ -37,9 +37,10 @@ from servers.waiting import eventually
 CLUSTERS: Final = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", bookies=3))
 _CONTENTS: Final = Path(__file__).parents[2] / "java/LedgerContents.java"
 _MESSAGES: Final = 650
-# Of those that are planted, so that a copier is at work for some seconds.
+# Of those that are planted, so that a copier is at work for a minute.
 _BYTES_PER_SECOND: Final = 3_000
-_AT_WORK_S: Final = 4.0
+# Twice what passes until the first copies are closed: some copiers are killed before that, some after.
+_AT_WORK_S: Final = 12.0
 
 
 def storm(site: SwitchingSite, kills: int, seed: int, tell: Callable[[str], object]) -> None:
@@ -74,7 +75,7 @@ def storm(site: SwitchingSite, kills: int, seed: int, tell: Callable[[str], obje
             if not bookie.is_running():
                 bookie.start()
         eventually(lambda: len(site.writable_bookies("b")) == len(bookies), 60)
-        with _copying(site, wanted, None) as last:
+        with copying(site, wanted, None) as last:
             results = _results(last.communicate(json.dumps(wanted), timeout=120)[0])
         tell(f"the last one: {results}")
         left = {ledger_id: told for ledger_id, told in results.items() if told[0] not in ("copied", "complete")}
@@ -84,8 +85,8 @@ def storm(site: SwitchingSite, kills: int, seed: int, tell: Callable[[str], obje
         assert set(left).isdisjoint(of_topic[kept] | of_topic[trimmed])
         eventually(lambda: not gone & (site.places().by_cluster["a"] | site.places().by_cluster["b"]), 60)
         copies = sorted(set(wanted) - set(left))
-        contents = [_contents(site, name, copies) for name in "ab"]
-        assert contents[0] == contents[1]
+        found_in = [contents(site, name, copies) for name in "ab"]
+        assert found_in[0] == found_in[1]
         # Brokers that find everything anew, with nothing of a to read from.
         for process in site.servers.clusters["a"].processes:
             process.kill()
@@ -105,7 +106,8 @@ def _victim(site: SwitchingSite, number: int) -> str | None:
     return sorted(cluster.bookies)[number % len(cluster.bookies)] if number % 2 else None
 
 
-def _copying(site: SwitchingSite, wanted: Sequence[int], limit: float | None) -> subprocess.Popen[str]:
+def copying(site: SwitchingSite, wanted: Sequence[int], limit: float | None) -> subprocess.Popen[str]:
+    """Start a copier from a to b; it waits for the ids of the ledgers on its input."""
     limits = [] if limit is None else ["--bytes-per-second", str(limit)]
     command = [sys.executable, "-m", "servers.switching.copying_process", *site.options, *limits, "a", "b"]
     return subprocess.Popen(
@@ -115,7 +117,7 @@ def _copying(site: SwitchingSite, wanted: Sequence[int], limit: float | None) ->
 
 def _killed(site: SwitchingSite, wanted: Sequence[int], seconds: float, victim: str | None) -> Mapping[int, object]:
     """Copy, and kill the copier after some seconds at work, and a bookie half-way to that; return what it told."""
-    process = _copying(site, wanted, _BYTES_PER_SECOND)
+    process = copying(site, wanted, _BYTES_PER_SECOND)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(list(wanted)))
@@ -142,7 +144,7 @@ def _results(text: str) -> dict[int, tuple[str, str]]:
     return {ledger_id: (outcome, reason) for ledger_id, outcome, reason in map(json.loads, whole)}
 
 
-def _contents(site: SwitchingSite, name: str, ledger_ids: Sequence[int]) -> list[str]:
+def contents(site: SwitchingSite, name: str, ledger_ids: Sequence[int]) -> list[str]:
     """Read ledgers of a cluster with BookKeeper's own client: last entry, length and sum of all payloads."""
     asked = [f"{ledger_id},CRC32C," for ledger_id in ledger_ids]
     uri = site.servers.clusters[name].metadata_service_uri
