@@ -120,6 +120,8 @@ def test_the_registry_is_led_by_rest_as_by_commands(site: Site) -> None:
         assert server.ask("GET", f"{CLUSTERS}/b")[1]["status"] == "DEPRECATED"
         assert server.ask("POST", f"{CLUSTERS}/b/deprecated", {"deprecated": False})[0] == 200
         assert server.ask("GET", f"{CLUSTERS}/status")[1]["phase"] == "REGISTERED"
+        status, text = server.ask("GET", "/metrics")
+        assert (status, b"\nbookwarden_bookie_clusters_registry_epoch 4.0\n" in text) == (200, True), text
         status, raised = server.ask("POST", f"{CLUSTERS}/b/raise-ids?dryRun=true")
         assert (status, raised["name"], raised["raised"], raised["dryRun"]) == (200, "b", 0, True)
         status, refused = server.ask("GET", f"{CLUSTERS}/cleanup-targets?srcClusterFilter=b")
@@ -167,8 +169,9 @@ def test_only_who_has_the_token_is_answered(site: Site) -> None:
     with serving(site.overrides(), token="t0ken-of-the-test") as server:
         assert server.ask("GET", CLUSTERS)[0] == 200
         for given in ("", "Bearer ", "Bearer t0ken-of-the-tesT", "Basic t0ken-of-the-test"):
-            status, answer = server.ask("GET", CLUSTERS, headers={"Authorization": given})
-            assert (status, "Authorization: Bearer" in answer["reason"]) == (401, True)
+            for path in (CLUSTERS, "/metrics"):
+                status, answer = server.ask("GET", path, headers={"Authorization": given})
+                assert (status, "Authorization: Bearer" in answer["reason"]) == (401, True)
         status, document = server.ask("GET", "/openapi.json", headers={"Authorization": ""})
         assert status == 200
     # What only asks writes nothing, unless that is asked for.

@@ -10,10 +10,13 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from bookwarden import errors
 from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
+from bookwarden.server.metrics import metrics_text, read_standing
+from bookwarden.wiring.switch import SwitchContext
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ def make_app(settings: Settings, token: str | None) -> FastAPI:
     # The pages that FastAPI offers beside the document load scripts from elsewhere.
     app = FastAPI(title="bookwarden", version="v2", docs_url=None, redoc_url=None)
     app.include_router(bookie_clusters_router(settings))
+    app.get("/metrics", include_in_schema=False)(lambda: _metrics(settings))
     app.add_exception_handler(errors.BookwardenError, _failed)
     if token is not None:
         app.middleware("http")(_Bearer(token))
@@ -52,6 +56,11 @@ def make_app(settings: Settings, token: str | None) -> FastAPI:
 def status_of(error: errors.BookwardenError) -> int:
     """Return the status code that this error is answered with."""
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+
+
+def _metrics(settings: Settings) -> Response:
+    with SwitchContext(settings) as context:
+        return Response(metrics_text(read_standing(context)), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

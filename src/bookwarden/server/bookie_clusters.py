@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bookwarden.config import Settings
 from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.server.metrics import read_standing
 from bookwarden.switching.documents import (
     SUPERSEDED,
     cleaned_data,
@@ -27,7 +28,6 @@ from bookwarden.switching.documents import (
     switched_data,
     targets_data,
 )
-from bookwarden.switching.moving.promoted import promotion_that_counts
 from bookwarden.switching.operation import Planned
 from bookwarden.switching.registering import Wanted
 from bookwarden.wiring.former_clusters import FormerClustersContext
@@ -262,10 +262,8 @@ def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSO
 
 
 def _state(context: SwitchContext) -> dict[str, Any]:
-    state = context.switch.state()
-    promotion = promotion_that_counts(state.registry, context.promotion())
-    move = context.move.read()
-    return state_data(context.pulsar_url, state, promotion, context.build(), None if move is None else move.record)
+    found = read_standing(context)
+    return state_data(context.pulsar_url, found.state, found.promotion, found.build, found.move)
 
 
 def _superseded(operation: str) -> Any:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bookwarden.clusters.pulsar.metadata.ownership import CLOCK_SKEW_MS, BundleOwnership, read_all_started, bundle_hash
+from bookwarden.clusters.pulsar.metadata.ownership import CLOCK_SKEW_MS, BundleOwnership, bundle_hash, read_all_started
 from bookwarden.metastore.memory import MemoryStore
 
 TOPIC = "persistent://t/n/a"

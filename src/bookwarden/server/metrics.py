@@ -1,0 +1,107 @@
+"""Prometheus metrics of switches and moves between bookie clusters, read from their records at each request.
+
+A build or a drain is a process of its own that ends, and may run on any machine; what it does is in its record, so that
+one place shows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from bookwarden.switching.moving.build import Build, FoundBuild
+from bookwarden.switching.moving.promoted import Promotion, promotion_that_counts
+from bookwarden.switching.moving.scope import Scope
+from bookwarden.switching.offline.record import MovePhase, MoveRecord
+from bookwarden.switching.operation import State
+from bookwarden.switching.order import Phase
+from bookwarden.wiring.switch import SwitchContext
+
+_NO_BUILD: Final = Build("", "", Scope(), "", 0)
+
+
+class Standing(NamedTuple):
+    """The state of everything about bookie clusters."""
+
+    state: State
+    build: FoundBuild | None
+    promotion: Promotion | None
+    move: MoveRecord | None
+
+
+def read_standing(context: SwitchContext) -> Standing:
+    """Read where everything stands."""
+    state = context.switch.state()
+    move = context.move.read()
+    promotion = promotion_that_counts(state.registry, context.promotion())
+    return Standing(state, context.build(), promotion, None if move is None else move.record)
+
+
+def metrics_text(standing: Standing) -> bytes:
+    """Return the metrics as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(StandingCollector(standing))
+    return generate_latest(registry)
+
+
+class StandingCollector(Collector):
+    """The metrics of one reading; what is not known has no value."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric."""
+        yield from _of_switch(self._standing.state)
+        yield from _of_build(self._standing.build)
+        promotion, move = self._standing.promotion, self._standing.move
+        through_ms = 0 if promotion is None else promotion.through_ms
+        yield _gauge("promoted_timestamp_seconds", "Copies that were closed before are promoted.", through_ms / 1000)
+        now = None if move is None else move.phase
+        phases = [(phase.value, float(phase is now)) for phase in MovePhase]
+        yield _family("move_phase", "1 for the phase of the newest move --offline.", ["phase"], phases)
+
+
+def _of_switch(state: State) -> Iterator[Metric]:
+    phases = [(phase.value, float(phase is state.phase)) for phase in Phase]
+    yield _family("switch_phase", "1 for the phase of the newest switch.", ["phase"], phases)
+    epoch = 0 if state.registry is None else state.registry.epoch
+    yield _gauge("registry_epoch", "Epoch of the registry of bookie clusters; 0 without one.", epoch)
+    behind = sum(not broker.follows(epoch) for broker in state.brokers) if state.registry is not None else 0
+    yield _gauge("brokers_behind", "Live brokers that do not act by the registry as it is.", behind)
+
+
+def _of_build(found: FoundBuild | None) -> Iterator[Metric]:
+    build = _NO_BUILD if found is None else found.newest
+    is_running = found is not None and not found.is_free and not build.is_through
+    yield _gauge("build_running", "1 while a build runs.", is_running)
+    yield _gauge(
+        "build_stopped", "1 if the newest build was stopped on its way.", found is not None and found.is_stopped
+    )
+    yield _gauge("build_ledgers", "Ledgers that the newest build has to look at.", build.ledgers)
+    yield _gauge("build_bytes", "Likewise their bytes.", build.size)
+    yield _gauge("build_ledgers_done", "Those that are through, whatever came of them.", build.looked_at)
+    yield _gauge("build_bytes_done", "Likewise their bytes.", build.size_looked_at)
+    left_s = [(build.left_s,)] if is_running and build.left_s is not None else []
+    yield _family("build_left_seconds", "How long the build under way goes on, at its pace.", [], left_s)
+    counts = [(outcome.value, kind, number) for (outcome, kind), number in build.counts.ledgers.items()]
+    yield _family("build_outcomes", "Ledgers of the newest build.", ["outcome", "kind"], counts)
+    last = None if found is None else found.last_through
+    ended_ms = 0 if last is None or last.ended_ms is None else last.ended_ms
+    yield _gauge("build_ended_timestamp_seconds", "End of the newest build that was through.", ended_ms / 1000)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return _family(name, text, [], [(value,)])
+
+
+def _family(name: str, text: str, labels: list[str], rows: Iterable[tuple[str | float, ...]]) -> Metric:
+    family = GaugeMetricFamily(f"bookwarden_bookie_clusters_{name}", text, labels=labels)
+    for *values, value in rows:
+        family.add_metric([str(one) for one in values], float(value))
+    return family
