@@ -82,6 +82,13 @@ class CopyProof(Protocol):
         """
 
 
+class Promotions(Protocol):
+    """The newest promotion: brokers read what it covers from the active bookie cluster, whatever they have open."""
+
+    def why_not(self, kept: StoredLedger, holder: Holder, active: ActiveCluster) -> str | None:
+        """Read why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
+
+
 class OffloadedCopies(Protocol):
     """The stores of offloaded copies; no call raises for a store that does not answer or is not set up."""
 

@@ -15,6 +15,13 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import Waiver
 from bookwarden.ledgers.received import ReceivedMark, waiving
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.moving.promoted import (
+    NOT_PROMOTED,
+    PROMOTION_PATH,
+    Promotion,
+    find_promotion,
+    keep_promotion,
+)
 from bookwarden.switching.registry import Directive
 from unit.deletion.test_sweep_places import Site, mark_in
 from unit.deletion.test_sweeping import NOW, POLICY
@@ -49,6 +56,11 @@ class Switched(Site):
         self.now = NOW - POLICY.rollback_window - 1
         super().__init__(MemoryStore(lambda: self.now), proof=self.proof)
         self.register(replace(self.registry, directive=ORDER))
+        self.promote(Promotion("b", 3, int(NOW * 1000), frozenset()))
+
+    def promote(self, promotion: Promotion) -> None:
+        """Keep this as the newest promotion."""
+        keep_promotion(self.store, promotion, find_promotion(self.store)[1])
 
     def tell(self, received: ReceivedMark) -> tuple[Outcome, str]:
         """Sweep one mark; return its outcome and the reason."""
@@ -108,12 +120,37 @@ def test_without_bookies_to_ask_nothing_is_superseded(site: Switched) -> None:
     assert site.places_of(1) == "ab"
 
 
+def test_a_promotion_that_became_void_since_it_was_marked_keeps_it(site: Switched) -> None:
+    """Brokers that were switched back and forth again may have opened it in the former cluster meanwhile."""
+    site.moved(1)
+    for epoch, active, other in ((4, "a", "b"), (5, "b", "a")):
+        site.register(
+            replace(site.registry, epoch=epoch, active=active, directive=Directive(other, active, "t", epoch, 0))
+        )
+    assert site.tell(superseded_in("a", 1, AT_ONCE)) == (Outcome.RETRY, NOT_PROMOTED)
+    assert (site.places_of(1), site.proof.asked) == ("ab", [])
+    site.promote(Promotion("b", 5, int(NOW * 1000), frozenset({DATA.topic})))
+    assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.RETRY]
+    site.promote(Promotion("b", 5, int(NOW * 1000), frozenset()))
+    assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.DELETED]
+
+
+def test_a_promotion_that_cannot_be_read_keeps_it(site: Switched) -> None:
+    site.moved(1)
+    node = site.store.get(PROMOTION_PATH)
+    assert node is not None
+    site.store.put(PROMOTION_PATH, b"?", node.version)
+    outcome, reason = site.tell(superseded_in("a", 1, AT_ONCE))
+    assert (outcome, "is no record of a promotion" in reason, site.places_of(1)) == (Outcome.RETRY, True, "ab")
+
+
 def test_where_brokers_read_it_nothing_is_superseded(site: Switched) -> None:
     site.moved(1)
     outcome, reason = site.tell(superseded_in("b", 1, AT_ONCE))
     assert (outcome, reason) == (Outcome.STILL_REFERENCED, "bookie cluster b is active: brokers read it there")
     # Switched back, it is the copy that may go.
     site.register(replace(site.registry, active="a", directive=Directive("b", "a", "test", 4, 0)))
+    site.promote(Promotion("a", 4, int(NOW * 1000), frozenset()))
     assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.STILL_REFERENCED]
     assert site.outcomes(superseded_in("b", 1, AT_ONCE)) == [Outcome.DELETED]
     assert site.places_of(1) == "a"

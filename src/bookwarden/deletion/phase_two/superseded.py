@@ -1,8 +1,8 @@
 """Phase two for ledgers that were copied to another bookie cluster: what the former one still has goes.
 
 A mark with Waiver.SUPERSEDED asks for one place of a ledger that its holder goes on naming. That place goes only if
-brokers read the ledger from the active cluster, closed and with the same end, if the rollback window is over, and if
-every bookie that should have an entry there gave it. In doubt it stays, and the mark is retried.
+brokers read the ledger from the active cluster, closed and with the same end, if it is promoted still, if the rollback
+window is over, and if every bookie that should have an entry there gave it. In doubt it stays, and the mark is retried.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, limit_retries
-from bookwarden.deletion.ports import CopyProof
+from bookwarden.deletion.ports import CopyProof, Promotions
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, why_not_superseded
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     ActiveCluster,
@@ -74,12 +75,16 @@ def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: 
 class Superseded:
     """Proves what brokers go on reading; changes nothing."""
 
-    def __init__(self, proof: CopyProof | None, policy: DeletionPolicy) -> None:
+    def __init__(self, proof: CopyProof | None, promotions: Promotions | None, policy: DeletionPolicy) -> None:
         self._proof = proof
+        self._promotions = promotions
         self._policy = policy
 
     def prove(
-        self, decided: Sequence[tuple[ReceivedMark, Decision]], readings: Mapping[int, LedgerReading]
+        self,
+        decided: Sequence[tuple[ReceivedMark, Decision]],
+        readings: Mapping[int, LedgerReading],
+        active: ActiveCluster | None,
     ) -> list[tuple[ReceivedMark, Decision]]:
         """Turn PROVE_KEPT decisions into deletes and retries; other decisions stay as they are."""
         proven: dict[int, str | None] = {}
@@ -88,11 +93,21 @@ class Superseded:
             if decision.action is Action.PROVE_KEPT and message.mark is not None:
                 reading = readings[message.mark.ledger_id]
                 assert isinstance(reading, StoredLedger)
-                if reading.ledger_id not in proven:
-                    proven[reading.ledger_id] = self._problem_of(reading)
-                decision = self._settled(reading, proven[reading.ledger_id], message.attempts)
+                void = self._why_not_promoted(reading, message.mark.holder(), active)
+                if void is not None:
+                    decision = limit_retries(_retry(void), message.attempts, self._policy)
+                else:
+                    if reading.ledger_id not in proven:
+                        proven[reading.ledger_id] = self._problem_of(reading)
+                    decision = self._settled(reading, proven[reading.ledger_id], message.attempts)
             after.append((message, decision))
         return after
+
+    def _why_not_promoted(self, reading: StoredLedger, holder: Holder, active: ActiveCluster | None) -> str | None:
+        """Return why brokers may read it elsewhere: they may have been switched twice since it was marked."""
+        if self._promotions is None or active is None:
+            return "what is promoted is not known"
+        return self._promotions.why_not(reading.places[0], holder, active)
 
     def _problem_of(self, reading: StoredLedger) -> str | None:
         # The first place is the one that brokers read.

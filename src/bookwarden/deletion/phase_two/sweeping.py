@@ -33,6 +33,7 @@ from bookwarden.deletion.ports import (
     NoBookieClusters,
     NoMigrations,
     OffloadedCopies,
+    Promotions,
     ReferenceReader,
 )
 from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
@@ -115,6 +116,7 @@ class Sweep:
         ids: DoubtsIds | None = None,
         clusters: BookieClusters | None = None,
         proof: CopyProof | None = None,
+        promotions: Promotions | None = None,
         verify_owner: bool = True,
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
@@ -140,7 +142,7 @@ class Sweep:
             copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
         )
         self._left_behind = LeftBehind(copies or NoStores(), references, policy)
-        self._superseded = Superseded(proof, policy)
+        self._superseded = Superseded(proof, promotions, policy)
 
     def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
         """Carry the marks out as `carry_out` does; yield the outcomes as rows."""
@@ -223,7 +225,7 @@ class Sweep:
         # Copies first: as long as BookKeeper has the ledger, its metadata proves who owns the copy.
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)
-        decided = self._superseded.prove(decided, readings)
+        decided = self._superseded.prove(decided, readings, self._clusters.active())
         decided = keep_undone(decided, readings, self._undone)
         decided = await_new_ids(decided, self._ids)
         decided, not_done = self._delete(decided, readings, references, run)

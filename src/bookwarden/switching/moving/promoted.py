@@ -83,6 +83,21 @@ def why_not_promoted(
     return None
 
 
+class Promotions:
+    """The newest promotion, read anew for each ledger."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def why_not(self, kept: StoredLedger, holder: Holder, active: ActiveCluster) -> str | None:
+        """Read why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
+        try:
+            promotion = read_promotion(self._store)
+        except FormatError as error:
+            return f"{NOT_PROMOTED}: {error}"
+        return why_not_promoted(kept, holder, promotion, active)
+
+
 def read_promotion(store: MetadataStore) -> Promotion | None:
     """Return the newest one, as `find_promotion` does."""
     return find_promotion(store)[0]
