@@ -38,8 +38,6 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.flaky(reruns=2)]
 
 LEDGERS = 12_000
-# Where what is looked for does not depend on their number.
-FEWER_LEDGERS = 8_000
 # So many deleted ones show that the sweep works.
 A_START = 1_000
 # Sessions that outlast an Oxia that stands still for a while. The more shards, the less often two clients write to one
@@ -81,14 +79,13 @@ def load(
     migration: Migration,
     make_namespace: Callable[[DevCluster], str],
     tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> Load:
     site = DeletionSite(
         cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), tmp_path, SETTINGS
     )
     site.create_topics()
     first_id = next(FIRST_IDS)
-    made = Load(site, migration.source, range(first_id, first_id + getattr(request, "param", LEDGERS)))
+    made = Load(site, migration.source, range(first_id, first_id + LEDGERS))
     made.populate()
     return made
 
@@ -231,7 +228,6 @@ def test_under_load_everything_pending_is_deleted_in_the_target_and_nothing_come
     assert migration.history().late() == set()
 
 
-@pytest.mark.parametrize("load", [FEWER_LEDGERS], indirect=True, ids=["fewer"])
 def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is(
     cluster: DevCluster,
     load: Load,
@@ -266,7 +262,6 @@ def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is
     conversation.assert_goes_on()
 
 
-@pytest.mark.parametrize("load", [FEWER_LEDGERS], indirect=True, ids=["fewer"])
 def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     cluster: DevCluster,
     load: Load,
@@ -274,7 +269,7 @@ def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     migration: Migration,
     conversation: Conversation,
 ) -> None:
-    load.mark(load.ids[: FEWER_LEDGERS // 2])
+    load.mark(load.ids[: LEDGERS // 2])
     begun(load, sweep)
     with migration.held_in_preparation():
         migration.start()
@@ -291,7 +286,7 @@ def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     migration.empty_target()
     cluster.oxia.start()
     migration.remove_flag()
-    load.mark(load.ids[FEWER_LEDGERS // 2 :])
+    load.mark(load.ids[LEDGERS // 2 :])
     deleting(load)
     # The broker loads it now. Behind the move that takes a ledger, whose id may be taken until the counter is ahead.
     assert load.site.backlog_of_dlq() == 0
