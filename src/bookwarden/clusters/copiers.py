@@ -45,6 +45,7 @@ class CopiersBetween:
     """Opens copiers.
 
     ``store_at`` returns the store of a URL, ``pulsar`` is Pulsar's own; ``references`` are those while brokers run.
+    ``holder_of`` says whose a ledger is that does not say it.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class CopiersBetween:
         pulsar: MetadataStore,
         references: ReadsReferences,
         options: BookieOptions,
+        holder_of: Callable[[int], Holder | None] = lambda _: None,
     ) -> None:
         self._store_at = store_at
+        self._holder_of = holder_of
         self._pulsar = pulsar
         self._references = references
         self._options = options
@@ -67,7 +70,8 @@ class CopiersBetween:
         here, there = (Place(self._store_at(place.url), place.ledgers_root) for place in (source, target))
         references = self._references if named is None else StandingReferences(named)
         with closing(Bookies(BookieAddresses(*here, lambda: [there]), self._options)) as bookies:
-            yield LedgerCopier(here, there, bookies, references, placement_on(there, self._pulsar), owner=owner)
+            placement = placement_on(there, self._pulsar)
+            yield LedgerCopier(here, there, bookies, references, placement, owner=owner, holder_of=self._holder_of)
 
 
 class RecoveriesAt:

@@ -83,6 +83,11 @@ def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
     return None
 
 
+def names_nobody(custom: Mapping[str, bytes]) -> bool:
+    """Return whether nothing in custom metadata says whose the ledger is, as brokers wrote them before they had it."""
+    return _NAMES.isdisjoint(custom)
+
+
 def _printable(value: bytes) -> str:
     text = value[:200].decode("utf-8", errors="replace")
     return text if text.isprintable() else f"<{len(value)} bytes>"

@@ -49,4 +49,5 @@ class CopyContext(Resources):
             partial(placement_on, pulsar=self.metadata.store),
             limits=self._limits,
             wanted=self._wanted,
+            holder_of=self.metadata.named_holders.holder_of,
         )

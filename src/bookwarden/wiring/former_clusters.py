@@ -32,7 +32,10 @@ class FormerClustersContext(Resources):
             #: The switch, the registry and the topics.
             self.switching = switching = self._keep(SwitchContext(settings))
             metadata = marking.metadata
-            places = FormerPlaces(metadata.bookie_clusters, metadata.catalog, read_every_ledger)
+            places = FormerPlaces(
+                *(metadata.bookie_clusters, metadata.catalog, read_every_ledger),
+                metadata.named_holders.holder_of,
+            )
             loaded = partial(read_loaded_topics, metadata.store, connection_of(settings.pulsar))
             #: Has brokers read copies.
             self.promoting = Promoting(

@@ -13,6 +13,7 @@ from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCou
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.references.named_holders import NamedHolders
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
@@ -132,6 +133,11 @@ class MetadataContext(Resources):
     def reference_scan(self) -> ReferencePieces:
         """The reader of all references in all metadata roots."""
         return ReferencePieces(self.stores, self.last_entries)
+
+    @cached_property
+    def named_holders(self) -> NamedHolders:
+        """The holders of ledgers that do not say whose they are; looked for when asked."""
+        return NamedHolders(self.reference_scan.read_all)
 
     @property
     def store(self) -> MetadataStore:

@@ -39,7 +39,9 @@ class MoveContext(Resources):
                 open_cluster,
                 lambda place: LedgerIds(store_at(place.url), place.ledgers_root),
                 metadata.reference_scan.read_all,
-                CopiersBetween(store_at, registered.pulsar_store, metadata.references, options),
+                CopiersBetween(
+                    store_at, registered.pulsar_store, metadata.references, options, metadata.named_holders.holder_of
+                ),
                 RecoveriesAt(store_at, options),
                 MoveChecks(
                     switching.sources,

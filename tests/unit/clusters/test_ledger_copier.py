@@ -114,6 +114,25 @@ def test_what_is_not_closed_not_named_or_not_asked_for_is_left(ground: CopySite)
     assert all(ground.copied(ledger_id) is None for ledger_id in found)
 
 
+def test_a_ledger_that_does_not_say_whose_it_is_is_copied_for_the_one_that_names_it(ground: CopySite) -> None:
+    sources = {ledger_id: ground.plant(ledger_id, custom={}) for ledger_id in (1, 2, 3)}
+    ground.named.ids.remove(2)
+    ground.plant(4, custom={"application": b"DistributedLog"})
+    told = {1: HOLDER, 2: HOLDER, 4: HOLDER}
+    copier = ground.copier(holder_of=told.get, wanted=lambda holder: holder == HOLDER)
+    found = {result.ledger_id: (result.outcome, result.holder) for result in copier.copy([1, 2, 3, 4])}
+    assert found == {
+        1: (CopyOutcome.COPIED, HOLDER),
+        # Nothing names it any more, whoever did when all was looked at.
+        2: (CopyOutcome.GONE, HOLDER),
+        3: (CopyOutcome.LEFT_OUT, None),
+        # What says of itself that it is another's stays his.
+        4: (CopyOutcome.LEFT_OUT, None),
+    }
+    ground.require_same(1, sources[1])
+    assert ground.copied(2) is ground.copied(3) is ground.copied(4) is None
+
+
 def test_on_a_shared_source_only_our_own_are_copied(ground: CopySite) -> None:
     ground.plant(7)
     source = ground.plant(8, custom={**ground.plant(9).custom, OWNER_KEY: OWNER.encode()})

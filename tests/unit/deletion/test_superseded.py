@@ -120,6 +120,38 @@ def test_without_bookies_to_ask_nothing_is_superseded(site: Switched) -> None:
     assert site.places_of(1) == "ab"
 
 
+def test_a_ledger_that_does_not_say_whose_it_is_goes_while_its_holder_names_it(site: Switched) -> None:
+    for ledger_id in (1, 2):
+        site.ledger("a", ledger_id, holder=None)
+        site.ledger("b", ledger_id, holder=None, **COPY)
+    site.population.names(DATA, [1])
+    outcomes = site.outcomes(superseded_in("a", 1), superseded_in("a", 2))
+    assert outcomes == [Outcome.DELETED, Outcome.MISMATCH]
+    assert (site.places_of(1), site.places_of(2)) == ("b", "ab")
+
+
+@pytest.mark.parametrize("said", [{"application": b"DistributedLog"}, {"component": b"schema"}])
+def test_a_ledger_that_says_that_it_is_anothers_stays_although_it_is_named(
+    site: Switched, said: dict[str, bytes]
+) -> None:
+    site.ledger("a", 1, holder=None, **said)
+    site.ledger("b", 1, holder=None, **said, **COPY)
+    site.population.names(DATA, [1])
+    assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.MISMATCH]
+    assert site.places_of(1) == "ab"
+
+
+def test_where_its_holder_cannot_be_read_a_ledger_that_does_not_say_whose_it_is_stays(site: Switched) -> None:
+    site.ledger("a", 1, holder=None)
+    site.ledger("b", 1, holder=None, **COPY)
+    path = site.population.names(DATA, [1])
+    node = site.store.get(path)
+    assert node is not None
+    site.store.put(path, b"\xff", node.version)
+    assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.RETRY]
+    assert site.places_of(1) == "ab"
+
+
 def test_a_promotion_that_became_void_since_it_was_marked_keeps_it(site: Switched) -> None:
     """Brokers that were switched back and forth again may have opened it in the former cluster meanwhile."""
     site.moved(1)

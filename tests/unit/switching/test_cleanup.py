@@ -38,12 +38,13 @@ class Site(TwoBookieClusters):
         self.phase = Phase.DONE
         self.marked: list[PendingDeletion] = []
         self.failing: set[int] = set()
+        self.named: dict[int, Holder] = {}
         super().__init__(MemoryStore(lambda: self.changed_at))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
         self.promotion: Promotion | None = Promotion("b", 3, int(NOW * 1000), frozenset())
         self.cleanup = Cleanup(
-            FormerPlaces(self.clusters, self.catalog, read_every_ledger),
+            FormerPlaces(self.clusters, self.catalog, read_every_ledger, self.named.get),
             lambda: self.promotion,
             self,
             lambda: State(self.phase, self.registry, None, ()),
@@ -100,6 +101,21 @@ def test_each_is_marked_in_the_cluster_where_it_is_to_go(site: Site) -> None:
     }
     for mark in site.marked:
         mark.validate()
+
+
+def test_what_does_not_say_whose_it_is_goes_for_the_one_that_names_it(site: Site) -> None:
+    for ledger_id in (5, 6):
+        site.ledger("a", ledger_id, holder=None)
+        site.ledger("b", ledger_id, holder=None, **COPY)
+    site.named[5] = DATA
+    found = site.cleanup.targets()
+    assert (found.total, found.kept) == (
+        4,
+        Counter({("a", "nothing tells whose it is: the orphan scan's business"): 1}),
+    )
+    site.cleanup.mark()
+    assert site.marked_ids() == [1, 2, 3, 5]
+    assert {mark.holder() for mark in site.marked} == {DATA}
 
 
 def test_so_many_at_most(site: Site) -> None:

@@ -78,7 +78,7 @@ class TwoBookieClusters:
         name: str,
         ledger_id: int,
         *,
-        holder: Holder = DATA,
+        holder: Holder | None = DATA,
         state: LedgerState = LedgerState.CLOSED,
         last: int | None = 9,
         length: int = 1000,
@@ -86,10 +86,10 @@ class TwoBookieClusters:
         **custom: bytes,
     ) -> str:
         """Create a ledger's metadata in a cluster; return its path."""
-        tags = {key: text.encode() for key, text in expected_custom_metadata(holder).items()}
+        tags = {} if holder is None else expected_custom_metadata(holder)
         metadata = LedgerMetadata(
             *(3, state, 1, 1, 1, (Segment(0, (f"{name}1:3181",)),), length, last, "CRC32C", ctime_ms),
-            custom={**tags, **custom},
+            custom={**{key: text.encode() for key, text in tags.items()}, **custom},
         )
         path = ledger_path(ROOTS[name], ledger_id)
         self.stores[name].create(path, encode_ledger_metadata(metadata), make_parents=True)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, limit_retries
 from bookwarden.deletion.ports import CopyProof, Promotions
-from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, why_not_superseded
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.live_references import References, UnknownReferences
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     ActiveCluster,
@@ -32,13 +33,14 @@ logger = logging.getLogger(__name__)
 def judge_superseded(
     mark: PendingDeletion,
     reading: LedgerReading,
+    references: References,
     active: ActiveCluster | None,
     circumstances: Circumstances,
     policy: DeletionPolicy,
 ) -> Decision:
     """Decide about a mark with Waiver.SUPERSEDED by the ledger as all registered bookie clusters have it.
 
-    Retries are not limited here.
+    ``references`` are those of the mark's holder. Retries are not limited here.
     """
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER or not mark.bookie_cluster:
         return _finish(Outcome.MISMATCH, "only a ledger in a bookie cluster that its mark names can be superseded")
@@ -49,15 +51,31 @@ def judge_superseded(
     former = place_in(reading, mark.bookie_cluster)
     if isinstance(reading, AbsentLedger) or former is None:
         return _finish(Outcome.ALREADY_GONE, f"bookie cluster {mark.bookie_cluster} has no metadata of this ledger")
-    difference = custom_metadata_mismatch(mark.holder(), former.metadata.custom)
-    if difference is not None:
-        return _finish(Outcome.MISMATCH, difference)
+    another = _of_another(mark, former, references)
+    if another is not None:
+        return another
     if mark.bookie_cluster == active.name:
         return _finish(Outcome.STILL_REFERENCED, f"bookie cluster {active.name} is active: brokers read it there")
     problem = why_not_superseded(former, place_in(reading, active.name), active.name)
     if problem is not None:
         return _retry(problem)
     return _within_window(active, circumstances, policy) or Decision(Action.PROVE_KEPT, Outcome.DELETED, "")
+
+
+def _of_another(mark: PendingDeletion, former: StoredLedger, references: References) -> Decision | None:
+    """Return why the ledger may be another holder's; None if it is the mark's.
+
+    One that does not say whose it is, as ancient brokers made them, is its holder's as long as that names it.
+    """
+    difference = custom_metadata_mismatch(mark.holder(), former.metadata.custom)
+    if difference is None:
+        return None
+    if names_nobody(former.metadata.custom):
+        if isinstance(references, UnknownReferences):
+            return _retry(f"references of {mark.holder()}: {references.reason}")
+        if mark.ledger_id in references.ledger_ids:
+            return None
+    return _finish(Outcome.MISMATCH, difference)
 
 
 def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:

@@ -253,7 +253,8 @@ class Sweep:
         circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives, names)
         reading = readings[mark.ledger_id]
         if Waiver.SUPERSEDED in message.waives:
-            judged = judge_superseded(mark, reading, self._clusters.active(), circumstances, self._policy)
+            active = self._clusters.active()
+            judged = judge_superseded(mark, reading, references[holder], active, circumstances, self._policy)
             decision = limit_retries(judged, message.attempts, self._policy)
         else:
             decision = decide(mark, in_its_place(mark, reading), references[holder], circumstances, self._policy)

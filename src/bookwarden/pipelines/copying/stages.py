@@ -136,7 +136,12 @@ class ListLedgers:
         rest = iter(nodes)
         while part := list(islice(rest, _READ_AT_ONCE)):
             found = [
-                candidate_of(ledger_id, _decoded(value), registry.owner, shared=shared, wanted=self.copied.scope.wanted)
+                candidate_of(
+                    *(ledger_id, _decoded(value), registry.owner),
+                    shared=shared,
+                    wanted=self.copied.scope.wanted,
+                    holder_of=context.named_holders.holder_of,
+                )
                 for ledger_id, value in part
             ]
             closed = [one.ledger_id for one in found if one is not None and one.outcome is None]

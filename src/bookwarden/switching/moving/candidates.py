@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, why_not_superseded
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome
@@ -32,14 +32,18 @@ def candidate_of(
     *,
     shared: bool,
     wanted: Callable[[Holder], bool],
+    holder_of: Callable[[int], Holder | None] = lambda _: None,
 ) -> Candidate | None:
-    """Sort a ledger by its metadata on the source, None for what is not understood; None if it is not ours."""
+    """Sort a ledger by its metadata on the source, None for what is not understood; None if it is not ours.
+
+    ``holder_of`` says whose a ledger is that does not say it.
+    """
     if metadata is None:
         # Whoever it belongs to: that it cannot be copied has to be told.
         return None if shared else Candidate(ledger_id, UNREADABLE, None, 0)
     if not may_be_ours(metadata.custom, owner, shared=shared):
         return None
-    holder = identify_holder(metadata.custom)
+    holder = holder_of(ledger_id) if names_nobody(metadata.custom) else identify_holder(metadata.custom)
     size, entries = metadata.length, 1 + (-1 if metadata.last_entry_id is None else metadata.last_entry_id)
     kind = OTHER if holder is None else holder.ledgers_label
     if holder is None or is_unfinished(metadata) or not wanted(holder):

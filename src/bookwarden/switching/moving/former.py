@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 from bookwarden.errors import RefusedError
-from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, why_not_superseded
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
@@ -71,6 +71,8 @@ class FormerPlaces:
     catalog: ReadsLedgers  #: Over all of them.
     #: Yields every ledger below a root, with None for metadata that cannot be understood.
     read_every: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]]
+    #: Says whose a ledger is that does not say it; None where nothing tells.
+    holder_of: Callable[[int], Holder | None] = lambda _: None
 
     def active(self, source: str | None = None) -> ActiveCluster:
         """Return the active cluster as it is now.
@@ -103,9 +105,26 @@ class FormerPlaces:
                 continue
             for ids in in_parts(ledger_id for ledger_id, _ in self.read_every(store, root)):
                 for reading in self.catalog.read_many(ids):
-                    one = _looked_at(reading, name, active.name)
+                    one = self._looked_at(reading, name, active.name)
                     if one is not None:
                         yield one
+
+    def _looked_at(self, reading: LedgerReading, name: str, active: str) -> Superseded | Stays | None:
+        if isinstance(reading, UnreadableLedger):
+            return Stays(name, "its metadata cannot be understood, or differs between clusters")
+        former = place_in(reading, name)
+        if former is None:
+            # Deleted meanwhile, or, in a shared cluster, another Pulsar cluster's.
+            return None
+        kept = place_in(reading, active)
+        reason = why_not_superseded(former, kept, active)
+        if reason is not None or kept is None:
+            return Stays(name, reason or "", _to_copy(former.metadata, kept))
+        custom = former.metadata.custom
+        holder = self.holder_of(former.ledger_id) if names_nobody(custom) else identify_holder(custom)
+        if holder is None:
+            return Stays(name, "nothing tells whose it is: the orphan scan's business")
+        return Superseded(former, kept, holder)
 
 
 def in_parts(items: Iterable[_T]) -> Iterator[list[_T]]:
@@ -113,23 +132,6 @@ def in_parts(items: Iterable[_T]) -> Iterator[list[_T]]:
     rest = iter(items)
     while part := list(itertools.islice(rest, AT_ONCE)):
         yield part
-
-
-def _looked_at(reading: LedgerReading, name: str, active: str) -> Superseded | Stays | None:
-    if isinstance(reading, UnreadableLedger):
-        return Stays(name, "its metadata cannot be understood, or differs between clusters")
-    former = place_in(reading, name)
-    if former is None:
-        # Deleted meanwhile, or, in a shared cluster, another Pulsar cluster's.
-        return None
-    kept = place_in(reading, active)
-    reason = why_not_superseded(former, kept, active)
-    if reason is not None or kept is None:
-        return Stays(name, reason or "", _to_copy(former.metadata, kept))
-    holder = identify_holder(former.metadata.custom)
-    if holder is None:
-        return Stays(name, "its custom metadata names no holder")
-    return Superseded(former, kept, holder)
 
 
 def _to_copy(former: LedgerMetadata, kept: StoredLedger | None) -> int | None:

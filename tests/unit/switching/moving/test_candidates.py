@@ -49,6 +49,23 @@ def test_a_ledger_is_sorted_by_its_metadata(
 
 
 @pytest.mark.parametrize(
+    ("found", "holder"),
+    [
+        (metadata(holder=None), SCHEMA),
+        (metadata(holder=None, **{COPY_KEY: b"9:1000"}), SCHEMA),
+        (metadata(holder=None, application=b"DistributedLog"), None),
+    ],
+)
+def test_a_ledger_that_does_not_say_whose_it_is_is_of_the_one_that_names_it(
+    found: LedgerMetadata, holder: Holder | None
+) -> None:
+    told: dict[int, Holder] = {7: SCHEMA}
+    one = candidate_of(7, found, OWNER, shared=False, wanted=Scope().wanted, holder_of=told.get)
+    assert one is not None
+    assert (one.holder, one.outcome) == (holder, None if holder else CopyOutcome.LEFT_OUT)
+
+
+@pytest.mark.parametrize(
     ("on_target", "outcome"),
     [
         (None, None),

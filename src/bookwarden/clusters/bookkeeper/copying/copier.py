@@ -25,7 +25,7 @@ from bookwarden.errors import (
     EntryAbsentError,
     FormatError,
 )
-from bookwarden.ledgers.custom_metadata import OWNER_KEY, identify_holder, is_unfinished
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, identify_holder, is_unfinished, names_nobody
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import (
@@ -112,7 +112,7 @@ class LedgerCopier:
 
     ``bookies`` are those of both clusters, and ``placement`` chooses among the target's. ``owner`` is the owner mark of
     this Pulsar cluster, None where no bookie clusters are registered; ``only_owned``: what the source has without that
-    mark is not ours. ``wanted`` says whose ledgers are copied.
+    mark is not ours. ``wanted`` says whose ledgers are copied, ``holder_of`` whose a ledger is that does not say it.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class LedgerCopier:
         owner: str | None = None,
         only_owned: bool = False,
         wanted: Callable[[Holder], bool] = lambda _: True,
+        holder_of: Callable[[int], Holder | None] = lambda _: None,
     ) -> None:
         self._sources = BookKeeperCatalog(source.store, source.root)
         self._targets = BookKeeperCatalog(target.store, target.root)
@@ -137,6 +138,7 @@ class LedgerCopier:
         self._owner = owner
         self._only_owned = only_owned
         self._wanted = wanted
+        self._holder_of = holder_of
         self._entries = EntryCopying(bookies, limits)
         self._most_bytes = min(_BYTES_AT_ONCE, _LIMITED_S * (limits.bytes_per_second or math.inf))
         self._most_ledgers = max(1.0, _LIMITED_S * (limits.ledgers_per_second or math.inf))
@@ -185,12 +187,14 @@ class LedgerCopier:
             return CopyResult(ledger_id, CopyOutcome.FAILED, None, reason=source.reason)
         if isinstance(source, AbsentLedger):
             return CopyResult(ledger_id, CopyOutcome.GONE, None, reason="the source does not have it any more")
-        holder = identify_holder(source.metadata.custom)
+        custom = source.metadata.custom
+        # Of references that may be older than this; they are read anew before anything is done.
+        holder = self._holder_of(ledger_id) if names_nobody(custom) else identify_holder(custom)
         if holder is None:
-            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="its custom metadata names no holder")
+            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="nothing tells whose it is")
         if not self._wanted(holder):
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder)
-        if self._only_owned and source.metadata.custom.get(OWNER_KEY) != (self._owner or "").encode():
+        if self._only_owned and custom.get(OWNER_KEY) != (self._owner or "").encode():
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="it is another Pulsar cluster's")
         if is_unfinished(source.metadata):
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder, reason="it is an unfinished copy itself")

@@ -55,6 +55,7 @@ def copier_between(
     *,
     limits: CopyLimits,
     wanted: Callable[[Holder], bool],
+    holder_of: Callable[[int], Holder | None],
 ) -> LedgerCopier:
     """Make the copier from the first to the second of these clusters.
 
@@ -72,4 +73,5 @@ def copier_between(
         owner=clusters.owner(),
         only_owned=source.cluster.shared,
         wanted=wanted,
+        holder_of=holder_of,
     )
