@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from click.testing import CliRunner
 from pulsar.schema import AvroSchema, Integer, Record
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster.bookie_clusters import SwitchablePulsar
+from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
+from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
+from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.switching.brokers import read_brokers
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.site import SwitchingSite
 from servers.topic_contents import managed_ledger_of
 from servers.waiting import eventually
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SETTINGS = {
     "managedLedgerMaxEntriesPerLedger": "20",
@@ -38,10 +43,19 @@ class Order(Record):  # type: ignore[misc]
     number = Integer()
 
 
+CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", own_zookeeper=True))
+
+
+# The other is "4.2.4 oxia"; its first start on a machine builds Oxia.
+VERSION, METADATA = os.environ.get("STOCK_PULSAR", "4.0.8 zookeeper").split()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
     home = tmp_path_factory.mktemp("offline")
-    with SwitchablePulsar(home, None, broker_settings=SETTINGS) as servers:
+    with SwitchablePulsar(
+        home, None, clusters=CLUSTERS, brokers=[VERSION], metadata=METADATA, broker_settings=SETTINGS
+    ) as servers:
         servers.start_bookies()
         servers.start_brokers()
         with closing(SwitchingSite(servers)) as running:
@@ -105,22 +119,43 @@ class Topics:
         )
 
 
-def use(site: SwitchingSite, moved: dict[str, Any]) -> None:
-    """Start the broker with the line that the command showed."""
+def use(site: SwitchingSite, line: str) -> None:
+    """Start the broker with a line of broker.conf."""
     (broker,) = site.brokers
-    name, _, value = moved["broker.conf"][0].partition("=")
+    name, _, value = line.partition("=")
     broker.settings[name] = value
     broker.process.start()
 
 
-def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite, tmp_path: Path) -> None:
+def end(site: SwitchingSite, *, clean: bool) -> None:
+    """Stop or kill the broker, and wait until the metadata says so."""
     (broker,) = site.brokers
+    (broker.process.stop if clean else broker.process.kill)()
+    eventually(lambda: not read_brokers(site.store), PATIENCE)
+
+
+@contextmanager
+def another_ledger(site: SwitchingSite, name: str, ledger_id: int, like: LedgerMetadata) -> Iterator[None]:
+    """Give a cluster a ledger of somebody else's with this id."""
+    cluster = site.servers.clusters[name]
+    store, path = site.store_of(name), ledger_path(cluster.ledgers_root, ledger_id)
+    store.create(path, encode_ledger_metadata(like._replace(custom={})), make_parents=True)
+    yield
+    node = store.get(path)
+    assert node is not None
+    store.delete_many([(path, node.version)])
+
+
+def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite, tmp_path: Path) -> None:
     a, b = (site.servers.clusters[name] for name in "ab")
     topics = Topics(site, 3)
     topics.send(50)
     topics.acknowledge_every_other(40)
     topics.send(10)
     to_b = ("--target-uri", b.metadata_service_uri, "--folder", str(tmp_path), "--yes")
+    first = ledgers_of(site, topics.topics[0])[0]
+    with another_ledger(site, "b", first, site.ledgers_of("a")[first]):
+        assert f"that this move did not copy there, such as {first}" in move(site, *to_b, exit_code=REFUSED)
 
     ahead = move(site, *to_b, "--ahead")
     assert ahead["phase"] == "COPYING_AHEAD"
@@ -129,32 +164,58 @@ def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite
     assert "stop all of them, then repeat the command" in move(site, *to_b, "--wait", "0", exit_code=REFUSED)
 
     # Nothing is closed by a kill: what is open has to be recovered.
-    broker.process.kill()
-    eventually(lambda: not read_brokers(site.store), PATIENCE)
+    end(site, clean=False)
     moved = move(site, *to_b)
     assert moved["phase"] == "DONE"
     assert moved["recovered"] >= len(topics.topics)
     assert moved["ledgers"]["named"] == moved["ledgers"]["the same"]
-    use(site, moved)
+    use(site, moved["broker.conf"][0])
     topics.require_all()
     topics.send(30)
     topics.require_all()
-    lists = {topic: ledgers_of(site, topic) for topic in topics.topics}
-    assert all(ledgers == sorted(ledgers) for ledgers in lists.values())
-    assert all(ledgers[-1] in site.places().by_cluster["b"] for ledgers in lists.values())
+    require_newest_in(site, topics, "b")
 
-    broker.process.stop()
-    eventually(lambda: not read_brokers(site.store), PATIENCE)
+    end(site, clean=False)
     to_a = ("--target-uri", f"metadata-store:{a.store_url}", "--folder", str(tmp_path), "--yes")
+    ahead = move(site, *to_a, "--ahead", used=b.metadata_service_uri)
+    started_on_the_wrong_cluster(site, topics, f"bookkeeperMetadataServiceUri=metadata-store:{a.store_url}")
+    assert move(site, "--restore-nodes", ahead["saved"], "--no-dry-run", "--yes")["written"] >= len(topics.topics)
+    use(site, moved["broker.conf"][0])
+    topics.require_all()
+
+    end(site, clean=True)
+    newest = ledgers_of(site, topics.topics[0])[-1]
+    with another_ledger(site, "a", newest, site.ledgers_of("b")[newest]._replace(ctime_ms=1)):
+        told = move(site, *to_a, used=b.metadata_service_uri, exit_code=REFUSED)
+        assert f"ledger {newest}: the target has another ledger of this id" in told
     back = move(site, *to_a, used=b.metadata_service_uri)
     assert (back["phase"], back["recovered"]) == ("DONE", 0)
     assert back["ledgers"]["named"] == back["ledgers"]["the same"]
-    use(site, back)
+    use(site, back["broker.conf"][0])
     topics.require_all()
     topics.send(10)
     topics.require_all()
-    assert all(ledgers_of(site, topic)[-1] in site.places().by_cluster["a"] for topic in topics.topics)
+    require_newest_in(site, topics, "a")
     assert site.places().astray == ()
+
+
+def started_on_the_wrong_cluster(site: SwitchingSite, topics: Topics, line: str) -> None:
+    """Have a broker load all topics where their last ledgers are not, and stop it."""
+    before = {topic: ledgers_of(site, topic) for topic in topics.topics}
+    use(site, line)
+    for topic in topics.topics:
+        site.admin.get_json(f"{topic_path(topic)}/internalStats")
+    end(site, clean=True)
+    for topic, ledgers in before.items():
+        assert ledgers[-1] not in ledgers_of(site, topic)
+
+
+def require_newest_in(site: SwitchingSite, topics: Topics, name: str) -> None:
+    """Each list is in order, and ends with a ledger that the cluster made: its ids are beyond those of the other."""
+    for topic in topics.topics:
+        ledgers = ledgers_of(site, topic)
+        assert ledgers == sorted(ledgers)
+        assert ledgers[-1] in site.places().by_cluster[name]
 
 
 def move(site: SwitchingSite, *words: str, used: str = "", exit_code: int = 0) -> Any:

@@ -23,7 +23,7 @@ from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, Sit
 from bookwarden.devcluster.servers.settings import METADATA_STORES
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName
-from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import (
@@ -146,7 +146,7 @@ class SwitchingSite:
         """List the ledgers of all clusters, never older than this call."""
         return find_places(
             {
-                name: ClusterLedgers(self._stores[bookies.store_url], bookies.ledgers_root, bookies.ids)
+                name: ClusterLedgers(self.store_of(name), bookies.ledgers_root, bookies.ids)
                 for name, bookies in self.servers.clusters.items()
             }
         )
@@ -154,7 +154,7 @@ class SwitchingSite:
     def ledgers_of(self, name: str) -> dict[int, LedgerMetadata]:
         """Read the metadata of each ledger of a cluster, never older than this call."""
         bookies = self.servers.clusters[name]
-        listing = LedgerListing(self._stores[bookies.store_url], bookies.ledgers_root)
+        listing = LedgerListing(self.store_of(name), bookies.ledgers_root)
         pieces = [listing.read(piece) for piece in listing.pieces()]
         return {
             ledger_id: decode_ledger_metadata(node.value)
@@ -162,11 +162,15 @@ class SwitchingSite:
             for ledger_id, node in zip(piece.ids, piece.nodes, strict=True)
         }
 
+    def store_of(self, name: str) -> MetadataStore:
+        """The store that has the metadata of a cluster."""
+        return self._stores[self.servers.clusters[name].store_url]
+
     def writable_bookies(self, name: str) -> list[str]:
         """List the bookies of a cluster that are registered now."""
         bookies = self.servers.clusters[name]
         available = f"{bookies.ledgers_root}/available"
-        return [bookie for bookie in self._stores[bookies.store_url].children_of(available) if bookie in bookies.ids]
+        return [bookie for bookie in self.store_of(name).children_of(available) if bookie in bookies.ids]
 
     def new_topics(self, count: int) -> list[str]:
         """Make a namespace that keeps all messages, and topics in it that all brokers share."""
