@@ -1,0 +1,293 @@
+"""Ledgers copied while bookies are slow, full, lost or damaged: a copy is the whole ledger, or counts for nobody.
+
+Bookies replicate by themselves; an auditor acts as soon as a bookie's registration is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
+from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS
+from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.config import load_settings
+from bookwarden.demo.ledger_places import ledgers_of_topic
+from bookwarden.devcluster import ServerProcess
+from bookwarden.devcluster.bookie_clusters import ClusterPlan
+from bookwarden.devcluster.ports import LOOPBACK, free_ports
+from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT, read_settings, write_settings
+from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
+from bookwarden.wiring.copying import CopyContext
+from servers.switching.copying_storm import contents, copying
+from servers.switching.site import SwitchingSite, switching_site
+from servers.topic_contents import read_back, send
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
+
+# One more bookie of b than a ledger is on.
+CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", bookies=3))
+BOOKIES = {
+    "autoRecoveryDaemonEnabled": "true",
+    "lostBookieRecoveryDelay": "0",
+    # Milliseconds: those that are paused keep it.
+    "zkTimeout": "40000",
+    # In seconds.
+    "auditorPeriodicBookieCheckInterval": "5",
+    # In milliseconds: how long a ledger stays open whose bookie is lost.
+    "openLedgerRereplicationGracePeriod": "1000",
+}
+MESSAGES = 320
+SENT = [*(str(number).encode() for number in range(MESSAGES)), b"0"]
+REQUEST_SECONDS = 2
+# So that the ledgers of a topic take some seconds.
+BYTES_PER_SECOND = 6_000
+# The one that is damaged.
+ENTRY = 50
+PATIENCE = 60
+
+
+class Faults:
+    """The site, with topics whose ledgers are in a, but for the last one of each, and a copier from there to b."""
+
+    def __init__(self, site: SwitchingSite, topics: Sequence[str], rest_ports: Mapping[str, int]) -> None:
+        self.site = site
+        self._topics = list(topics)
+        self._rest_ports = rest_ports
+
+    def next_topic(self) -> tuple[str, list[int]]:
+        """Take a topic that was not copied, and its ledgers in a."""
+        topic = self._topics.pop()
+        ledgers = sorted(ledgers_of_topic(self.site.store, topic) & self.site.places().by_cluster["a"])
+        assert len(ledgers) >= 3
+        return topic, ledgers
+
+    def copy(self, ledger_ids: Sequence[int], limit: float | None = None) -> dict[int, CopyResult]:
+        """Copy these ledgers here, and return what came of each."""
+        with self._context(CopyLimits(bytes_per_second=limit)) as context:
+            return {result.ledger_id: result for result in context.copier.copy(ledger_ids)}
+
+    def _context(self, limits: CopyLimits = NO_LIMITS) -> CopyContext:
+        words = [word for word in self.site.options if word != "--set"]
+        values: dict[str, Any] = dict(word.partition("=")[::2] for word in words)
+        values["bookkeeper.request_timeout_seconds"] = str(REQUEST_SECONDS)
+        return CopyContext(load_settings(None, values), "a", "b", limits=limits)
+
+    @contextmanager
+    def under_way(self, ledger_ids: Sequence[int]) -> Iterator[Future[dict[int, CopyResult]]]:
+        """Copy slowly in another thread; begin the block once the copies are there, and unfinished."""
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(self.copy, ledger_ids, BYTES_PER_SECOND)
+            eventually(lambda: result.done() or set(ledger_ids) <= self.copies().keys(), PATIENCE)
+            assert not result.done(), result.result()
+            yield result
+
+    def copies(self) -> dict[int, LedgerMetadata]:
+        return self.site.ledgers_of("b")
+
+    def server(self, bookie: str) -> ServerProcess:
+        return {**self.site.servers.clusters["a"].bookies, **self.site.servers.clusters["b"].bookies}[bookie]
+
+    @contextmanager
+    def read_only(self, bookie: str) -> Iterator[None]:
+        """Turn a bookie of b read-only for the block, as it does itself when its disks are full."""
+        self._turn(bookie, read_only=True)
+        try:
+            yield
+        finally:
+            self._turn(bookie, read_only=False)
+
+    def _turn(self, bookie: str, *, read_only: bool) -> None:
+        url = f"http://{LOOPBACK}:{self._rest_ports[bookie]}/api/v1/bookie/state/readonly"
+        with urllib3.PoolManager(timeout=30.0) as pool:
+            answer = pool.request("PUT", url, body=json.dumps({"readOnly": read_only}))
+            assert (answer.status, answer.json()) == (200, {"readOnly": read_only})
+        eventually(lambda: (bookie in self.site.writable_bookies("b")) is not read_only, PATIENCE)
+
+    def require_told(self, results: Mapping[int, CopyResult], others: Set[CopyOutcome]) -> None:
+        """Check that what was copied counts, and that what was not is unfinished and ended like this."""
+        copies = self.copies()
+        for ledger_id, result in results.items():
+            is_whole = result.outcome in (CopyOutcome.COPIED, CopyOutcome.COMPLETE)
+            assert is_whole or result.outcome in others, result
+            assert is_unfinished(copies[ledger_id]) is not is_whole
+
+    def require_readable(self, topic: str) -> None:
+        """Check that brokers that open it anew read the whole topic."""
+        self.site.admin.put(f"{topic_path(topic)}/unload")
+        with closing(self.site.connection.client()) as client:
+            assert read_back(client, topic) == SENT
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+    home = tmp_path_factory.mktemp("faults")
+    with switching_site(home, ("4.0.8",), CLUSTERS, bookie_settings=BOOKIES) as site:
+        site.register("b")
+        site.wait_until_followed()
+        topics = site.new_topics(7)
+        bookies = site.servers.clusters["b"].bookies
+        rest_ports = dict(zip(bookies, free_ports(len(bookies)), strict=True))
+        for bookie, port in rest_ports.items():
+            start_again(bookies[bookie], {"httpServerEnabled": "true", "httpServerPort": str(port)})
+        for server in bookies.values():
+            server.wait_until_ready()
+        with closing(site.connection.client()) as client:
+            for topic in topics:
+                send(client, topic, MESSAGES)
+            assert site.command("switch", "--target", "b", "--yes")["phase"] == "DONE"
+            for topic in topics:
+                site.admin.put(f"{topic_path(topic)}/unload")
+                send(client, topic, 1)
+        yield Faults(site, topics, rest_ports)
+        # What BookKeeper's own client reads of what counts.
+        copies = sorted(
+            number
+            for number, copy in site.ledgers_of("b").items()
+            if COPY_KEY in copy.custom and not is_unfinished(copy)
+        )
+        assert copies
+        assert contents(site, "b", copies) == contents(site, "a", copies)
+
+
+def start_again(server: ServerProcess, settings: Mapping[str, str]) -> None:
+    """Kill a bookie, and start it with other settings, for good."""
+    before = server.spec.command
+
+    def command() -> Sequence[str]:
+        words = before()
+        path = Path(words[-1])
+        write_settings(path, {**read_settings(path), **settings})
+        return words
+
+    server.kill()
+    server.spec = dataclasses.replace(server.spec, command=command)
+    server.start(wait=False)
+
+
+def bookies_of(ledger: LedgerMetadata) -> set[str]:
+    return {bookie for segment in ledger.segments for bookie in segment.ensemble}
+
+
+def outcomes(results: Mapping[int, CopyResult]) -> set[CopyOutcome]:
+    return {result.outcome for result in results.values()}
+
+
+def damage(server: ServerProcess, ledger_id: int, entry_id: int) -> None:
+    """Change a byte of an entry's payload in the entry logs of a bookie that is stopped."""
+    begin = struct.pack(">qq", ledger_id, entry_id)
+    # Behind its ids: last confirmed entry, length, CRC32C.
+    payload = len(begin) + 8 + 8 + 4
+    count = 0
+    for log in server.spec.working_folder.glob("bookie/ledgers/current/*.log"):
+        content = bytearray(log.read_bytes())
+        at = content.find(begin)
+        while at >= 0:
+            content[at + payload] ^= 0xFF
+            count += 1
+            at = content.find(begin, at + 1)
+        log.write_bytes(content)
+    assert count
+
+
+def test_slow_bookies_of_the_target_are_gone_round_and_with_too_few_the_rest_waits(faults: Faults) -> None:
+    _, ledgers = faults.next_topic()
+    with faults.under_way(ledgers) as copied:
+        # The last ledger is begun last.
+        slow = min(bookies_of(faults.copies()[ledgers[-1]]))
+        with faults.server(slow).paused():
+            faults.require_told(copied.result(PATIENCE), set())
+        assert slow not in bookies_of(faults.copies()[ledgers[-1]])
+
+    _, ledgers = faults.next_topic()
+    with faults.under_way(ledgers) as copied, ExitStack() as slow_ones:
+        for bookie in bookies_of(faults.copies()[ledgers[-1]]):
+            slow_ones.enter_context(faults.server(bookie).paused())
+        results = copied.result(PATIENCE)
+        faults.require_told(results, {CopyOutcome.DEFERRED})
+        assert "there are 1: 1 missing" in results[ledgers[-1]].reason
+    faults.require_told(faults.copy(ledgers), set())
+
+
+def test_a_slow_bookie_of_the_source_is_gone_round(faults: Faults) -> None:
+    _, ledgers = faults.next_topic()
+    with faults.under_way(ledgers) as copied, faults.server(min(faults.site.servers.clusters["a"].bookies)).paused():
+        faults.require_told(copied.result(PATIENCE), set())
+
+
+def test_bookies_that_turn_read_only_are_gone_round_and_with_too_few_the_rest_waits(faults: Faults) -> None:
+    _, ledgers = faults.next_topic()
+    with faults.under_way(ledgers) as copied:
+        full, next_one = sorted(bookies_of(faults.copies()[ledgers[-1]]))
+        with faults.read_only(full):
+            faults.require_told(copied.result(PATIENCE), set())
+            assert full not in bookies_of(faults.copies()[ledgers[-1]])
+
+            _, more = faults.next_topic()
+            with faults.under_way(more) as copied_next, faults.read_only(next_one):
+                results = copied_next.result(PATIENCE)
+                faults.require_told(results, {CopyOutcome.DEFERRED})
+                assert "there are 1: 1 missing" in results[more[-1]].reason
+    faults.require_told(faults.copy(more), set())
+
+
+def test_what_an_auditor_closes_of_a_killed_copier_is_not_read_and_made_whole(faults: Faults) -> None:
+    topic, ledgers = faults.next_topic()
+    with copying(faults.site, ledgers, BYTES_PER_SECOND) as copier:
+        assert copier.stdin is not None
+        copier.stdin.write(json.dumps(ledgers))
+        copier.stdin.close()
+        copier.stdin = None
+        eventually(lambda: set(ledgers) <= faults.copies().keys(), PATIENCE)
+        lost = min(bookies_of(faults.copies()[ledgers[0]]))
+        # Something of the first ledger is there, and by far not all.
+        time.sleep(0.5)
+        copier.kill()
+    held = [ledger_id for ledger_id in ledgers if lost in bookies_of(faults.copies()[ledger_id])]
+    # In order, so that its registration goes at once.
+    faults.server(lost).stop()
+    eventually(lambda: {faults.copies()[ledger_id].state for ledger_id in held} == {LedgerState.CLOSED}, PATIENCE)
+    originals, closed = faults.site.ledgers_of("a"), faults.copies()
+    assert all(closed[ledger_id].length < originals[ledger_id].length for ledger_id in held)
+    assert all(is_unfinished(closed[ledger_id]) for ledger_id in ledgers)
+    assert closed[ledgers[0]].length > 0
+    faults.require_readable(topic)
+    assert outcomes(faults.copy(ledgers)) == {CopyOutcome.COPIED}
+    faults.server(lost).start()
+
+
+def test_a_damaged_replica_is_passed_over_and_an_entry_without_a_good_one_is_named(faults: Faults) -> None:
+    _, (once, everywhere, *others) = faults.next_topic()
+    servers = faults.site.servers.clusters["a"].bookies
+    originals = faults.site.ledgers_of("a")
+    for server in servers.values():
+        server.stop()
+    # The bookie that is asked first.
+    damage(servers[Replicas(originals[once]).of(ENTRY)[0]], once, ENTRY)
+    for server in servers.values():
+        damage(server, everywhere, ENTRY)
+        server.start(wait=False)
+    for server in servers.values():
+        server.wait_until_ready()
+    for outcome in (CopyOutcome.COPIED, CopyOutcome.COMPLETE):
+        results = faults.copy([once, everywhere, *others])
+        failed = results.pop(everywhere)
+        assert (outcomes(results), failed.outcome) == ({outcome}, CopyOutcome.FAILED)
+        assert f"entry {ENTRY} of ledger {everywhere} cannot be read" in failed.reason
+        assert all(bookie in failed.reason for bookie in servers)
+        assert is_unfinished(faults.copies()[everywhere])
+    assert faults.site.ledgers_of("a")[everywhere] == originals[everywhere]
