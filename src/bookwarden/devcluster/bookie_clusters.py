@@ -155,13 +155,15 @@ class SwitchablePulsar:
         secured: bool = False,
         broker_settings: Mapping[str, str] | None = None,
         bookie_settings: Mapping[str, str] | None = None,
+        offload_environment: Mapping[str, str] | None = None,
         throughput: bool = False,
         make_broker: Callable[[ServerFactory, dict[str, str]], SiteBroker] = SiteBroker,
         progress: Progress = lambda _line: None,
     ) -> None:
         """Make a handle on servers in a home; settings and ``throughput`` are those of ClusterOptions.
 
-        ``make_broker`` may start brokers in another way.
+        ``offload_environment`` gives brokers the offloader, and its credentials. ``make_broker`` may start brokers in
+        another way.
         """
         self._home = home
         self._options = ClusterOptions(
@@ -173,6 +175,8 @@ class SwitchablePulsar:
             throughput=throughput,
             bookie_settings={**_BOOKIE_SETTINGS, **(bookie_settings or {})},
             broker_settings=broker_settings or {},
+            offload=offload_environment is not None,
+            broker_environment=offload_environment or {},
         )
         self._jar = jar
         self._progress = progress

@@ -5,9 +5,8 @@ Of the two brokers one is of 4.0.8 and one of 4.2.4; each has a topic of each ki
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,10 +17,9 @@ import urllib3
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster.bookie_clusters import SiteBroker
-from bookwarden.devcluster.releases.jars import ensure_jars
-from bookwarden.devcluster.servers.java import find_java
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
 from servers.pulsar_topics import unload
+from servers.switching.open_transactions import open_transactions
 from servers.switching.site import SwitchingSite, switching_site
 from servers.topic_contents import compact, managed_ledger_of, read_back
 from servers.waiting import eventually
@@ -125,40 +123,6 @@ def numbers(first: int, end: int) -> list[bytes]:
 def clusters_of(site: SwitchingSite, ledger_ids: Iterable[int]) -> set[str]:
     wanted = set(ledger_ids)
     return {name for name, ids in site.places().by_cluster.items() if ids & wanted}
-
-
-class OpenTransactions:
-    """A Java client whose transactions are open over what is done to the brokers, phase by phase."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process, self._log = process, log
-
-    def wait_for(self, phase: int) -> None:
-        def ended() -> bool:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
-            assert f"phase {phase} ended" in text or self._process.poll() is None, text[-3000:]
-            return f"phase {phase} ended" in text
-
-        eventually(ended, PATIENCE, pause=0.1)
-
-    def go_on(self, phase: int) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
-        self.wait_for(phase)
-
-
-@contextmanager
-def open_transactions(url: str, topics: Sequence[str], log: Path) -> Iterator[OpenTransactions]:
-    source = Path(__file__).parents[2] / "java/OpenTransactions.java"
-    command = find_java().command(ensure_jars(), str(source), [url, "s", *topics], heap_mb=256)
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
-    try:
-        yield OpenTransactions(process, log)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def trackers_buckets(site: SwitchingSite, topic: str) -> float:

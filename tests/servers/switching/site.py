@@ -242,6 +242,7 @@ def switching_site(
     clusters: Sequence[ClusterPlan] = TWO_CLUSTERS,
     broker_settings: Mapping[str, str] | None = None,
     bookie_settings: Mapping[str, str] | None = None,
+    offload_environment: Mapping[str, str] | None = None,
     *,
     metadata: str = METADATA_STORES[0],
     secured: bool = False,
@@ -254,6 +255,7 @@ def switching_site(
         brokers=brokers,
         broker_settings=broker_settings,
         bookie_settings=bookie_settings,
+        offload_environment=offload_environment,
         metadata=metadata,
         secured=secured,
     ) as servers:

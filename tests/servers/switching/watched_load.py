@@ -30,6 +30,7 @@ class Outcome:
     send_errors: int
     lost: int  #: Acknowledged, and the subscription never got them.
     unread: int  #: Acknowledged, and a new reader does not find them.
+    disordered: int  #: The subscription got them after a later one, for the first time.
     doubled: int  #: Came again to the subscription: what was unacknowledged when a broker went.
     longest_gap_s: float  #: Between two acknowledgements of a topic.
     ledgers: dict[str, int]  #: Of all topics, by bookie cluster.
@@ -46,6 +47,7 @@ class Outcome:
             "send errors": self.send_errors,
             "lost": self.lost,
             "unread": self.unread,
+            "disordered": self.disordered,
             "astray": self.astray,
             "refusals": self.refusals,
             "unordered": self.unordered,
@@ -94,6 +96,7 @@ class WatchedLoad:
             send_errors=sum(each.send_errors for each in tallies),
             lost=sum(each.lost for each in tallies),
             unread=sum(unread.values()),
+            disordered=sum(each.disordered for each in tallies),
             doubled=sum(each.doubled for each in tallies),
             longest_gap_s=max(each.longest_gap_s for each in tallies),
             ledgers={name: len(ids & listed) for name, ids in places.by_cluster.items()},
@@ -105,10 +108,10 @@ class WatchedLoad:
 
 
 @contextlib.contextmanager
-def watched_load(site: SwitchingSite) -> Iterator[WatchedLoad]:
-    """Send to and receive from new topics in the block."""
-    topics = site.new_topics(_TOPICS)
-    with Load(site.connection, topics, _PER_SECOND) as load:
+def watched_load(site: SwitchingSite, count: int = _TOPICS, per_second: float = _PER_SECOND) -> Iterator[WatchedLoad]:
+    """Send to and receive from so many new topics in the block."""
+    topics = site.new_topics(count)
+    with Load(site.connection, topics, per_second) as load:
         load.start()
         watched = WatchedLoad(site, topics, load)
         watched.goes_on()

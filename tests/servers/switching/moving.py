@@ -1,0 +1,128 @@
+"""The commands of a move from one bookie cluster to another, as an operator gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bookwarden.switching.moving.build import find_build
+from bookwarden.switching.moving.report import MORE_LATER
+from servers.switching.site import SwitchingSite
+from servers.waiting import eventually
+
+_PATIENCE_S: Final = 300
+_PASSES: Final = 2
+_PER_SECOND: Final = ("--per-second", "50")
+
+
+class Moving:
+    """Commands in processes of their own, whose state is in a folder."""
+
+    def __init__(self, site: SwitchingSite, home: Path) -> None:
+        self._site, self._home = site, home
+        self.run("init")
+
+    def run(self, *words: str, exit_codes: tuple[int, ...] = (0,)) -> str:
+        """Run a command that has to end so; return what it prints."""
+        line = self._line(*words)
+        ended = subprocess.run(line, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, cwd=self._home)
+        assert ended.returncode in exit_codes, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def switch(self, target: str) -> None:
+        assert self._site.command("switch", "--target", target, "--yes")["phase"] == "DONE"
+
+    def roll_back(self) -> None:
+        assert self._site.command("rollback", "--yes")["phase"] == "DONE"
+
+    def roll(self) -> None:
+        """Close what topics still write in a former cluster."""
+        self._site.command("status", "--ledgers", "--roll", *_PER_SECOND, "--yes")
+
+    def build(self) -> list[dict[str, Any]]:
+        """Copy all that is closed; return what is still written."""
+        found = json.loads(self.run("bookie-clusters", "build", "--all", exit_codes=(0, MORE_LATER)))
+        staying: list[dict[str, Any]] = found["staying"]
+        assert [one for one in staying if one["outcome"] != "open"] == []
+        return staying
+
+    @contextmanager
+    def building(self, *words: str, kill: bool = False) -> Iterator[None]:
+        """Build during the block, which begins once some ledgers are through; wait for its end, or kill it then."""
+        log = self._home / "building.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                self._line("bookie-clusters", "build", "--all", *words),
+                stdout=output,
+                stderr=output,
+                cwd=self._home,
+                start_new_session=True,
+            )
+
+        def some_are_through() -> bool:
+            assert process.poll() is None, log.read_text()
+            found = find_build(self._site.store)
+            return found is not None and not found.newest.is_through and found.newest.looked_at > 0
+
+        try:
+            eventually(some_are_through, _PATIENCE_S)
+            yield
+            assert process.poll() is None, f"the build was faster than what was to happen meanwhile: {log.read_text()}"
+            if not kill:
+                process.wait(_PATIENCE_S)
+                assert process.returncode in (0, MORE_LATER), log.read_text()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def promote(self) -> None:
+        assert self._site.command("promote", *_PER_SECOND, "--yes")["failed"] == []
+
+    def mark(self) -> int:
+        """Mark what former clusters need no more; return how many ledgers."""
+        return int(self._site.command("cleanup", "--no-dry-run", "--force", "--yes").get("marked") or 0)
+
+    def sweep(self) -> None:
+        self.run("sweep", "--once")
+
+    def empty(self) -> list[dict[str, Any]]:
+        """Bring everything to the active cluster, delete what is promoted from the others; return what is written."""
+        for _ in range(_PASSES):
+            self.roll()
+            written = self.build()
+            if not written:
+                break
+        self.promote()
+        self.mark()
+        self.sweep()
+        return written
+
+    def leave(self, source: str) -> set[int]:
+        """Empty a former cluster once brokers were started again, and stop its bookies.
+
+        Return what is still there: copied, and not promoted, since no topic closes it.
+        """
+        # A log that coordinators of transactions have open is closed by nothing else.
+        for broker in self._site.brokers:
+            broker.process.stop()
+        self._site.servers.start_brokers()
+        self._site.wait_until_followed()
+        assert self.empty() == []
+        for bookie in self._site.servers.clusters[source].processes:
+            bookie.kill()
+        # Brokers that find everything anew.
+        self._site.kill_brokers()
+        return set(self._site.ledgers_of(source))
+
+    def _line(self, *words: str) -> list[str]:
+        places = [f"sweep.{name}={self._home / name}" for name in ("checkpoint", "outcomes", "journal")]
+        sets = [word for setting in ("spark.master=local[2]", *places) for word in ("--set", setting)]
+        return [sys.executable, "-m", "bookwarden.cli", "-o", "json", *self._site.options, *sets, *words]
