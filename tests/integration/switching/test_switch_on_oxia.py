@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
-from servers.switching.round_trip import LONE_BOOKIES, delete_and_unregister, register_and_switch_to
+from servers.switching.drained import done, empty_and_unregister, run
+from servers.switching.round_trip import LONE_BOOKIES, TOPICS, register_and_switch_to
 from servers.switching.site import SwitchingSite, switching_site
 
 # The first start on a machine builds Oxia.
@@ -27,9 +29,24 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
         yield running
 
 
-def test_a_cluster_in_an_oxia_of_its_own_is_switched_to_and_left_again(site: SwitchingSite) -> None:
-    topics = register_and_switch_to(site, "b")
+def test_a_cluster_in_an_oxia_of_its_own_is_switched_to_left_again_and_emptied(
+    site: SwitchingSite, tmp_path: Path
+) -> None:
+    load = register_and_switch_to(site, "b")
     registry = site.registry()
     assert registry.cluster("a").store_url is None
-    assert registry.cluster("b").store_url == site.servers.clusters["b"].store_url
-    delete_and_unregister(site, topics, "b")
+    b = site.servers.clusters["b"]
+    assert registry.cluster("b").store_url == b.store_url
+    assert run(site, tmp_path, "init").returncode == 0
+    site.command("status", "--ledgers", "--roll", "--yes")
+    built = done(site, tmp_path, "bookie-clusters", "build", "--all")
+    assert (built["source"], built["target"]) == ("b", "a")
+    assert sum(one["ledgers"] for one in built["outcomes"] if one["outcome"] == "copied") >= TOPICS
+    assert sum(one["ledgers"] for one in site.command("promote", "--dry-run")["toPromote"]) >= TOPICS
+    assert site.command("promote", "--yes")["failed"] == []
+    assert site.command("promote", "--dry-run")["toPromote"] == []
+    empty_and_unregister(site, tmp_path, "b")
+    for server in b.servers:
+        server.kill()
+    site.kill_brokers()
+    assert set(load.lost_to_a_reader(site.connection).values()) == {0}

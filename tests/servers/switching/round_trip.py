@@ -5,29 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.load import Load
 from servers.switching.site import SwitchingSite
-from servers.waiting import eventually
 
 # One bookie is enough for a ledger.
 LONE_BOOKIES = {f"managedLedgerDefault{what}": "1" for what in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
-_TOPICS = 3
+TOPICS = 3
 _PER_SECOND = 30
 # More than a ledger of each topic.
 _ENOUGH = 130
 _PATIENCE = 120
-# What the event of a switch has ledgers in.
-_SYSTEM_TOPICS = [f"persistent://pulsar/system/{name}" for name in ("__bookie_cluster_switch", "__change_events")]
 
 
-def register_and_switch_to(site: SwitchingSite, target: str) -> list[str]:
+def register_and_switch_to(site: SwitchingSite, target: str) -> Load:
     """Register a further cluster, switch to it and back under load, read all after the brokers were killed.
 
-    Return the topics: their ledgers are in both clusters.
+    Return what was sent, to topics whose ledgers are in both clusters.
     """
     source = site.registry().active
-    topics = site.new_topics(_TOPICS)
+    topics = site.new_topics(TOPICS)
     with Load(site.connection, topics, _PER_SECOND) as load:
         load.start()
         load.wait_for(_PER_SECOND, _PATIENCE)
@@ -46,7 +42,7 @@ def register_and_switch_to(site: SwitchingSite, target: str) -> list[str]:
     for topic in topics:
         counted = places.of_topic(site.store, topic)
         assert {name for name, count in counted.items() if count} == {source, target}
-    return topics
+    return load
 
 
 def _switch(site: SwitchingSite, load: Load, words: Sequence[str], active: str, left: str) -> None:
@@ -59,15 +55,5 @@ def _switch(site: SwitchingSite, load: Load, words: Sequence[str], active: str, 
     places = site.places()
     assert places.astray == ()
     made = places.since(before)
-    assert len(made[active]) >= _TOPICS
+    assert len(made[active]) >= TOPICS
     assert not made[left]
-
-
-def delete_and_unregister(site: SwitchingSite, topics: Sequence[str], name: str) -> None:
-    """Delete all topics that have ledgers in a cluster, and unregister it once it is empty."""
-    for topic in (*topics, *_SYSTEM_TOPICS):
-        site.admin.delete(topic_path(topic), params={"force": True})
-    eventually(lambda: not site.places().by_cluster[name], _PATIENCE)
-    site.command("unregister", name, "--yes")
-    site.wait_until_followed()
-    assert [each["name"] for each in site.command("list")["clusters"]] == [site.registry().active]
