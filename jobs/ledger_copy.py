@@ -29,6 +29,7 @@ def main() -> int:
     for unit in ("bytes", "ledgers"):
         arguments.add_argument(f"--max-{unit}-per-second", type=float, metavar="N", help="for each bookie")
     arguments.add_argument("--folder", metavar="FOLDER", required=True, help="new; driver and executors share it")
+    arguments.add_argument("--verify", action="store_true", help="copy nothing, read back every copy")
     arguments.add_argument("--resume", action="store_true", help="go on with what was begun in the folder")
     given = arguments.parse_args()
 
@@ -46,6 +47,7 @@ def main() -> int:
             CopyLimits(given.max_bytes_per_second, given.max_ledgers_per_second),
             dry_run=given.dry_run,
             resume=given.resume,
+            verify=given.verify,
         )
         report = run_build(settings, request, say=logging.info)
         for one in report.staying:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.sweep.outcome_table import read_outcomes
 from bookwarden.switching.moving.promoted import NOT_PROMOTED
+from bookwarden.switching.moving.report import SOME_FAILED
 from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
@@ -36,6 +38,7 @@ from servers.topic_contents import read_back, send
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
 COUNT = 350
+VERIFY = ("--set", "spark.master=local[2]", "bookie-clusters", "build", "--all", "--verify")
 REFUSED = 5
 # One more bookie of b than a ledger is on.
 CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", bookies=3))
@@ -60,13 +63,14 @@ def lose_a_replica(site: SwitchingSite, ledger_id: int) -> None:
     site.store.put(path, encode_ledger_metadata(changed, password=password), node.version)
 
 
-def run(site: SwitchingSite, state: Path, *words: str) -> None:
-    """Run a command that has to succeed, in a process of its own; the sweep's state is in this folder."""
+def run(site: SwitchingSite, state: Path, *words: str, exit_code: int = 0) -> str:
+    """Run a command in a process of its own, and return what it prints; the sweep's state is in this folder."""
     places = [f"sweep.{name}={state / name}" for name in ("checkpoint", "outcomes", "journal")]
     sets = [word for place in places for word in ("--set", place)]
     command = [sys.executable, "-m", "bookwarden.cli", *site.options, *sets, *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=state)
+    assert ended.returncode == exit_code, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite, tmp_path: Path) -> None:
@@ -90,6 +94,11 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         for ledger_id in (*whole, short):
             copy_ledger(ledger_id, clusters["a"], clusters["b"], bookies)
         lose_a_replica(site, short)
+
+        told = json.loads(run(site, tmp_path, "-o", "json", *VERIFY, exit_code=SOME_FAILED))
+        # Nothing but what this test copied is there.
+        assert [one["ledgerId"] for one in told["staying"]] == [short]
+        assert [one["ledgers"] for one in told["outcomes"] if one["outcome"] == "complete"] == [len(whole)]
 
         targets = site.command("list-cleanup-targets")
         assert targets["targets"] == []

@@ -74,6 +74,8 @@ def begun(folder: Path, **changes: object) -> None:
         (SWITCHED.with_deprecated("a", True), ("--target", "a"), RefusedError.exit_code, "DEPRECATED"),
         (SWITCHED, ("--resume",), NotFoundError.exit_code, "no build was stopped"),
         (SWITCHED, ("--resume", "--all"), 2, "for new ones"),
+        (SWITCHED, ("--verify", "--dry-run"), 2, "goes with none of"),
+        (SWITCHED, ("--verify", "--max-ledgers-per-second", "1"), 2, "goes with none of"),
         (SWITCHED, ("--max-bytes-per-second", "0"), 2, "not in the range"),
         (SWITCHED, ("--max-bytes-per-second", "inf"), ConfigError.exit_code, "must be above 0"),
         (SWITCHED, ("--topic", "a/b"), FormatError.exit_code, "too few parts"),
@@ -100,6 +102,8 @@ def test_a_folder_is_new_or_resumed(tmp_path: Path) -> None:
     assert "registered anew" in refused("--resume")[1]
     ScanFolder(str(tmp_path)).begin({"scan_id": "of orphans"})
     assert "has no build" in refused("--resume")[1]
+    begun(tmp_path, verify=True)
+    assert "copies that were verified, and no build" in refused("--resume")[1]
     ScanFolder(str(tmp_path)).folder.write_json("result.json", {})
     assert "is through" in refused("--resume")[1]
 
@@ -180,6 +184,21 @@ def test_a_report_says_what_stays_and_what_to_do() -> None:
     assert "would copy schema 1 2.0 KiB" in dry
     assert "Nothing was copied." in dry
     assert "Nothing of cursor, schema is in a." in shown(replace(whole, build=replace(one, counts=CopyCounts())))
+
+
+def test_a_verification_says_what_is_not_proven() -> None:
+    found = counts(CopyOutcome.COMPLETE, CopyOutcome.FAILED)
+    stays = (Staying(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "not proven: bookie 1 does not answer"),)
+    report = BuildReport(Build("a", "b", Scope(), "/f", 1, counts=found), stays, 1.0, is_verification=True)
+    text = shown(report)
+    for part in (
+        "verified against a",
+        "7 failed schema:t/n/x not proven: bookie 1 does not answer",
+        "1 ledger failed: cleanup keeps what the former cluster has of them",
+        "1 copy of b read back whole",
+    ):
+        assert part in text
+    assert (report.exit_code, report.as_json()["verify"]) == (SOME_FAILED, True)
 
 
 def test_the_exit_codes_are_documented() -> None:

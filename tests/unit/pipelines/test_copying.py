@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.config import load_settings
 from bookwarden.errors import FormatError
@@ -27,6 +28,7 @@ from bookwarden.pipelines.copying.stages import (
     LISTING_STAGE,
     CopiedLedgers,
     Copying,
+    ProvenLedgers,
     Watch,
     counts_of,
     first_staying,
@@ -37,7 +39,7 @@ from bookwarden.pipelines.scan.stage import Stages
 from bookwarden.switching.moving.counts import CopyCounts
 from bookwarden.switching.moving.scope import Route, Scope, scope_of
 from unit.pipelines.one_after_another import OneAfterAnother
-from unit.switching.two_bookie_clusters import TwoBookieClusters
+from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters
 
 EVERY_KIND = scope_of(every_kind=True, tenants=(), namespaces=(), topics=())
 CURSORS = [CursorHolder("t/ns/persistent/orders", f"sub-{number}") for number in range(60)]
@@ -84,6 +86,28 @@ class Copied(CopiedLedgers):
     by: MetadataCopier
 
     def copier(self) -> MetadataCopier:
+        return self.by
+
+
+class Bookies:
+    """Have all entries, but of this ledger."""
+
+    def __init__(self, lacks: int) -> None:
+        self._lacks = lacks
+        self.asked: list[tuple[int, str]] = []
+
+    def problem_of(self, ledger: StoredLedger) -> str | None:
+        self.asked.append((ledger.ledger_id, ledger.bookie_cluster))
+        return "bookie 1 does not answer" if ledger.ledger_id == self._lacks else None
+
+
+@dataclass(frozen=True)
+class Proven(ProvenLedgers):
+    """With the bookies of the test."""
+
+    by: Bookies
+
+    def proof(self) -> Bookies:
         return self.by
 
 
@@ -233,6 +257,34 @@ def test_a_dry_run_counts_without_copying(builder: Builder, tmp_path: Path) -> N
     }
     assert copier.asked == []
     assert [one.ledger_id for one in first_staying(folder, LISTING_STAGE, listed, keep=5)] == [OPEN]
+
+
+def test_a_verification_reads_what_is_whole_and_copies_nothing(builder: Builder, tmp_path: Path) -> None:
+    builder.run(ScanFolder(str(tmp_path / "1")), Scope())
+    before, bookies = builder.clusters.places_of(500), Bookies(lacks=303)
+    folder = ScanFolder(str(tmp_path / "2"))
+    proven = Proven(builder.settings, Route("a", "b"), EVERY_KIND, CopyLimits(), None, bookies)
+    copying = Copying(cast(Stages, OneAfterAnother(folder)), proven, tasks=2)
+    listed = copying.read_source(LedgerListing(builder.clusters.store, "/ledgers"))
+    # One copy, and one original, go between.
+    builder.clusters.store.delete_many([(ledger_path(ROOTS["b"], 101), 0)])
+    builder.clusters.store.delete_many([(ledger_path(ROOTS["a"], 100), 0)])
+    done = copying.copy(listed)
+    assert table(counts_of([*listed, *done])) == {
+        ("complete", "cursor"): 58,
+        ("complete", "schema"): 9,
+        ("failed", "cursor"): 1,
+        ("failed", "schema"): 1,
+        ("gone", "cursor"): 1,
+        ("left out", "cursor"): 1,
+        ("left out", "data"): 30,
+    }
+    assert [(one.ledger_id, one.reason) for one in first_staying(folder, COPYING_STAGE, done, keep=5)] == [
+        (101, "not proven: bookie cluster b, which is active, does not have it"),
+        (303, "not proven: bookie 1 does not answer"),
+    ]
+    assert sorted(bookies.asked) == [(ledger_id, "b") for ledger_id in (*range(102, 160), *range(300, 310))]
+    assert builder.clusters.places_of(500) == before
 
 
 def test_a_ledger_that_the_copier_forgets_is_no_success(builder: Builder, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.orphans.report import size_text
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.counts import DONE, STAYING
-from bookwarden.switching.moving.report import ADVICE, BuildReport
+from bookwarden.switching.moving.report import ADVICE, UNPROVEN_ADVICE, BuildReport
 from bookwarden.switching.moving.scope import scope_of
 
 _EPILOG = """\b
@@ -31,6 +31,7 @@ Examples:
   bookwarden bookie-clusters build                   schemas and cursors, to the active bookie cluster
   bookwarden bookie-clusters build --all             data too: all that the former cluster has
   bookwarden bookie-clusters build --resume          go on with the one that was stopped
+  bookwarden bookie-clusters build --all --verify    read back what was copied, copy nothing
 
 \b
 Exit codes: 0 all is copied; 25 the rest can be copied later; 27 some failed. docs/moving-ledgers.md."""
@@ -57,6 +58,7 @@ bytes_option, ledgers_option = (
 @click.option("--namespace", "namespaces", metavar="NAME", multiple=True, help="Of this namespace. May be repeated.")
 @click.option("--topic", "topics", metavar="NAME", multiple=True, help="Of this topic. May be repeated.")
 @click.option("--dry-run", is_flag=True, help="Count what would be copied, and what would stay; copy nothing.")
+@click.option("--verify", is_flag=True, help="Copy nothing; read every copy back from its bookies.")
 @bytes_option
 @ledgers_option
 @click.option("--folder", metavar="FOLDER", help="A new folder for what came of each ledger. Default: in var/builds.")
@@ -73,6 +75,7 @@ def build(
     namespaces: tuple[str, ...],
     topics: tuple[str, ...],
     dry_run: bool,
+    verify: bool,
     max_bytes_per_second: float | None,
     max_ledgers_per_second: float | None,
     folder: str | None,
@@ -89,6 +92,8 @@ def build(
         raise click.UsageError(
             "--resume goes on with what the build was begun with: --dry-run and a scope are for new ones"
         )
+    if verify and (resume or dry_run or max_bytes_per_second or max_ledgers_per_second):
+        raise click.UsageError("--verify goes with none of --resume, --dry-run and the limits, which are for copying")
     limits = CopyLimits(max_bytes_per_second, max_ledgers_per_second)
     settings = invocation.settings
     require_spark()
@@ -96,8 +101,8 @@ def build(
 
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
-    request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume)
-    with show_build(invocation) as (listed, told):
+    request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
+    with show_build(invocation, "reading back" if verify else "copying") as (listed, told):
         report = run_build(settings, request, progress=listed, told=told, say=invocation.say, local=True)
     invocation.write(describe_report(report))
     click.get_current_context().exit(report.exit_code)
@@ -123,12 +128,13 @@ def build_facts(found: FoundBuild | None) -> list[tuple[str, str]]:
 def describe_report(report: BuildReport) -> Document:
     """Describe what a build did, or would do."""
     one = report.build
+    rows = f"{one.folder}/copies" + ("" if report.is_verification else f", {one.folder}/complete")
     pairs = (
-        ("copied from", one.source),
-        ("to", one.target),
+        ("verified against" if report.is_verification else "copied from", one.source),
+        ("in" if report.is_verification else "to", one.target),
         ("ledgers of", str(one.scope)),
         ("took", f"{report.seconds:,.1f} s"),
-        *(() if report.is_dry_run else (("rows", f"{one.folder}/copies, {one.folder}/complete"),)),
+        *(() if report.is_dry_run else (("rows", rows),)),
     )
     columns = (
         Column("outcome"),
@@ -137,11 +143,11 @@ def describe_report(report: BuildReport) -> Document:
         Column("size", right=True),
     )
     would = {CopyOutcome.COPIED: "would copy"} if report.is_dry_run else {}
-    rows = tuple(
+    table = tuple(
         (would.get(outcome, outcome.value), kind, f"{one.counts.ledgers[outcome, kind]:,}", _size(one, outcome, kind))
         for outcome, kind in one.counts.in_order()
     )
-    parts: list[Part] = [Facts(pairs), Table(columns, rows, empty=f"Nothing of {one.scope} is in {one.source}.")]
+    parts: list[Part] = [Facts(pairs), Table(columns, table, empty=f"Nothing of {one.scope} is in {one.source}.")]
     if report.staying:
         stay = (Column("stays", right=True), Column("outcome"), Column("of", whole=False), Column("why", whole=False))
         shown = tuple((str(x.ledger_id), x.outcome.value, x.holder or x.kind, x.reason) for x in report.staying)
@@ -149,13 +155,17 @@ def describe_report(report: BuildReport) -> Document:
     for outcome in STAYING:
         number = one.counts.of(outcome)
         if number:
-            parts.append(Note(f"{counted(number, 'ledger')} {outcome.value}: {ADVICE[outcome]}."))
+            advice = UNPROVEN_ADVICE if report.is_verification else ADVICE[outcome]
+            parts.append(Note(f"{counted(number, 'ledger')} {outcome.value}: {advice}."))
     parts.append(Note(_verdict(report)))
     return Document(report.as_json(), tuple(parts))
 
 
 def _verdict(report: BuildReport) -> str:
     counts = report.build.counts
+    if report.is_verification:
+        proven = counted(counts.of(CopyOutcome.COMPLETE), "copy", "copies")
+        return f"{proven} of {report.build.target} read back whole, from every bookie that should have them."
     if report.is_dry_run:
         return (
             "Nothing was copied. Ledgers that nothing names any more are found when they are to be copied: they are "
@@ -192,9 +202,9 @@ def _pace(one: Build) -> str:
 
 @contextmanager
 def show_build(
-    invocation: Invocation,
+    invocation: Invocation, work: str = "copying"
 ) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[Build], None]]]:
-    """Show on a terminal a bar for the listing and one for the copying; elsewhere write a line from time to time."""
+    """Show on a terminal a bar for the listing and one for the work; elsewhere write a line from time to time."""
 
     def line(one: Build) -> str:
         return f"{_standing(one)}{_pace(one)}"
@@ -211,7 +221,7 @@ def show_build(
 
             yield (
                 lambda _, done, total: bar(_LISTING, done / total if total else 1.0, f"{done:,} of {total:,} parts"),
-                lambda one: bar("copying", one.share_done, line(one)),
+                lambda one: bar(work, one.share_done, line(one)),
             )
         return
     said = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from math import ceil
 
 import click
@@ -138,7 +137,13 @@ def _to_copy(left: Left) -> str:
     text = f"{counted(left.to_copy, 'closed ledger')}, {size_text(left.to_copy_size)}"
     if not left.to_copy or left.copying_s is None:
         return text
-    return f"{text}: about {timedelta(seconds=ceil(left.copying_s))} at the pace of the newest build"
+    return f"{text}: about {_about(left.copying_s)} at the pace of the newest build"
+
+
+def _about(seconds: float) -> str:
+    if seconds < 90:
+        return f"{ceil(seconds)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _notes(done: Drained) -> list[str]:

@@ -21,6 +21,7 @@ from bookwarden.pipelines.copying.stages import (
     LISTING_STAGE,
     CopiedLedgers,
     Copying,
+    ProvenLedgers,
     Watch,
     counts_of,
     first_staying,
@@ -59,6 +60,7 @@ class BuildRequest:
     keep: int = 20  #: Ledgers of each outcome that the report shows.
     dry_run: bool = False  #: List and count only.
     resume: bool = False  #: Go on with a stopped one.
+    verify: bool = False  #: Copy nothing; prove what was copied.
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class _Header:
     target_instance: str  #: Likewise.
     scope: dict[str, list[str]]  #: As values of JSON.
     started_ms: int  #: By this machine's clock, in ms since the epoch.
+    verify: bool = False  #: It proves what was copied, and is never resumed.
 
 
 def run_build(
@@ -106,10 +109,10 @@ def run_build(
                 say,
                 local,
             )
-            if request.dry_run:
+            if request.dry_run or request.verify:
                 with alone(folder.folder):
                     folder.begin(asdict(header))
-                    return run.look(begin)
+                    return run.verify(begin) if request.verify else run.look(begin)
             with BuildLease(context.pulsar_store) as lease:
                 run.take(lease)
                 with alone(folder.folder):
@@ -150,6 +153,7 @@ def _begun(folder: ScanFolder, request: BuildRequest, registry: Registry) -> _He
         registry.cluster(target).instance,
         request.scope.as_json(),
         int(time.time() * 1000),
+        request.verify,
     )
 
 
@@ -168,6 +172,8 @@ def _resumed(folder: ScanFolder, request: BuildRequest, registry: Registry) -> _
         route_of(registry, header.source, header.target)
     except TypeError as error:
         raise RefusedError(f"{location} has no build, or that of another version: begin another") from error
+    if header.verify:
+        raise RefusedError(f"{location} has copies that were verified, and no build: verify again in another folder")
     asked = (("--src-cluster", request.source, header.source), ("--target", request.target, header.target))
     for name, given, begun in asked:
         if given not in (None, begun):
@@ -227,16 +233,31 @@ class _Run:
         build = self._build
         self._say(f"copying {build.scope} from {build.source} to {build.target}; all is kept in {build.folder}")
 
+    def verify(self, begin: float) -> BuildReport:
+        """List the source, and prove what the target has of it."""
+        build = self._build
+        self._say(f"reading what {build.target} has of {build.scope} in {build.source}; all is kept in {build.folder}")
+        return self._through(lambda _: None, lambda: None, begin)
+
     def copy(self, lease: BuildLease, begin: float) -> BuildReport:
         """List the source, and copy."""
-        with self._copying(lease.tell) as copying:
+        return self._through(lease.tell, lease.require, begin, lease.end)
+
+    def _through(
+        self,
+        tell: Callable[[Build], None],
+        require: Callable[[], None],
+        begin: float,
+        end: Callable[[Build], None] = lambda _: None,
+    ) -> BuildReport:
+        with self._copying(tell) as copying:
             listed = copying.read_source(self._listing)
             self._build = self._with(listed)
             self._complete = counts_of(listed)
             # What an earlier process copied does not count for the pace of this one.
             self._looked()
-            lease.tell(self._build)
-            lease.require()
+            tell(self._build)
+            require()
             copied = copying.copy(listed)
         counts = counts_of([*listed, *copied])
         looked_at, size = (sum(seal.notes[name] for seal in copied) for name in (LEDGERS, BYTES))
@@ -250,8 +271,8 @@ class _Run:
         )
         self._told(build)
         staying = first_staying(self._folder, COPYING_STAGE, copied, self._request.keep)
-        report = BuildReport(build, tuple(staying), time.monotonic() - begin)
-        lease.end(build)
+        report = BuildReport(build, tuple(staying), time.monotonic() - begin, is_verification=self._request.verify)
+        end(build)
         self._folder.folder.write_json(_RESULT, report.as_json())
         return report
 
@@ -262,7 +283,8 @@ class _Run:
         with running_session(self._settings, local=self._local, application=_APPLICATION, defaults=defaults) as spark:
             tasks = spark.sparkContext.defaultParallelism
             reads = self._settings.orphans.max_reads_per_second
-            copied = CopiedLedgers(
+            kind = ProvenLedgers if self._request.verify else CopiedLedgers
+            copied = kind(
                 self._settings,
                 Route(self._build.source, self._build.target),
                 self._build.scope,
@@ -277,7 +299,7 @@ class _Run:
                     tell(self._build)
                     self._told(self._build)
 
-            with paused_by_signals(spark, "stopped" if self._request.dry_run else what_next):
+            with paused_by_signals(spark, "stopped" if self._request.dry_run or self._request.verify else what_next):
                 yield Copying(Stages(spark, self._folder, progress), copied, tasks)
 
     def _looked(self) -> bool:

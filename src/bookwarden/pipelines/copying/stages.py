@@ -18,11 +18,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, RefusedError
-from bookwarden.ledgers.metadata import LedgerMetadata
+from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.pipelines.copying.tables import listed_in, staying_in, table_of_candidates, table_of_results
 from bookwarden.pipelines.per_process import PerProcess
@@ -54,6 +56,13 @@ _PIECES_PER_TASK: Final = 8
 
 _sources: PerProcess[MetadataContext] = PerProcess()
 _copiers: PerProcess[CopyContext] = PerProcess()
+
+
+class ProvesLedgers(Protocol):
+    """The proof that a closed ledger is whole."""
+
+    def problem_of(self, ledger: StoredLedger) -> str | None:
+        """Read every entry from each bookie that should have it; return what is wrong, if anything."""
 
 
 class Copies(Protocol):
@@ -92,6 +101,52 @@ class CopiedLedgers:
             ),
         ).copier
 
+    def asked_of(self, candidate: Candidate) -> Candidate:
+        """Return a ledger of the source with the outcome that it has before anything is done about it."""
+        return candidate
+
+    def settle(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
+        """Copy these ledgers; yield one result for each, in any order."""
+        return self.copier().copy(ledger_ids)
+
+
+@dataclass(frozen=True)
+class ProvenLedgers(CopiedLedgers):
+    """Ledgers of which the target has a whole copy by its metadata, to be proven by its bookies; picklable."""
+
+    def asked_of(self, candidate: Candidate) -> Candidate:
+        """Return one with a whole copy without an outcome, and leave out all others."""
+        outcome = None if candidate.outcome is CopyOutcome.COMPLETE else CopyOutcome.LEFT_OUT
+        return candidate._replace(outcome=outcome)
+
+    def settle(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
+        """Read the copies of these from all bookies that should have them; yield COMPLETE, GONE or FAILED for each."""
+        context, proof = self.metadata(), self.proof()
+        context.bookie_clusters.look_again()
+        for reading in context.catalog.read_many(list(ledger_ids)):
+            yield _proven(reading, self.route, proof)
+
+    def proof(self) -> ProvesLedgers:
+        """Return the proof of cleanup."""
+        context = self.metadata()
+        return WholeLedgers(lambda: context.bookies)
+
+
+def _proven(reading: LedgerReading, route: Route, proof: ProvesLedgers) -> CopyResult:
+    if isinstance(reading, UnreadableLedger):
+        return CopyResult(reading.ledger_id, CopyOutcome.FAILED, None, reason=reading.reason)
+    former, kept = place_in(reading, route.source), place_in(reading, route.target)
+    if former is None:
+        return CopyResult(reading.ledger_id, CopyOutcome.GONE, None, reason="the source does not have it any more")
+    holder = identify_holder(former.metadata.custom)
+    problem = why_not_superseded(former, kept, route.target)
+    if problem is None and kept is not None:
+        problem = proof.problem_of(kept)
+    if problem is not None:
+        return CopyResult(reading.ledger_id, CopyOutcome.FAILED, holder, reason=f"not proven: {problem}")
+    entries = (former.metadata.last_entry_id or 0) + 1
+    return CopyResult(reading.ledger_id, CopyOutcome.COMPLETE, holder, entries, former.metadata.length)
+
 
 @dataclass(frozen=True)
 class ListLedgers:
@@ -104,7 +159,9 @@ class ListLedgers:
         found = _listing_of(context, self.copied.route.source).read(from_json(ListingPiece, piece))
         rest, complete, counts, planned = [], [], CopyCounts(), CopyCounts()
         nodes = zip(found.ids, found.nodes, strict=True)
-        for candidate in self._sorted(context, ((ledger_id, node.value) for ledger_id, node in nodes)):
+        for candidate in map(
+            self.copied.asked_of, self._sorted(context, ((ledger_id, node.value) for ledger_id, node in nodes))
+        ):
             if candidate.outcome in _SETTLED:
                 counts.add(candidate.outcome, candidate.kind, candidate.size)
             if candidate.outcome is CopyOutcome.COMPLETE:
@@ -160,7 +217,7 @@ class CopyLedgers:
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         listed = listed_in(folder.read(LISTING_STAGE, piece["piece"]).slice(piece["begin"], piece["rows"]))
-        results = list(self.copied.copier().copy(listed))
+        results = list(self.copied.settle(listed))
         if sorted(result.ledger_id for result in results) != sorted(listed):
             raise FormatError(
                 f"{len(listed)} ledgers were to be copied, such as {min(listed)}, and others were told of"

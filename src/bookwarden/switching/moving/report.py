@@ -22,6 +22,11 @@ ADVICE: Final = {
     ),
     CopyOutcome.DEFERRED: "nothing is wrong with them: build again later",
 }
+#: What to do with copies that are not proven.
+UNPROVEN_ADVICE: Final = (
+    "cleanup keeps what the former cluster has of them: start bookies that do not answer, look at the others with "
+    "`bookwarden ledger read`, and verify again"
+)
 
 
 class Staying(NamedTuple):
@@ -42,6 +47,7 @@ class BuildReport:
     staying: tuple[Staying, ...]  #: The first of them, the worst first.
     seconds: float  #: That this process took.
     is_dry_run: bool = False  #: Nothing was copied: what would be has no outcome yet.
+    is_verification: bool = False  #: Nothing was copied: what is complete was proven by its bookies.
 
     @property
     def exit_code(self) -> int:
@@ -57,6 +63,7 @@ class BuildReport:
         return {
             **self.build.as_json(),
             "dryRun": self.is_dry_run,
+            "verify": self.is_verification,
             "seconds": round(self.seconds, 3),
             "staying": [
                 {
