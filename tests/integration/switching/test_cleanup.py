@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,11 +17,13 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.metadata.ownership import CLOCK_SKEW_MS
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
-from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata, identify_holder
+from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.metadata import LedgerState, Segment
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
@@ -34,6 +37,7 @@ from bookwarden.wire.pb import managed_ledger_pb2
 from servers.switching.copied import copy_ledger
 from servers.switching.site import SwitchingSite, switching_site
 from servers.topic_contents import read_back, send
+from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -116,6 +120,7 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         refused = CliRunner().invoke(cli, [*site.options, "bookie-clusters", "cleanup", "--no-dry-run", "--yes"])
         assert (refused.exit_code, "can be rolled back for another 24.0 h" in refused.output) == (REFUSED, True)
         assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] == len(whole) + 1
+        copied_ms = copy_as_bucket(site, uncopied, topic)
         run(site, tmp_path, "sweep", "--once")
         left = site.places().by_cluster
         assert left["a"] & set(own) == {uncopied, short}
@@ -124,10 +129,37 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         assert {rows[ledger_id]["outcome"] for ledger_id in whole} == {"deleted"}
         assert rows[short]["outcome"] == "retry"
         assert "where it is not proven: bookie" in rows[short]["reason"]
+        # No unload closes a bucket: brokers have to be started a while after it was copied.
+        assert buckets_that_may_go(site) == 0
+        eventually(lambda: time.time() * 1000 > copied_ms + CLOCK_SKEW_MS, 2 * CLOCK_SKEW_MS / 1000)
         # Brokers that find everything anew.
         site.kill_brokers()
         assert read_back(client, topic) == sent
+        assert buckets_that_may_go(site) == 1
     assert site.places().astray == ()
+
+
+def copy_as_bucket(site: SwitchingSite, ledger_id: int, topic: str) -> int:
+    """Have a closed ledger on a say that it is a bucket, and copy it to b; return when it was closed there."""
+    (store, root), target = ((site.store, site.servers.clusters[name].ledgers_root) for name in "ab")
+    node = store.get(ledger_path(root, ledger_id))
+    assert node is not None
+    holder = BucketHolder(TopicName.parse(topic).managed_ledger, "late")
+    custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
+    changed = decode_ledger_metadata(node.value)._replace(custom=custom)
+    raw = encode_ledger_metadata(changed, password=decode_ledger_password(node.value))
+    store.put(ledger_path(root, ledger_id), raw, node.version)
+    copy_ledger(ledger_id, (store, root), target, tuple(sorted(site.servers.clusters["b"].ids)[:2]))
+    copied = store.get(ledger_path(target[1], ledger_id))
+    assert copied is not None
+    return copied.modified_ms
+
+
+def buckets_that_may_go(site: SwitchingSite) -> int:
+    """Promote what can be, and count the buckets on a that cleanup would mark."""
+    assert site.command("promote", "--yes", "--per-second", "50")["failed"] == []
+    targets = site.command("list-cleanup-targets")["targets"]
+    return sum(one["ledgers"] for one in targets if one["kind"] == BucketHolder.ledgers_label)
 
 
 def copy_namespace(site: SwitchingSite, namespace: str, source: str, target: str) -> set[int]:
