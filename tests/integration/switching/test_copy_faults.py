@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import urllib3
 
+from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
@@ -29,7 +31,7 @@ from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT, read_settings, write_settings
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.wiring.copying import CopyContext
 from servers.switching.copying_storm import contents, copying
@@ -80,6 +82,14 @@ class Faults:
         """Copy these ledgers here, and return what came of each."""
         with self._context(CopyLimits(bytes_per_second=limit)) as context:
             return {result.ledger_id: result for result in context.copier.copy(ledger_ids)}
+
+    def problem_of_copy(self, ledger_id: int) -> str | None:
+        """Return what is wrong with a ledger in b, as it is asked before the one in a is deleted."""
+        root = self.site.servers.clusters["b"].ledgers_root
+        (found,) = BookKeeperCatalog(self.site.store, root).read_many([ledger_id])
+        assert isinstance(found, StoredLedger)
+        with self._context() as context:
+            return WholeLedgers(lambda: context.metadata.bookies).problem_of(found)
 
     def _context(self, limits: CopyLimits = NO_LIMITS) -> CopyContext:
         words = [word for word in self.site.options if word != "--set"]
@@ -139,7 +149,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
     with switching_site(home, ("4.0.8",), CLUSTERS, bookie_settings=BOOKIES) as site:
         site.register("b")
         site.wait_until_followed()
-        topics = site.new_topics(7)
+        topics = site.new_topics(8)
         bookies = site.servers.clusters["b"].bookies
         rest_ports = dict(zip(bookies, free_ports(len(bookies)), strict=True))
         for bookie, port in rest_ports.items():
@@ -188,12 +198,13 @@ def outcomes(results: Mapping[int, CopyResult]) -> set[CopyOutcome]:
 
 
 def damage(server: ServerProcess, ledger_id: int, entry_id: int) -> None:
-    """Change a byte of an entry's payload in the entry logs of a bookie that is stopped."""
+    """Change a byte of an entry's payload in the entry logs and the journal of a bookie that is stopped."""
     begin = struct.pack(">qq", ledger_id, entry_id)
     # Behind its ids: last confirmed entry, length, CRC32C.
     payload = len(begin) + 8 + 8 + 4
     count = 0
-    for log in server.spec.working_folder.glob("bookie/ledgers/current/*.log"):
+    data = server.spec.working_folder / "bookie"
+    for log in (*data.glob("ledgers/current/*.log"), *data.glob("journal/current/*.txn")):
         content = bytearray(log.read_bytes())
         at = content.find(begin)
         while at >= 0:
@@ -291,3 +302,18 @@ def test_a_damaged_replica_is_passed_over_and_an_entry_without_a_good_one_is_nam
         assert all(bookie in failed.reason for bookie in servers)
         assert is_unfinished(faults.copies()[everywhere])
     assert faults.site.ledgers_of("a")[everywhere] == originals[everywhere]
+
+
+def test_a_copy_that_is_damaged_after_it_was_closed_is_not_proven_any_more(faults: Faults) -> None:
+    _, (ledger_id, *_) = faults.next_topic()
+    assert faults.copy([ledger_id])[ledger_id].outcome is CopyOutcome.COPIED
+    assert faults.problem_of_copy(ledger_id) is None
+    # The replica that nobody asks as long as the other one answers.
+    bookie = Replicas(faults.copies()[ledger_id]).of(ENTRY)[1]
+    faults.server(bookie).stop()
+    damage(faults.server(bookie), ledger_id, ENTRY)
+    faults.server(bookie).start()
+    problem = faults.problem_of_copy(ledger_id)
+    assert problem is not None
+    assert bookie in problem
+    assert f"entry {ENTRY}" in problem
