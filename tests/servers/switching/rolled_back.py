@@ -29,7 +29,7 @@ class RolledBack:
 
     def killed_in_build(self) -> None:
         """Kill the build, with topics changed while it ran."""
-        self._build_slowly(self._moving.building(*_SLOWLY, kill=True))
+        self._build_slowly(self._moving.building("--max-ledgers-per-second", "0.5", kill=True))
 
     def built(self) -> None:
         """Build to the end, with topics changed meanwhile."""
