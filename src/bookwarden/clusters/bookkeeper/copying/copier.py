@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final, NamedTuple, Protocol
 
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_LEDGER, REFUSED, ReadEntry
-from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
+from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.entries import CopiedLedger, EntryCopying
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -326,18 +326,10 @@ class LedgerCopier:
             while answers := self._bookies.answers():
                 for answer in answers:
                     assert isinstance(answer.request, ReadEntry)
-                    response = answer.response
-                    if response is not None and response.status == NO_LEDGER:
-                        continue
-                    self._avoided[answer.request.ledger_id].add(answer.bookie_id)
-                    problems[answer.request.ledger_id] = (
-                        answer.failure
-                        if response is None
-                        else f"bookie {answer.bookie_id} wants authentication"
-                        if response.status == REFUSED
-                        else f"bookie {answer.bookie_id} has entries of an earlier ledger of this id, which its next "
-                        "garbage collection removes"
-                    )
+                    problem = _why_not_empty(answer)
+                    if problem is not None:
+                        self._avoided[answer.request.ledger_id].add(answer.bookie_id)
+                        problems[answer.request.ledger_id] = problem
         return problems
 
     def _write_of(self, ledger_id: int, raw: bytes, replaced: StoredLedger | None) -> Write:
@@ -392,3 +384,17 @@ def _outcome_of(error: BookieError) -> CopyOutcome:
     """Return what becomes of a ledger if the last try ends with this error."""
     bad = isinstance(error, DigestMismatchError | EntryAbsentError | BookieAccessError)
     return CopyOutcome.FAILED if bad else CopyOutcome.DEFERRED
+
+
+def _why_not_empty(answer: Answer) -> str | None:
+    """Return why a bookie may have entries of the ledger whose first it was asked for; None if it knows no such one."""
+    if answer.response is None:
+        return answer.failure
+    if answer.response.status == NO_LEDGER:
+        return None
+    if answer.response.status == REFUSED:
+        return f"bookie {answer.bookie_id} wants authentication"
+    return (
+        f"bookie {answer.bookie_id} has entries of an earlier ledger of this id, which its next garbage collection "
+        "removes"
+    )
