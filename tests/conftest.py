@@ -43,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why tests were tried again: of those that failed twice, the first failure is the one that counts."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"tried again: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the temporary files of all that tests start where pytest removes them."""

@@ -9,9 +9,10 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.registry import REGISTRY_PATH
 from contract.test_metadata_store import FACTORIES, Pair
+from servers.metadata_tree import remove_tree
 from unit.deletion.test_sweep_places import Site
 from unit.deletion.test_sweeping import mark
-from unit.switching.two_bookie_clusters import COPY, TwoBookieClusters
+from unit.switching.two_bookie_clusters import COPY, ROOTS, TwoBookieClusters
 
 
 @pytest.fixture(params=FACTORIES, ids=lambda factory: factory.__name__)
@@ -44,7 +45,6 @@ def test_ledgers_in_two_clusters_are_swept_and_put_back(store: MetadataStore) ->
 
 
 def forget(site: TwoBookieClusters) -> None:
-    """Leave no registry to other tests of a shared store."""
-    node = site.store.get(REGISTRY_PATH)
-    if node is not None:
-        site.store.delete_many([(REGISTRY_PATH, node.version)])
+    """Leave no registry and no ledgers to other tests of a shared store, nor to this one when it is tried again."""
+    for path in (REGISTRY_PATH, *ROOTS.values()):
+        remove_tree(site.store, path)

@@ -149,7 +149,8 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
     with switching_site(home, ("4.0.8",), CLUSTERS, bookie_settings=BOOKIES) as site:
         site.register("b")
         site.wait_until_followed()
-        topics = site.new_topics(8)
+        # Twice as many as there are takers: tests that are tried again take others.
+        topics = site.new_topics(16)
         bookies = site.servers.clusters["b"].bookies
         rest_ports = dict(zip(bookies, free_ports(len(bookies)), strict=True))
         for bookie, port in rest_ports.items():

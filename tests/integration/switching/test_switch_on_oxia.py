@@ -22,7 +22,7 @@ CLUSTERS = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
     home = tmp_path_factory.mktemp("on-oxia")
     with switching_site(home, ["4.2.4"], CLUSTERS, LONE_BOOKIES, metadata="oxia") as running:

@@ -25,8 +25,8 @@ from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import Population
 
-# The in-memory store stamps its nodes with the real time; the sweep of these tests runs an hour later.
-NOW = float(int(time.time()) + 3600)
+# Stores stamp their nodes with the real time; the sweep of these tests runs a day later, however long all tests take.
+NOW = float(int(time.time()) + 86_400)
 POLICY = DeletionPolicy(retry_delay=600, max_retries=2, still_referenced_grace=600, unlisted_grace=60)
 DATA = ManagedLedgerHolder("t/ns/persistent/orders")
 CURSOR = CursorHolder(DATA.name, "sub%2F1")
