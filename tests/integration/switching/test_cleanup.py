@@ -121,6 +121,8 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         assert (refused.exit_code, "can be rolled back for another 24.0 h" in refused.output) == (REFUSED, True)
         assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] == len(whole) + 1
         copied_ms = copy_as_bucket(site, uncopied, topic)
+        undone = ledger_path(clusters["a"][1], whole[0])
+        before = site.store.get(undone)
         run(site, tmp_path, "sweep", "--once")
         left = site.places().by_cluster
         assert left["a"] & set(own) == {uncopied, short}
@@ -129,6 +131,11 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         assert {rows[ledger_id]["outcome"] for ledger_id in whole} == {"deleted"}
         assert rows[short]["outcome"] == "retry"
         assert "where it is not proven: bookie" in rows[short]["reason"]
+        run(site, tmp_path, "undo", "--ledger", str(whole[0]), "--yes")
+        after = site.store.get(undone)
+        assert before is not None
+        assert after is not None
+        assert after.value == before.value
         # No unload closes a bucket: brokers have to be started a while after it was copied.
         assert buckets_that_may_go(site) == 0
         eventually(lambda: time.time() * 1000 > copied_ms + CLOCK_SKEW_MS, 2 * CLOCK_SKEW_MS / 1000)

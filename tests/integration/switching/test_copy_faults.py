@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
@@ -31,6 +31,7 @@ from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT, read_settings, write_settings
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
+from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.wiring.copying import CopyContext
@@ -90,6 +91,12 @@ class Faults:
         assert isinstance(found, StoredLedger)
         with self._context() as context:
             return WholeLedgers(lambda: context.metadata.bookies).problem_of(found)
+
+    def has_first_entry(self, ledger_id: int) -> bool:
+        """Return whether all bookies of a copy have its first entry."""
+        with self._context() as context:
+            (held,) = ReplicaProbe(context.metadata.bookies).holdings([(ledger_id, self.copies()[ledger_id], 0)])
+        return {one.presence for one in held.values()} == {Presence.HELD}
 
     def _context(self, limits: CopyLimits = NO_LIMITS) -> CopyContext:
         words = [word for word in self.site.options if word != "--set"]
@@ -267,7 +274,7 @@ def test_what_an_auditor_closes_of_a_killed_copier_is_not_read_and_made_whole(fa
         eventually(lambda: set(ledgers) <= faults.copies().keys(), PATIENCE)
         lost = min(bookies_of(faults.copies()[ledgers[0]]))
         # Something of the first ledger is there, and by far not all.
-        time.sleep(0.5)
+        eventually(lambda: faults.has_first_entry(ledgers[0]), PATIENCE)
         copier.kill()
     held = [ledger_id for ledger_id in ledgers if lost in bookies_of(faults.copies()[ledger_id])]
     # In order, so that its registration goes at once.
