@@ -22,7 +22,7 @@ from servers.switching.watched_load import watched_load
 
 _PER_SECOND = 10
 _BUCKET = "pulsar-offload"
-_SLOWLY = ("--max-ledgers-per-second", "1")
+_SLOWLY = ("--max-ledgers-per-second", "0.5")
 
 
 def move(site: SwitchingSite, home: Path, target: str, loaded: int, tell: Callable[[str], object]) -> None:
