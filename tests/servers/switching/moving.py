@@ -76,7 +76,7 @@ class Moving:
             yield
             assert process.poll() is None, f"the build was faster than what was to happen meanwhile: {log.read_text()}"
             if not kill:
-                process.wait(_PATIENCE_S)
+                process.wait(3 * _PATIENCE_S)
                 assert process.returncode in (0, MORE_LATER), log.read_text()
         finally:
             if process.poll() is None:

@@ -44,7 +44,8 @@ def move(site: SwitchingSite, home: Path, target: str, loaded: int, tell: Callab
         load.goes_on()
         tell("building, while topics change")
         moving.roll()
-        with moving.building(*_SLOWLY):
+        # However many ledgers there are: what is left is built at full speed.
+        with moving.building(*_SLOWLY, kill=True):
             topics.change()
         topics.check()
         tell(f"emptying {source}")
