@@ -91,7 +91,7 @@ class Traffic:
             time.sleep(_LOOK_S)
 
     def stop(self, seconds: float = 60.0) -> list[Account]:
-        """Send no more, wait for all answers, and at most so long for the consumers; account for each flow."""
+        """Send no more, wait for all answers, and at most so long for consumers, which hurry; account for each flow."""
         flows = list(self._flows.values())
         for running in flows:
             running.sent_all.set()
@@ -207,7 +207,7 @@ class _Running:
         return answered
 
     def _receive(self, consumer: Any) -> None:
-        while not self._received_all.wait(self.flow.pause_s):
+        while not self._received_all.wait(0.0 if self.sent_all.is_set() else self.flow.pause_s):
             try:
                 message = consumer.receive(timeout_millis=_RECEIVE_MS)
             except pulsar.Timeout:

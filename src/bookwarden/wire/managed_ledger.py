@@ -65,6 +65,23 @@ def remove_ledgers(raw: bytes, ids: Collection[int]) -> bytes:
     return plain if codec is None else wrap(plain, codec)
 
 
+def without_termination(raw: bytes, migrated_property: str) -> bytes:
+    """Rewrite the node's value as one that accepts messages: no terminated position, no property of a migration.
+
+    Everything else stays, also fields unknown to us. Raises FormatError as decoding does, and where it is not
+    terminated.
+    """
+    message, codec = _parse(raw)
+    if not message.HasField("terminatedPosition"):
+        raise FormatError(f"{_WHAT}: it is not terminated")
+    message.ClearField("terminatedPosition")
+    kept = [entry for entry in message.properties if entry.key != migrated_property]
+    del message.properties[:]
+    message.properties.extend(kept)
+    plain = message.SerializeToString()
+    return plain if codec is None else wrap(plain, codec)
+
+
 def _parse(raw: bytes) -> tuple[pb.ManagedLedgerInfo, Compression | None]:
     plain, codec = unwrap(raw)
     message = parse(pb.ManagedLedgerInfo(), plain, _WHAT)

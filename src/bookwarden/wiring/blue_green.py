@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bookwarden.blue_green.aborting import Aborting
+from bookwarden.blue_green.observing import Observer
+from bookwarden.blue_green.record import MigrationRecord
+from bookwarden.blue_green.reopening import Reopening
+from bookwarden.blue_green.starting import Starting
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes, TerminatedNodes
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
-from bookwarden.config import ClientUrlSettings, MetadataStoreSettings, PulsarSettings, Settings
+from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
+from bookwarden.config import ClientUrlSettings, Settings
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.redirects import RedirectUrls
 from bookwarden.resources import Resources
+from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
-from bookwarden.wiring.stores import open_metadata_store
 
 # A broker asked for the stats of a topic may have to load it first.
 _TIMEOUT_S = 30.0
@@ -20,21 +31,24 @@ _TIMEOUT_S = 30.0
 class ClusterSide(Resources):
     """One of both clusters: its brokers and its metadata store; close it, or use it in a with statement.
 
-    ``which`` is blue or green, as in the settings.
+    ``which`` is blue or green, as in the settings; ``settings`` are those with the sections of this side.
     """
 
     def __init__(self, settings: Settings, which: str) -> None:
         super().__init__()
         side = settings.cluster_migration.blue if which == "blue" else settings.cluster_migration.green
         self.which = which
-        self.pulsar, self.metadata_store = sections_of(settings, which)
-        self.connection: PulsarConnection = connection_of(self.pulsar)
-        store = self.metadata_store
+        self.settings = settings_of_side(settings, which)
+        self.connection: PulsarConnection = connection_of(self.settings.pulsar)
         with self._closed_on_error():
             self.rest = self._keep(PulsarAdmin(self.connection, _TIMEOUT_S))
             self.admin = ClusterMigrationAdmin(self.rest)
+            self.metadata = self._keep(MetadataContext(self.settings))
             #: Not connected before its first call.
-            self.store: MetadataStore = self._keep(open_metadata_store(store, store.urls[0]))
+            self.store: MetadataStore = self.metadata.store
+            self.nodes = MigrationNodes(self.store, self.metadata.last_entries.last_entry)
+            #: Asks every registered broker for the topics that it has loaded; loads none.
+            self.loaded_topics = partial(read_loaded_topics, self.store, self.connection)
             self._named = side.cluster
 
     @property
@@ -54,18 +68,44 @@ class BlueGreenContext(Resources):
             self.green = self._keep(ClusterSide(settings, "green"))
             #: Where clients are to be sent; ConfigError in `redirect_urls` where the settings do not say.
             self.clients = settings.cluster_migration.green.clients
+            deletion = settings.deletion
+            on_blue = self.blue.settings.pulsar.admin_url == settings.pulsar.admin_url
+            #: The topics of two-phase deletion, as far as they are on blue.
+            self.deletion_topics = (deletion.topic, deletion.retry_topic, deletion.dlq_topic) if on_blue else ()
+            self.record = MigrationRecord(Path(settings.cluster_migration.journal))
+            blue = self.blue
+            self.observer = Observer(lambda: blue.cluster, blue.nodes, blue.admin, blue.loaded_topics, self.green.admin)
+
+    def aborting(self) -> Aborting:
+        """Make what takes flags off."""
+        blue = self.blue
+        return Aborting(lambda: blue.cluster, blue.admin, self.observer, self.record)
+
+    @property
+    def reopening(self) -> Reopening:
+        """Makes topics accept messages again."""
+        blue = self.blue
+        return Reopening(
+            lambda: blue.cluster, blue.nodes, TerminatedNodes(blue.store), blue.admin, blue.loaded_topics, self.record
+        )
+
+    def starting(self, say: Callable[[str], None]) -> Starting:
+        """Make what begins migrations; ConfigError where the settings have no URLs to send clients to."""
+        blue, urls = self.blue, redirect_urls(self.clients)
+        return Starting(lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls, say)
 
 
-def sections_of(settings: Settings, which: str) -> tuple[PulsarSettings, MetadataStoreSettings]:
-    """Return the settings of blue or green: Pulsar's and the metadata store's; ConfigError if green has none."""
+def settings_of_side(settings: Settings, which: str) -> Settings:
+    """Return the settings with the sections of blue or green as pulsar and metadata_store; ConfigError without."""
     if which == "blue":
         blue = settings.cluster_migration.blue
-        return blue.pulsar or settings.pulsar, blue.metadata_store or settings.metadata_store
+        store = blue.metadata_store or settings.metadata_store
+        return settings.model_copy(update={"pulsar": blue.pulsar or settings.pulsar, "metadata_store": store})
     green = settings.cluster_migration.green
-    if green.pulsar is None or green.metadata_store is None:
-        missing = "pulsar" if green.pulsar is None else "metadata_store"
-        raise ConfigError(f"cluster_migration.green.{missing} is not set: it says where green is")
-    return green.pulsar, green.metadata_store
+    for name in ("pulsar", "metadata_store"):
+        if getattr(green, name) is None:
+            raise ConfigError(f"cluster_migration.green.{name} is not set: it says where green is")
+    return settings.model_copy(update={"pulsar": green.pulsar, "metadata_store": green.metadata_store})
 
 
 def redirect_urls(clients: ClientUrlSettings) -> RedirectUrls:

@@ -58,7 +58,7 @@ class BlueGreenSite:
                     admin.put(f"/tenants/{tenant}", {"allowedClusters": [name]})
                 admin.put(f"/namespaces/{namespace}", {"replication_clusters": [name], "bundles": {"numBundles": 4}})
                 if not deletes:
-                    admin.post(f"/namespaces/{namespace}/inactiveTopicPolicies", _KEEP_INACTIVE)
+                    admin.post(f"/namespaces/{namespace}/inactiveTopicPolicies", KEEP_INACTIVE)
         return namespace
 
     def run(
@@ -87,7 +87,7 @@ class BlueGreenSite:
         return [sys.executable, "-m", "bookwarden.cli", "--config", str(self.file), "cluster-migration", *arguments]
 
 
-_KEEP_INACTIVE = {
+KEEP_INACTIVE = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
     "maxInactiveDurationSeconds": 10,
     "deleteWhileInactive": False,

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import click
 
+from bookwarden.cli.cluster_migration.abort import abort
+from bookwarden.cli.cluster_migration.reopen import reopen
+from bookwarden.cli.cluster_migration.start import start
+from bookwarden.cli.cluster_migration.verify import verify
+from bookwarden.cli.cluster_migration.watch import watch
+
 
 @click.group("cluster-migration")
 def cluster_migration() -> None:
@@ -14,6 +20,6 @@ def cluster_migration() -> None:
     """
 
 
-_COMMANDS: tuple[click.Command, ...] = ()
+_COMMANDS: tuple[click.Command, ...] = (start, watch, verify, abort, reopen)
 for _command in _COMMANDS:
     cluster_migration.add_command(_command)

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.admin import Params, PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import Position as RestPosition
+from bookwarden.clusters.pulsar.rest.topic_positions import create_subscription, topic_path
 from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 
 _FIELDS: Final = {
@@ -108,7 +110,11 @@ class ClusterMigrationAdmin:
 
     def stats(self, topic: str) -> Mapping[str, Any]:
         """Return the TopicStats of one partition; this loads it, and is refused while a flag gates it."""
-        return self._mapping(f"{topic_path(topic)}/stats")
+        return self._mapping(f"{topic_path(topic)}/stats", {"getPreciseBacklog": True})
+
+    def entries(self, topic: str) -> int:
+        """Return how many entries one partition has, those of its open ledger too; this loads it."""
+        return int(self._mapping(f"{topic_path(topic)}/internalStats")["numberOfEntries"])
 
     def internal_info(self, topic: str) -> Mapping[str, Any]:
         """Return ManagedLedgerInfo of one partition, from the metadata: the one answer that no flag prevents."""
@@ -118,12 +124,16 @@ class ClusterMigrationAdmin:
         """List the subscriptions of one partition; this loads it."""
         return self._names(f"{topic_path(topic)}/subscriptions")
 
+    def create_subscription(self, topic: str, subscription: str, after: Position) -> None:
+        """Create a durable subscription whose backlog begins behind an entry; one that is there stays as it is."""
+        create_subscription(self._admin, topic, subscription, RestPosition(*after))
+
     def unload(self, topic: str) -> None:
         """Have the owner close one partition."""
         self._admin.put(f"{topic_path(topic)}/unload")
 
-    def _mapping(self, path: str) -> Mapping[str, Any]:
-        found = self._admin.get_json(path)
+    def _mapping(self, path: str, params: Params | None = None) -> Mapping[str, Any]:
+        found = self._admin.get_json(path, params=params)
         if not isinstance(found, Mapping):
             raise FormatError(f"GET {path}: the answer is not of the form that Pulsar 4 has")
         return found

@@ -1,0 +1,83 @@
+"""`bookwarden cluster-migration start`: clients of namespaces are sent to green, each topic proven to be marked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import click
+
+from bookwarden.blue_green.scope import checked_namespace, refuse_deletion_topics
+from bookwarden.blue_green.starting import Started
+from bookwarden.cli.cluster_migration.exit_codes import LEFT
+from bookwarden.cli.cluster_migration.scope import required_namespaces_argument
+from bookwarden.cli.cluster_migration.watch import watch_to_the_end
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.wiring.blue_green import BlueGreenContext
+
+_EPILOG: Final = """\b
+Exit codes: 0 each topic is marked, and with --watch drained; 23 something stands in the way, and nothing was begun;
+27 a topic was not marked, and the flag is off again; those of `watch`."""
+
+
+@click.command(epilog=_EPILOG)
+@required_namespaces_argument
+@click.option("--watch", "watches", is_flag=True, help="Watch until everything is drained.")
+@yes_option
+@output_option
+@pass_invocation
+def start(invocation: Invocation, namespaces: tuple[str, ...], watches: bool, yes: bool) -> None:
+    """Send the clients of namespaces to green.
+
+    Checks again what would lose messages, loads every topic, sets green's URLs and the flag of one namespace after the
+    other, reads both back, and proves from blue's metadata that each topic was marked. Where one was not, that
+    namespace's flag is taken off again, and the others are not begun.
+    """
+    names = [checked_namespace(name) for name in dict.fromkeys(namespaces)]
+    with BlueGreenContext(invocation.settings) as context:
+        refuse_deletion_topics(context.deletion_topics, names)
+        starting = context.starting(invocation.say)
+        starting.round_seconds()
+        confirm(f"Send all clients of {', '.join(names)} to green?", yes=yes, look="`cluster-migration preflight`")
+        starting.set_urls()
+        results: list[Started] = []
+        for name in names:
+            results.append(starting.start(name))
+            if not results[-1].ok:
+                break
+        code = 0 if results[-1].ok else LEFT
+        if not watches or code or invocation.output != "json":
+            invocation.write(_describe(results, names))
+        if watches and not code:
+            code = watch_to_the_end(invocation, context, names)
+    click.get_current_context().exit(code)
+
+
+def _describe(results: list[Started], names: list[str]) -> Document:
+    rows = tuple(
+        (one.namespace, f"{one.topics:,}", f"{one.marked:,}", ", ".join(one.left), _verdict(one)) for one in results
+    )
+    columns = (
+        Column("namespace"),
+        Column("topics", right=True),
+        Column("marked", right=True),
+        Column("not marked", whole=False),
+        Column("result", whole=False),
+    )
+    left = len(names) - len(results)
+    text = (
+        "Each topic is marked. Do not restart brokers now, nor move bundles; follow with `cluster-migration watch`."
+        if all(one.ok for one in results)
+        else f"The flag is off again; {counted(left, 'namespace')} more not begun. What was marked accepts no message "
+        "until it is started again, or reopened."
+    )
+    data = {"namespaces": [{**dataclasses.asdict(one), "ok": one.ok} for one in results], "not_begun": left}
+    return Document(data, (Table(columns, rows), Note(text)))
+
+
+def _verdict(one: Started) -> str:
+    if one.ok:
+        return "started"
+    return f"taken back{': ' + one.trouble if one.trouble else ''}"
