@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes, TopicNodesRead
-from bookwarden.blue_green.scope import holds_messages, is_brokers_own
+from bookwarden.blue_green.scope import holds_messages, is_brokers_own, namespace_of
 from bookwarden.blue_green.states import CursorSeen, Progress, TopicSeen, TopicState, unread_entries
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.names import TopicName, decode_local_name
@@ -85,9 +85,7 @@ class Observer:
     def look(self, namespaces: Sequence[str], expected: Mapping[str, Expected] | None = None) -> Look:
         """Look at all topics of these namespaces; StoreError or FormatError where the metadata cannot be read."""
         at_ms, troubles = int(time.time() * 1000), list[str]()
-        restarted = self._restarted()
-        everywhere = self._nodes.is_cluster_flagged(self._cluster())
-        flagged = {name: everywhere or self._nodes.is_flagged(name) for name in namespaces}
+        restarted, flagged = self._restarted(), self._flagged(namespaces)
         # Before the nodes: a topic that is deleted between both reads is gone, and not one that nobody has loaded.
         loaded = self._loaded(troubles)
         read = [(name, nodes) for name in namespaces for nodes in self._nodes.topics(name)]
@@ -98,6 +96,22 @@ class Observer:
         troubles += sorted({seen.trouble for seen in topics if seen.trouble})
         every = sorted([*topics, *gone], key=lambda seen: seen.topic)
         return Look(at_ms, tuple(every), flagged, tuple(troubles), restarted)
+
+    def look_at(self, topics: Sequence[str]) -> list[TopicSeen]:
+        """Look at these topics, or partitions, alone, in the order asked; errors are as for `look`."""
+        flagged = self._flagged({namespace_of(topic) for topic in topics})
+        loaded = self._loaded([])
+        found = []
+        for topic in topics:
+            nodes, is_flagged = self._nodes.topic(TopicName.parse(topic).managed_ledger), flagged[namespace_of(topic)]
+            is_loaded = None if loaded is None else topic in loaded
+            gone = TopicSeen(topic, None, is_flagged)
+            found.append(gone if nodes is None else self._see(topic, nodes, is_flagged, is_loaded, None))
+        return found
+
+    def _flagged(self, namespaces: Collection[str]) -> dict[str, bool]:
+        everywhere = self._nodes.is_cluster_flagged(self._cluster())
+        return {name: everywhere or self._nodes.is_flagged(name) for name in namespaces}
 
     def _restarted(self) -> tuple[str, ...]:
         now, before = self._nodes.brokers(), self._brokers

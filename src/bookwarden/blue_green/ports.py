@@ -50,6 +50,36 @@ class Nodes(Protocol):
         """Return when each live broker registered, in ms since the epoch."""
 
 
+class RemovalResult(Protocol):
+    """The result of a removal; while it is not done the metadata still has the topic."""
+
+    @property
+    def done(self) -> bool:
+        """True where it was removed."""
+
+    @property
+    def problem(self) -> str:
+        """The reason why it is not done."""
+
+
+class RemovalPlan(Protocol):
+    """The removal of a topic as it was planned: its ledgers are marked, and then the broker is asked."""
+
+    @property
+    def marks(self) -> Sequence[object]:
+        """The pending deletions that would be sent."""
+
+    def carry_out(self) -> RemovalResult:
+        """Mark, then have the topic removed; raises PulsarError only if nothing was sent and nothing was done."""
+
+
+class Removals(Protocol):
+    """Phase one: deletions of topics and schemas whose ledgers are marked first."""
+
+    def plan_topic(self, topic: str, *, force: bool) -> RemovalPlan:
+        """Plan to delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist."""
+
+
 class MigrationAdmin(Protocol):
     """A cluster's brokers; each call may raise PulsarError, NotFoundError or FormatError."""
 
@@ -76,6 +106,9 @@ class MigrationAdmin(Protocol):
 
     def partitioned_topics(self, namespace: str) -> Sequence[str]:
         """List the partitioned topics by full name."""
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions the topic has; 0 for one without."""
 
     def stats(self, topic: str) -> Mapping[str, Any]:
         """Return the stats of one partition; this loads it, and is refused while a flag gates it."""

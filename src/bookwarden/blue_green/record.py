@@ -24,6 +24,7 @@ STARTING: Final = "starting"
 MARKED: Final = "marked"
 ABORTED: Final = "aborted"
 REOPENING: Final = "reopening"
+REMOVING: Final = "removing"
 FINISHED: Final = "finished"
 
 
@@ -78,16 +79,21 @@ class MigrationRecord:
         self.append(MARKED, namespace=namespace, entries=dict(entries))
 
     def expected(self, namespaces: Iterable[str]) -> dict[str, Expected]:
-        """Return what was there when the migrations of these namespaces began that are not finished, by topic.
+        """Return what was there when the newest migrations of these namespaces began, by topic.
 
-        An abort does not end one: what had moved by then is on green all the same.
+        An abort does not end one: what had moved by then is on green all the same. What begins after one was finished
+        is a new one.
         """
-        wanted, found = set(namespaces), dict[str, dict[str, Expected]]()
+        wanted, finished = set(namespaces), set[str]()
+        found: dict[str, dict[str, Expected]] = {}
         for event in self.events():
             namespace = event.get("namespace")
             if namespace not in wanted:
                 continue
             if event["event"] == STARTING:
+                if namespace in finished:
+                    found.pop(namespace, None)
+                    finished.discard(namespace)
                 earlier = found.setdefault(namespace, {})
                 for topic, facts in event["topics"].items():
                     earlier[topic] = _joined(earlier.get(topic), topic, facts)
@@ -96,7 +102,7 @@ class MigrationRecord:
                 for topic, entries in event["entries"].items():
                     known[topic] = replace(known.get(topic, Expected(topic)), entries=int(entries))
             elif event["event"] == FINISHED:
-                found.pop(namespace, None)
+                finished.add(namespace)
         return {topic: one for topics in found.values() for topic, one in topics.items()}
 
     def begun(self) -> list[str]:

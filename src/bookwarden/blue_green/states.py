@@ -35,6 +35,8 @@ class TopicState(enum.Enum):
 
 #: Nothing is left to be read or sent on blue.
 DONE: Final = frozenset({TopicState.DRAINED, TopicState.GONE})
+#: Nothing is left to be read; producers that were there may be on no side any more.
+UNNEEDED: Final = DONE | {TopicState.PRODUCERS_LEFT}
 #: These do not go on by themselves, and take messages from nobody: somebody has to act.
 LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
 

@@ -11,7 +11,7 @@ from typing import Final
 from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes
 from bookwarden.blue_green.scope import is_subscription
-from bookwarden.blue_green.states import DONE, TopicSeen, entries_of
+from bookwarden.blue_green.states import UNNEEDED, TopicSeen, entries_of
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
@@ -100,7 +100,7 @@ def _judged(seen: TopicSeen, green: Mapping[str, OnGreen], expected: Expected | 
     wanted |= set(expected.subscriptions) if expected is not None else set()
     missing = tuple(sorted(wanted - (here.subscriptions if here is not None else frozenset())))
     faults = []
-    if seen.state not in DONE:
+    if seen.state not in UNNEEDED:
         faults.append(f"{seen.state.value} on blue")
     faults += [
         f"{cursor.name} has {'an unknown number of' if cursor.unread is None else cursor.unread} entries unread"

@@ -9,17 +9,20 @@ from enum import Enum
 from typing import Final
 
 from bookwarden.blue_green.observing import Look
-from bookwarden.blue_green.states import ADVICE, DONE, LOST_SIGHT, TopicSeen, TopicState
+from bookwarden.blue_green.states import ADVICE, DONE, LOST_SIGHT, UNNEEDED, TopicSeen, TopicState
 
 _SHOWN: Final = 5
 # Time over which a rate is measured.
 _RATE_S: Final = 10.0
+# A producer that is redirected needs a second, and one whose broker restarts a minute.
+_PRODUCERS_S: Final = 60.0
 
 
 class Ending(Enum):
     """The end of a migration, as far as it can be watched."""
 
     DRAINED = "drained"
+    PRODUCERS_LEFT = "drained, producers left"
     FLAG_OFF = "flag off"
 
 
@@ -81,6 +84,10 @@ def ending_of(look: Look) -> Ending | None:
     return Ending.DRAINED
 
 
+def _only_producers_left(look: Look) -> bool:
+    return not look.troubles and all(seen.state in UNNEEDED for seen in look.topics)
+
+
 def follow(
     looks: Callable[[], Look],
     *,
@@ -88,7 +95,11 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
-    """Yield a step for each look, until the end; the caller may stop at any."""
+    """Yield a step for each look, until the end; the caller may stop at any.
+
+    Producers that green does not see are waited for, and not for ever: their application may have ended.
+    """
+    drained_at: float | None = None
     past: list[tuple[float, int]] = []
     lacked: set[str] = set()
     while True:
@@ -96,6 +107,9 @@ def follow(
         look = looks()
         past = [*(one for one in past if begun - one[0] <= _RATE_S), (begun, look.progress.unread)]
         ending = ending_of(look)
+        drained_at = (begun if drained_at is None else drained_at) if _only_producers_left(look) else None
+        if ending is None and drained_at is not None and begun - drained_at >= _PRODUCERS_S:
+            ending = Ending.PRODUCERS_LEFT
         yield Step(look, _rate(past), warnings_of(look, lacked), ending)
         lacked = {seen.topic for seen in look.topics if seen.green_lacks_producer}
         if ending is not None:

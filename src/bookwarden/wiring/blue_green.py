@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from bookwarden.blue_green.aborting import Aborting
+from bookwarden.blue_green.finishing import Finishing
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.reopening import Reopening
@@ -21,6 +22,7 @@ from bookwarden.errors import ConfigError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.redirects import RedirectUrls
 from bookwarden.resources import Resources
+from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
 
@@ -93,6 +95,34 @@ class BlueGreenContext(Resources):
         """Make what begins migrations; ConfigError where the settings have no URLs to send clients to."""
         blue, urls = self.blue, redirect_urls(self.clients)
         return Starting(lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls, say)
+
+
+class FinishingContext(Resources):
+    """Phase one on blue; close it, or use it in a with statement.
+
+    Raises ConfigError where blue is another cluster than the one whose deletion topics the settings name: a sweep would
+    look for references elsewhere.
+    """
+
+    def __init__(self, settings: Settings, both: BlueGreenContext, say: Callable[[str], None]) -> None:
+        super().__init__()
+        blue = settings_of_side(settings, "blue")
+        if (blue.pulsar, blue.metadata_store) != (settings.pulsar, settings.metadata_store):
+            raise ConfigError(
+                "blue is not the cluster of the sections pulsar and metadata_store: marks are sent to, and swept from, "
+                "the cluster that holds the ledgers; run finish with settings whose sections are those of blue"
+            )
+        with self._closed_on_error():
+            phase_one = self._keep(PhaseOneContext(settings))
+            self.finishing = Finishing(
+                both.observer,
+                both.blue.nodes,
+                both.blue.admin,
+                both.green.admin,
+                phase_one.removal,
+                both.record,
+                say,
+            )
 
 
 def settings_of_side(settings: Settings, which: str) -> Settings:

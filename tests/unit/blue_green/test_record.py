@@ -24,7 +24,10 @@ def test_what_was_there_is_what_all_starts_saw(tmp_path: Path) -> None:
     assert record.expected(["shop/other"]) == {}
     assert record.begun() == [NAMESPACE]
     record.append(FINISHED, namespace=NAMESPACE)
-    assert record.expected([NAMESPACE]) == {}
+    assert record.begun() == []
+    assert list(record.expected([NAMESPACE])) == [TOPIC]
+    record.starting(NAMESPACE, [Expected("persistent://shop/live/other")])
+    assert list(record.expected([NAMESPACE])) == ["persistent://shop/live/other"]
 
 
 def test_a_line_that_was_cut_short_says_nothing_and_hides_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from bookwarden.blue_green.observing import Expected, Look
 from bookwarden.blue_green.states import TopicSeen
 from bookwarden.blue_green.verifying import OnGreen, judge
@@ -19,6 +21,10 @@ def test_a_topic_that_is_drained_or_gone_and_on_green_is_done() -> None:
         found = judge(Look(0, (seen,), ON), GREEN, EXPECTED)
         assert found.ok
         assert (found.topics[0].began_with, found.topics[0].on_green) == (13, 20)
+
+
+def test_a_topic_whose_producers_went_nowhere_has_nothing_to_lose() -> None:
+    assert judge(Look(0, (dataclasses.replace(DRAINED, green_lacks_producer=True),), ON), GREEN, EXPECTED).ok
 
 
 def test_what_is_unread_is_a_fault() -> None:

@@ -59,6 +59,14 @@ def test_the_rate_is_that_of_the_last_looks_and_the_end_is_a_step() -> None:
     assert steps[2].seconds_left == 4
 
 
+def test_producers_that_green_lacks_are_not_waited_for_for_ever() -> None:
+    ticks = itertools.count(0, 20)
+    steps = list(
+        follow(lambda: look(seen(0, lacks=True)), every_s=1, clock=lambda: next(ticks) / 2, sleep=lambda _: None)
+    )
+    assert [step.ending for step in steps] == [None, None, None, Ending.PRODUCERS_LEFT]
+
+
 def test_a_producer_that_green_lacks_is_told_at_the_second_look() -> None:
     looks = iter([look(seen(5, lacks=True)), look(seen(4, lacks=True)), look(seen(0))])
     steps = list(follow(lambda: next(looks), every_s=1, clock=lambda: 0.0, sleep=lambda _: None))

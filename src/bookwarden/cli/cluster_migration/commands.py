@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from bookwarden.cli.cluster_migration.abort import abort
+from bookwarden.cli.cluster_migration.finish import finish
 from bookwarden.cli.cluster_migration.reopen import reopen
 from bookwarden.cli.cluster_migration.start import start
 from bookwarden.cli.cluster_migration.verify import verify
@@ -20,6 +21,6 @@ def cluster_migration() -> None:
     """
 
 
-_COMMANDS: tuple[click.Command, ...] = (start, watch, verify, abort, reopen)
+_COMMANDS: tuple[click.Command, ...] = (start, watch, verify, abort, reopen, finish)
 for _command in _COMMANDS:
     cluster_migration.add_command(_command)
