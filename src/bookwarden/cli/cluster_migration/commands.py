@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from bookwarden.cli.cluster_migration.preflight import preflight
+from bookwarden.cli.cluster_migration.prepare import prepare
+
 
 @click.group("cluster-migration")
 def cluster_migration() -> None:
@@ -14,6 +17,6 @@ def cluster_migration() -> None:
     """
 
 
-_COMMANDS: tuple[click.Command, ...] = ()
+_COMMANDS: tuple[click.Command, ...] = (preflight, prepare)
 for _command in _COMMANDS:
     cluster_migration.add_command(_command)
