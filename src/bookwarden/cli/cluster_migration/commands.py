@@ -6,6 +6,8 @@ import click
 
 from bookwarden.cli.cluster_migration.abort import abort
 from bookwarden.cli.cluster_migration.finish import finish
+from bookwarden.cli.cluster_migration.preflight import preflight
+from bookwarden.cli.cluster_migration.prepare import prepare
 from bookwarden.cli.cluster_migration.reopen import reopen
 from bookwarden.cli.cluster_migration.start import start
 from bookwarden.cli.cluster_migration.verify import verify
@@ -21,6 +23,5 @@ def cluster_migration() -> None:
     """
 
 
-_COMMANDS: tuple[click.Command, ...] = (start, watch, verify, abort, reopen, finish)
-for _command in _COMMANDS:
+for _command in (preflight, prepare, start, watch, verify, abort, reopen, finish):
     cluster_migration.add_command(_command)

@@ -1,4 +1,4 @@
-"""The namespaces that a command is about."""
+"""Options and arguments by which the commands below `cluster-migration` choose namespaces, and accept cases by name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import checked_namespace
 from bookwarden.errors import NotFoundError
 from bookwarden.wiring.blue_green import BlueGreenContext
@@ -14,6 +15,20 @@ from bookwarden.wiring.blue_green import BlueGreenContext
 namespaces_argument: Callable[[Any], Any] = click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...")
 required_namespaces_argument: Callable[[Any], Any] = click.argument(
     "namespaces", nargs=-1, required=True, metavar="NAMESPACE..."
+)
+
+
+def _overrides(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> frozenset[Override]:
+    return frozenset(Override(name) for name in names)
+
+
+accept_option: Callable[[Any], Any] = click.option(
+    "--accept",
+    "accepted",
+    multiple=True,
+    type=click.Choice([one.value for one in Override]),
+    callback=_overrides,
+    help="Accept a case that cannot be made safe; may be repeated. What each one means: docs/cluster-migration.md.",
 )
 
 
