@@ -15,6 +15,7 @@ from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
 from bookwarden.findings import Verdict
+from bookwarden.wiring.blue_green import BlueGreenContext
 from bookwarden.wiring.blue_green_readiness import ReadinessContext
 
 #: The exit code of every command that is refused by the pre-flight.
@@ -50,6 +51,25 @@ def preflight(invocation: Invocation, namespaces: tuple[str, ...], accepted: fro
     findings = judge(seen)
     invocation.write(describe_preflight(seen, findings, accepted, show))
     click.get_current_context().exit(NOT_READY if blocking(findings, accepted) else 0)
+
+
+def refuse_unready(
+    invocation: Invocation, context: BlueGreenContext, namespaces: Sequence[str], accepted: Collection[Override]
+) -> bool:
+    """Write the pre-flight of namespaces where something stands in the way; return whether something does.
+
+    Those whose flag is on already are left out: their topics cannot be judged any more.
+    """
+    names = [name for name in namespaces if not context.blue.admin.is_migrated(name)]
+    if not names:
+        return False
+    with ReadinessContext(invocation.settings, context) as readiness:
+        seen = readiness.observe(names, lambda name: invocation.say(f"reading {name}"))
+    findings = judge(seen)
+    if not blocking(findings, accepted):
+        return False
+    invocation.write(describe_preflight(seen, findings, accepted))
+    return True
 
 
 def describe_preflight(
