@@ -12,6 +12,7 @@ from bookwarden.blue_green.ports import MigrationAdmin, Nodes, TopicNodesRead
 from bookwarden.blue_green.scope import holds_messages, is_brokers_own, namespace_of
 from bookwarden.blue_green.states import CursorSeen, Progress, TopicSeen, TopicState, unread_entries
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
 _AT_ONCE: Final = 16
@@ -151,20 +152,19 @@ class Observer:
         info = nodes.info
         cursors = {decode_local_name(name): cursor for name, cursor in nodes.cursors.items()}
         relevant = {name: cursor for name, cursor in cursors.items() if holds_messages(name)}
+        seen = TopicSeen(topic, info, flagged, loaded, compacted=COMPACTION_CURSOR in cursors)
         if info.terminated is None:
-            return TopicSeen(topic, info, flagged, loaded, cursors=tuple(CursorSeen(name, None) for name in relevant))
+            return replace(seen, cursors=tuple(CursorSeen(name, None) for name in relevant))
+        lacks = bool(expected and expected.had_producer and not self._has_producer_on_green(topic))
         stats, trouble = self._stats(topic) if loaded and relevant else (None, "")
         if stats is not None:
-            seen = _cursors_by_stats(relevant, stats)
-            publishers = len(stats.get("publishers") or ())
+            publishers, found = len(stats.get("publishers") or ()), _cursors_by_stats(relevant, stats)
         else:
-            seen = tuple(
-                CursorSeen(name, unread_entries(info, self._nodes.mark_delete(cursor)))
-                for name, cursor in relevant.items()
-            )
-            publishers = None
-        lacks = bool(expected and expected.had_producer and not self._has_producer_on_green(topic))
-        return TopicSeen(topic, info, flagged, loaded, publishers, seen, lacks, trouble)
+            publishers, found = None, tuple(self._by_nodes(info, name, cursor) for name, cursor in relevant.items())
+        return replace(seen, publishers=publishers, cursors=found, green_lacks_producer=lacks, trouble=trouble)
+
+    def _by_nodes(self, info: ManagedLedgerInfo, name: str, cursor: CursorInfo) -> CursorSeen:
+        return CursorSeen(name, unread_entries(info, self._nodes.mark_delete(cursor)))
 
     def _stats(self, topic: str) -> tuple[Mapping[str, Any] | None, str]:
         try:

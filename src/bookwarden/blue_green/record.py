@@ -63,8 +63,8 @@ class MigrationRecord:
                 continue
             yield found
 
-    def starting(self, namespace: str, expected: Iterable[Expected]) -> None:
-        """Record that a namespace's flag is about to be set, and what was there."""
+    def starting(self, namespace: str, expected: Iterable[Expected], accepted: Iterable[str] = ()) -> None:
+        """Record that a namespace's flag is about to be set, what was there, and what was accepted by name."""
         topics = {
             one.topic: {
                 "subscriptions": list(one.subscriptions),
@@ -72,7 +72,7 @@ class MigrationRecord:
             }
             for one in expected
         }
-        self.append(STARTING, namespace=namespace, topics=topics)
+        self.append(STARTING, namespace=namespace, accepted=list(accepted), topics=topics)
 
     def marked(self, namespace: str, entries: Mapping[str, int]) -> None:
         """Record that each topic was proven to be marked, and how many entries it has."""
@@ -104,6 +104,12 @@ class MigrationRecord:
             elif event["event"] == FINISHED:
                 finished.add(namespace)
         return {topic: one for topics in found.values() for topic, one in topics.items()}
+
+    def accepted(self, namespaces: Iterable[str]) -> frozenset[str]:
+        """Return the cases that were accepted by name when the migration of any of these namespaces began."""
+        wanted = set(namespaces)
+        starts = (one for one in self.events() if one["event"] == STARTING and one["namespace"] in wanted)
+        return frozenset(name for one in starts for name in one.get("accepted", ()))
 
     def begun(self) -> list[str]:
         """List the namespaces whose migration was begun, and is neither aborted nor finished."""

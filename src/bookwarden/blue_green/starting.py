@@ -99,17 +99,18 @@ class Starting:
         if now != wanted:
             raise PulsarError(f"blue was given the URLs of green, and says now that they are {now}: nothing was begun")
 
-    def start(self, namespace: str) -> Started:
+    def start(self, namespace: str, accepted: Sequence[str] = ()) -> Started:
         """Load every topic, set the flag, read it back, and prove within two rounds that each topic was marked.
 
-        Where one was not, the flag is taken off again: topics that no broker loads would be out of everybody's reach.
+        ``accepted`` are the cases that cannot be made safe and that the operator accepts, for the record. Where a topic
+        was not marked, the flag is taken off again: topics that no broker loads would be out of everybody's reach.
         """
         round_s = self.round_seconds()
         if self._admin.is_migrated(namespace):
             self._say(f"{namespace}: its flag is set already; the proof goes on")
         else:
             expected = self._load_all(namespace)
-            self._record.starting(namespace, expected)
+            self._record.starting(namespace, expected, accepted)
             self._admin.set_migrated(namespace, True)
         if not self._admin.is_migrated(namespace):
             raise PulsarError(f"{namespace} was flagged, and its broker says that it is not: nothing was begun")

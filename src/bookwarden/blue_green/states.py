@@ -78,6 +78,7 @@ class TopicSeen:
     #: Subscriptions and replicators, without the cursors that brokers keep for themselves.
     cursors: tuple[CursorSeen, ...] = ()
     green_lacks_producer: bool = False  #: Blue had one at the start, and green has none.
+    compacted: bool = False  #: It has the cursor of compaction.
     trouble: str = ""  #: Why something of it is not known.
 
     @property

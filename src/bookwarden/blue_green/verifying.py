@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Final
 
 from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes
+from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import is_subscription
 from bookwarden.blue_green.states import UNNEEDED, TopicSeen, entries_of
 from bookwarden.errors import BookwardenError
@@ -64,14 +65,18 @@ def verify(
     green_admin: MigrationAdmin,
     namespaces: Sequence[str],
     expected: Mapping[str, Expected],
+    accepted: Collection[str] = (),
 ) -> Verified:
-    """Look at both sides; raises StoreError or FormatError where a side cannot be read."""
+    """Look at both sides; ``accepted`` are cases that were accepted by name.
+
+    Raises StoreError or FormatError where a side cannot be read.
+    """
     look = observer.look(namespaces, expected)
     found = {topic: names for name in namespaces for topic, names in _subscriptions_by_topic(green, name)}
     wanted = [seen.topic for seen in look.topics if seen.topic in found]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="green") as pool:
         counts = dict(zip(wanted, pool.map(partial(_entries, green_admin), wanted), strict=True))
-    return judge(look, {topic: OnGreen(names, counts.get(topic)) for topic, names in found.items()}, expected)
+    return judge(look, {topic: OnGreen(names, counts.get(topic)) for topic, names in found.items()}, expected, accepted)
 
 
 def _entries(green: MigrationAdmin, topic: str) -> int | None:
@@ -81,8 +86,10 @@ def _entries(green: MigrationAdmin, topic: str) -> int | None:
         return None
 
 
-def judge(look: Look, green: Mapping[str, OnGreen], expected: Mapping[str, Expected]) -> Verified:
-    """Decide by what was seen; ``green`` has its topics by name."""
+def judge(
+    look: Look, green: Mapping[str, OnGreen], expected: Mapping[str, Expected], accepted: Collection[str] = ()
+) -> Verified:
+    """Decide by what was seen; ``green`` has its topics by name, ``accepted`` are cases accepted by name."""
     faults = [f"{name} is not flagged: new clients stay on blue" for name, on in look.flagged.items() if not on]
     faults += look.troubles
     known = {one.rpartition("://")[2].rpartition("/")[0] for one in expected}
@@ -91,11 +98,13 @@ def judge(look: Look, green: Mapping[str, OnGreen], expected: Mapping[str, Expec
         for name in look.flagged
         if name not in known and look.flagged[name]
     ]
-    return Verified(tuple(_judged(seen, green, expected.get(seen.topic)) for seen in look.topics), tuple(faults))
+    topics = [_judged(seen, green.get(seen.topic), expected.get(seen.topic), accepted) for seen in look.topics]
+    return Verified(tuple(topics), tuple(faults))
 
 
-def _judged(seen: TopicSeen, green: Mapping[str, OnGreen], expected: Expected | None) -> TopicVerified:
-    here = green.get(seen.topic)
+def _judged(
+    seen: TopicSeen, here: OnGreen | None, expected: Expected | None, accepted: Collection[str]
+) -> TopicVerified:
     wanted = {cursor.name for cursor in seen.cursors if is_subscription(cursor.name)}
     wanted |= set(expected.subscriptions) if expected is not None else set()
     missing = tuple(sorted(wanted - (here.subscriptions if here is not None else frozenset())))
@@ -110,6 +119,7 @@ def _judged(seen: TopicSeen, green: Mapping[str, OnGreen], expected: Expected | 
     if here is None:
         faults.append("not on green")
     faults += [f"subscription {name} is not on green" for name in missing]
+    faults += _unprovable(seen, expected, accepted)
     return TopicVerified(
         seen.topic,
         seen.state.value,
@@ -120,6 +130,19 @@ def _judged(seen: TopicSeen, green: Mapping[str, OnGreen], expected: Expected | 
         missing,
         tuple(faults),
     )
+
+
+def _unprovable(seen: TopicSeen, expected: Expected | None, accepted: Collection[str]) -> list[str]:
+    """Return why nobody can tell from cursors whether all was read."""
+    if seen.info is None:
+        return []
+    found = []
+    had_subscription = bool(seen.cursors) or (expected is not None and bool(expected.subscriptions))
+    if not had_subscription and entries_of(seen.info) and Override.READERS.value not in accepted:
+        found.append("it had no durable subscription: nobody can tell what readers read (--accept readers)")
+    if seen.compacted and Override.COMPACTED_TOPICS.value not in accepted:
+        found.append("its compacted view is on blue alone (--accept compacted-topics)")
+    return found
 
 
 def _subscriptions_by_topic(nodes: Nodes, namespace: str) -> Iterable[tuple[str, frozenset[str]]]:

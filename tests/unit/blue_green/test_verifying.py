@@ -42,6 +42,15 @@ def test_a_topic_that_is_not_on_green_is_a_fault() -> None:
     assert "not on green" in judge(Look(0, (DRAINED,), ON), {}, EXPECTED).topics[0].faults
 
 
+def test_what_only_readers_read_or_compaction_made_is_a_fault_unless_accepted() -> None:
+    alone = {TOPIC: Expected(TOPIC, (), True, 13)}
+    look = Look(0, (dataclasses.replace(DRAINED, cursors=(), compacted=True),), ON)
+    readers, compacted = judge(look, GREEN, alone).topics[0].faults
+    assert "--accept readers" in readers
+    assert "--accept compacted-topics" in compacted
+    assert judge(look, GREEN, alone, ("readers", "compacted-topics")).ok
+
+
 def test_a_doubt_a_flag_that_is_off_and_a_start_that_is_not_recorded_are_faults() -> None:
     assert not judge(Look(0, (DRAINED,), ON, ("a broker does not answer",)), GREEN, EXPECTED).ok
     assert not judge(Look(0, (DRAINED,), {"shop/live": False}), GREEN, EXPECTED).ok

@@ -7,10 +7,11 @@ import dataclasses
 import click
 
 from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removed
+from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import refuse_deletion_topics
 from bookwarden.blue_green.verifying import verify
 from bookwarden.cli.cluster_migration.exit_codes import LEFT, NOT_DONE
-from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
+from bookwarden.cli.cluster_migration.scope import accept_option, named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -24,11 +25,19 @@ Exit codes: 0 all of it is planned, or removed; 22 some topics are not proven to
 @click.command(epilog=_EPILOG)
 @namespaces_argument
 @click.option("--execute", is_flag=True, help="Mark and remove; without it, only show what would be.")
+@accept_option
 @show_option("Topics to list.")
 @yes_option
 @output_option
 @pass_invocation
-def finish(invocation: Invocation, namespaces: tuple[str, ...], execute: bool, show: int, yes: bool) -> None:
+def finish(
+    invocation: Invocation,
+    namespaces: tuple[str, ...],
+    execute: bool,
+    accepted: frozenset[Override],
+    show: int,
+    yes: bool,
+) -> None:
     """Mark for deletion what blue may lose.
 
     Plans with the topics that `verify` proves. With --execute each is looked at once more, its ledgers are marked, and
@@ -39,7 +48,12 @@ def finish(invocation: Invocation, namespaces: tuple[str, ...], execute: bool, s
         names = named_or_begun(context, namespaces)
         refuse_deletion_topics(context.deletion_topics, names)
         verified = verify(
-            context.observer, context.green.nodes, context.green.admin, names, context.record.expected(names)
+            context.observer,
+            context.green.nodes,
+            context.green.admin,
+            names,
+            context.record.expected(names),
+            [one.value for one in accepted],
         )
         with FinishingContext(invocation.settings, context, invocation.say) as finishing:
             plan = finishing.finishing.plan(names, verified)

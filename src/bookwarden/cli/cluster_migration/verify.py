@@ -6,10 +6,11 @@ import dataclasses
 
 import click
 
+from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.verifying import TopicVerified, Verified
 from bookwarden.blue_green.verifying import verify as verified
 from bookwarden.cli.cluster_migration.exit_codes import NOT_DONE
-from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
+from bookwarden.cli.cluster_migration.scope import accept_option, named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.wiring.blue_green import BlueGreenContext
@@ -20,20 +21,23 @@ Exit codes: 0 done; 22 not done, the output says of which topic and why."""
 
 @click.command(epilog=_EPILOG)
 @namespaces_argument
+@accept_option
 @show_option("Topics to list; those that are not done come first.")
 @output_option
 @pass_invocation
-def verify(invocation: Invocation, namespaces: tuple[str, ...], show: int) -> None:
+def verify(invocation: Invocation, namespaces: tuple[str, ...], accepted: frozenset[Override], show: int) -> None:
     """Prove that a migration is done.
 
     Done means that each topic of the scope is drained or gone on blue, that no cursor has an unread entry (where no
     broker has the topic loaded, the cursor's own ledger is read), and that every subscription that blue has, or had
-    when it began, is on green. A doubt is not done. Changes nothing, and may be run at any time.
+    when it began, is on green. A doubt is not done; what `start`
+    accepted by name is none. Changes nothing, and may be run at any time.
     """
     with BlueGreenContext(invocation.settings) as context:
-        names = named_or_begun(context, namespaces)
+        names, record = named_or_begun(context, namespaces), context.record
+        cases = {one.value for one in accepted} | record.accepted(names)
         found = verified(
-            context.observer, context.green.nodes, context.green.admin, names, context.record.expected(names)
+            context.observer, context.green.nodes, context.green.admin, names, record.expected(names), cases
         )
     invocation.write(describe_verified(found, show))
     click.get_current_context().exit(0 if found.ok else NOT_DONE)
