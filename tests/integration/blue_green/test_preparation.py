@@ -22,6 +22,7 @@ from bookwarden.devcluster.ports import free_ports
 from bookwarden.wiring.blue_green_readiness import ReadinessContext, preflight
 from servers.blue_green import shop
 from servers.blue_green.site import BlueGreenSite, blue_green_site
+from servers.switching.open_transactions import open_transactions
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -185,6 +186,20 @@ def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: B
         assert "all clients that are connected follow" in text
     finally:
         client.close()
+
+
+def test_transactions_that_are_open_are_refused(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace("shop/paid")
+    topic = f"persistent://{namespace}/paid"
+    with open_transactions(site.blue.service_url, [topic], site.home / "transactions.log") as client:
+        client.wait_for(1)
+        site.run("prepare", namespace, "--execute", "--yes")
+        answer = site.answer("preflight", namespace, "--accept", "idle-subscriptions", expected=NOT_READY)
+    bad = [one for one in answer["findings"] if one["verdict"] == "would fail"]
+    assert {one["override"] for one in bad} == {"transactions"}
+    assert "3 transactions are open on blue" in {one["seen"] for one in bad}
+    assert any(topic in one["evidence"] for one in bad)
+    site.run("preflight", namespace, "--accept", "idle-subscriptions", "--accept", "transactions", expected=READY)
 
 
 def test_green_keeps_what_nobody_uses_yet(site: BlueGreenSite) -> None:

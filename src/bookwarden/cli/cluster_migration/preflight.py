@@ -10,12 +10,11 @@ import click
 from bookwarden.blue_green.readiness.findings import Judged, Override, Severity, blocking
 from bookwarden.blue_green.readiness.judging import judge
 from bookwarden.blue_green.sides.values import NamespaceSeen, Observations
-from bookwarden.cli.cluster_migration.scope import accept_option, namespaces_argument
+from bookwarden.cli.cluster_migration.scope import accept_option, chosen_namespaces_argument
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
 from bookwarden.findings import Verdict
-from bookwarden.wiring.blue_green import BlueGreenContext
 from bookwarden.wiring.blue_green_readiness import ReadinessContext
 
 #: The exit code of every command that is refused by the pre-flight.
@@ -33,12 +32,12 @@ What to do about each line: docs/cluster-migration.md."""
 
 
 @click.command(epilog=_EPILOG)
-@namespaces_argument
+@chosen_namespaces_argument
 @accept_option
 @show_option("So many topics of clients that do not follow.")
 @output_option
 @pass_invocation
-def preflight(invocation: Invocation, namespaces: tuple[str, ...], accepted: frozenset[Override], show: int) -> None:
+def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
     """Check what would lose messages or stand still.
 
     Looks at both clusters: their brokers, flags and settings, the addresses that clients are to be given, and of each
@@ -46,30 +45,11 @@ def preflight(invocation: Invocation, namespaces: tuple[str, ...], accepted: fro
     nothing; each topic of the namespaces is loaded.
     """
     with ReadinessContext(invocation.settings) as context:
-        scope = namespaces or tuple(context.namespaces())
+        scope = namespaces or context.namespaces()
         seen = context.observe(scope, lambda name: invocation.say(f"reading {name}"))
     findings = judge(seen)
     invocation.write(describe_preflight(seen, findings, accepted, show))
     click.get_current_context().exit(NOT_READY if blocking(findings, accepted) else 0)
-
-
-def refuse_unready(
-    invocation: Invocation, context: BlueGreenContext, namespaces: Sequence[str], accepted: Collection[Override]
-) -> bool:
-    """Write the pre-flight of namespaces where something stands in the way; return whether something does.
-
-    Those whose flag is on already are left out: their topics cannot be judged any more.
-    """
-    names = [name for name in namespaces if not context.blue.admin.is_migrated(name)]
-    if not names:
-        return False
-    with ReadinessContext(invocation.settings, context) as readiness:
-        seen = readiness.observe(names, lambda name: invocation.say(f"reading {name}"))
-    findings = judge(seen)
-    if not blocking(findings, accepted):
-        return False
-    invocation.write(describe_preflight(seen, findings, accepted))
-    return True
 
 
 def describe_preflight(
