@@ -37,7 +37,7 @@ def _flows() -> list[Flow]:
 
     return [
         Flow(topic("quick")),
-        Flow(topic("backlog"), per_second=30, pause_s=0.08),
+        Flow(topic("backlog"), per_second=25, pause_s=0.05),
         Flow(topic("failover"), kind=FAILOVER, consumers=2),
         Flow(topic("by-key"), kind=KEY_SHARED, consumers=2, keys=7),
         Flow(topic("partitioned"), kind=SHARED),
