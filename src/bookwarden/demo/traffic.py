@@ -110,6 +110,9 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         for running in self._flows.values():
             running.sent_all.set()
+        for running in self._flows.values():
+            # A client that is closed under a sender may never return.
+            running.join_sender()
             running.stop_receiving()
         self._sending.close()
         self._receiving.close()

@@ -78,6 +78,11 @@ class BlueGreenSite:
         assert expected is None or ended.returncode == expected, said
         return ended
 
+    def bookwarden(self, *arguments: str) -> str:
+        """Run another command of bookwarden's; return what it wrote."""
+        command = [*self.command()[:-1], *arguments]
+        return subprocess.run(command, text=True, capture_output=True, timeout=_SECONDS, check=True).stdout
+
     def answer(self, *arguments: str, expected: int | None = 0) -> Any:
         """Run it with -o json; return the decoded answer."""
         return json.loads(self.run(*arguments, "-o", "json", expected=expected).stdout)
