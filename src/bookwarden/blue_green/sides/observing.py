@@ -30,8 +30,12 @@ _BROKERS_OWN: Final = "pulsar"
 
 
 def all_namespaces(admin: ClusterAdmin) -> list[str]:
-    """List the namespaces of a cluster that applications may use: all but those of tenant ``pulsar``."""
-    return sorted(name for tenant in admin.tenants() if tenant != _BROKERS_OWN for name in admin.namespaces(tenant))
+    """List the namespaces of a cluster that applications may use: all but those of tenant ``pulsar``.
+
+    Those of the first version (``tenant/cluster/namespace``) are left out: they cannot be flagged.
+    """
+    found = (name for tenant in admin.tenants() if tenant != _BROKERS_OWN for name in admin.namespaces(tenant))
+    return sorted(name for name in found if name.count("/") == 1)
 
 
 class SideObserver:
@@ -64,7 +68,7 @@ class SideObserver:
             flag=self._admin.read_flag(self._sources.cluster),
             tenants={name: self._admin.tenant(name) for name in self._admin.tenants() if name in wanted},
             namespaces=namespaces,
-            flagged=tuple(name for name in everywhere if self._is_flagged(name, namespaces)),
+            flagged=self._flagged(everywhere, namespaces),
             open_transactions=open_transactions,
             transaction_trouble=trouble,
         )
@@ -91,9 +95,12 @@ class SideObserver:
         except BookwardenError as error:
             return {}, str(error)
 
-    def _is_flagged(self, name: str, known: Mapping[str, NamespaceSeen]) -> bool:
-        policies = known[name].policies if name in known else self._admin.policies(name)
-        return bool(policies.get("migrated"))
+    def _flagged(self, names: Sequence[str], known: Mapping[str, NamespaceSeen]) -> tuple[str, ...]:
+        def is_flagged(name: str) -> bool:
+            policies = known[name].policies if name in known else self._admin.policies(name)
+            return bool(policies.get("migrated"))
+
+        return tuple(name for name, is_one in zip(names, _each(is_flagged, names), strict=True) if is_one)
 
     def _namespace(self, name: str) -> NamespaceSeen | None:
         try:
