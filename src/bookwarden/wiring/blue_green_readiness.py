@@ -14,6 +14,7 @@ from bookwarden.blue_green.preparing.operation import Cluster, Preparation
 from bookwarden.blue_green.preparing.steps import Side
 from bookwarden.blue_green.readiness.findings import Judged
 from bookwarden.blue_green.readiness.judging import judge
+from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.sides.observing import SideObserver, all_namespaces
 from bookwarden.blue_green.sides.ports import SideSources
 from bookwarden.blue_green.sides.values import LookupSeen, Observations
@@ -25,7 +26,6 @@ from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_broker_addresses, read_registered_brokers
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError
-from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import RedirectUrls
 from bookwarden.resources import Resources
 from bookwarden.wiring.blue_green import BlueGreenContext, ClusterSide
@@ -54,7 +54,7 @@ class ReadinessContext(Resources):
             self.clusters = clusters or self._keep(BlueGreenContext(settings))
             deletion = settings.deletion
             own = (deletion.topic, deletion.retry_topic, deletion.dlq_topic)
-            self._kept_out = frozenset({_BROKERS_OWN, *map(_namespace_of, own)})
+            self._kept_out = frozenset({_BROKERS_OWN, *map(namespace_of, own)})
             self._urls = RedirectUrls(**settings.cluster_migration.green.clients.model_dump())
             #: What was changed on blue and green, with the values from before.
             self.journal = PreparationJournal(Path(settings.cluster_migration.journal))
@@ -137,8 +137,3 @@ def _sources(side: ClusterSide) -> SideSources:
         non_persistent=contents.non_persistent,
         open_transactions=contents.open_transactions,
     )
-
-
-def _namespace_of(topic: str) -> str:
-    name = TopicName.parse(topic)
-    return f"{name.tenant}/{name.namespace}"

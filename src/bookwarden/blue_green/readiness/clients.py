@@ -9,7 +9,8 @@ from typing import Final
 
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.readiness.lines import Lines, loses, or_good, warns
-from bookwarden.blue_green.sides.values import Observations
+from bookwarden.blue_green.scope import namespace_of
+from bookwarden.blue_green.sides.values import PENDING_ACKNOWLEDGEMENTS, Observations
 from bookwarden.findings import some
 
 
@@ -56,14 +57,10 @@ def transactions(seen: Observations) -> Lines:
                 "let our role read them (superuser), and make sure that there are none",
                 override=Override.TRANSACTIONS,
             )
-        if seen.blue.open_transactions:
-            yield loses(
-                f"{seen.blue.open_transactions} transactions are open on blue",
-                "end them, and stop the applications that begin them until they use green",
-                override=Override.TRANSACTIONS,
-            )
+        yield from _open(seen)
         for ours, _ in seen.pairs():
             used = sorted(one.name for one in ours.topics.values() if one.transactions)
+            used += sorted(name for name in ours.system_topics if name.endswith(PENDING_ACKNOWLEDGEMENTS))
             if used or ours.transaction_bytes:
                 yield loses(
                     f"transactions were used on {some(used)}" if used else "transactions were used in it",
@@ -74,6 +71,28 @@ def transactions(seen: Observations) -> Lines:
                 )
 
     yield from or_good(found(), "no transaction is open, and none was seen")
+
+
+def _open(seen: Observations) -> Lines:
+    """Judge open transactions: those of the scope, those that may come to it, and those of other namespaces."""
+    ours: list[str] = []
+    elsewhere: list[str] = []
+    for name, topics in sorted(seen.blue.open_transactions.items()):
+        inside = not topics or any(namespace_of(topic) in seen.scope for topic in topics)
+        (ours if inside else elsewhere).append(name)
+    if ours:
+        yield loses(
+            f"{len(ours)} transactions are open on blue",
+            "end them, and stop the applications that begin them until they use green",
+            evidence=ours,
+            override=Override.TRANSACTIONS,
+        )
+    if elsewhere:
+        yield warns(
+            f"{len(elsewhere)} transactions are open on topics of other namespaces",
+            "know that none of these applications goes on to topics of the scope",
+            evidence=elsewhere,
+        )
 
 
 def versions(seen: Observations) -> Lines:

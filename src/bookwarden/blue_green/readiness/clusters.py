@@ -46,6 +46,8 @@ def versions(seen: Observations) -> Lines:
 def intervals(seen: Observations) -> Lines:
     """Check that every broker of blue looks for topics to migrate, all of them equally often."""
     told = seen.blue.settings(INTERVAL)
+    if not told:
+        yield loses("no broker of blue told its settings", "start the brokers")
     silent = [f"{name}: {_trouble(seen.blue, name)}" for name, value in told.items() if value is None]
     off = [name for name, value in told.items() if value is not None and not _positive(value)]
     if silent:
@@ -129,6 +131,9 @@ def flags(seen: Observations) -> Lines:
 def balancing(seen: Observations) -> Lines:
     """Check that nothing moves or splits bundles of blue: a topic that is loaded anew never comes back."""
     side = seen.blue
+    if not side.brokers:
+        yield loses("no broker of blue told its settings", "start the brokers")
+        return
     if side.all_have(BALANCING, "false"):
         yield good("blue's load balancer is off; restart none of its brokers")
         return

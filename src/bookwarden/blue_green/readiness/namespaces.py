@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.readiness.lines import Lines, good, loses, or_good, stalls, warns
@@ -13,12 +12,12 @@ from bookwarden.blue_green.sides.policies import (
     REPLICATION,
     creates_topics,
     deletes_inactive,
+    differing,
     grants,
     namespace_settings,
     not_copied,
     topic_not_copied,
     topic_settings,
-    without_holds,
 )
 from bookwarden.blue_green.sides.values import NamespaceSeen, Observations, SideSeen
 from bookwarden.findings import some
@@ -110,12 +109,12 @@ def alike(seen: Observations) -> Lines:
                 yield stalls(f"policies of topics are not known: {trouble}", "try again; check our role", ours.name)
             if theirs is None:
                 continue
-            differing = _differing(
-                without_holds(namespace_settings(ours.policies, seen.blue.cluster)),
-                without_holds(namespace_settings(theirs.policies, seen.green.cluster)),
+            other = differing(
+                namespace_settings(ours.policies, seen.blue.cluster),
+                namespace_settings(theirs.policies, seen.green.cluster),
             )
-            if differing:
-                yield warns(f"policies differ: {some(differing)}", _AS_WANTED, ours.name, differing)
+            if other:
+                yield warns(f"policies differ: {some(other)}", _AS_WANTED, ours.name, other)
             lacking = [
                 f"{one.role} on {one.where or ours.name}"
                 for one in grants(ours.policies)
@@ -132,20 +131,16 @@ def alike(seen: Observations) -> Lines:
 
 
 def _of_topics(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
-    differing, kept = [], []
+    other, kept = [], []
     for topic, own in sorted(ours.topic_policies.items()):
-        wanted = without_holds(topic_settings(own, seen.blue.cluster, seen.green.cluster))
-        there = without_holds(topic_settings(theirs.topic_policies.get(topic, {})))
-        differing += [f"{topic}: {what}" for what in _differing(wanted, there)]
+        wanted = topic_settings(own, seen.blue.cluster, seen.green.cluster)
+        there = topic_settings(theirs.topic_policies.get(topic, {}))
+        other += [f"{topic}: {what}" for what in differing(wanted, there)]
         kept += [f"{topic}: {name}" for name in topic_not_copied(own)]
-    if differing:
-        yield warns(f"policies of topics differ: {some(differing)}", _AS_WANTED, ours.name, differing)
+    if other:
+        yield warns(f"policies of topics differ: {some(other)}", _AS_WANTED, ours.name, other)
     if kept:
         yield warns(f"policies of topics not copied: {some(kept)}", "set them on green", ours.name, kept)
-
-
-def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    return sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
 
 
 _AS_WANTED: Final = f"what green lacks: {_PREPARE}; what it has otherwise is left: change it there if it is not meant"

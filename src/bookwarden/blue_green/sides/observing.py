@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own
 from bookwarden.blue_green.sides.ports import ClusterAdmin, SideSources
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
@@ -15,10 +16,9 @@ from bookwarden.blue_green.sides.values import (
     SideSeen,
     SubscriptionSeen,
     TopicSeen,
-    is_system_topic,
 )
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
-from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.names import TopicName, decode_local_name
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,7 +26,6 @@ R = TypeVar("R")
 #: Topics that are asked about at the same time: few, since each may have to be loaded.
 _AT_ONCE: Final = 8
 _EVENTS: Final = "__change_events"
-_SNAPSHOTS: Final = "__transaction_buffer_snapshot"
 _BROKERS_OWN: Final = "pulsar"
 
 
@@ -86,11 +85,11 @@ class SideObserver:
             for name, version, settings, trouble, _ in self._sources.brokers()
         )
 
-    def _transactions(self) -> tuple[int, str]:
+    def _transactions(self) -> tuple[Mapping[str, frozenset[str]], str]:
         try:
             return self._sources.open_transactions(), ""
         except BookwardenError as error:
-            return 0, str(error)
+            return {}, str(error)
 
     def _is_flagged(self, name: str, known: Mapping[str, NamespaceSeen]) -> bool:
         policies = known[name].policies if name in known else self._admin.policies(name)
@@ -102,9 +101,9 @@ class SideObserver:
         except NotFoundError:
             return None
         topics = self._admin.topics(name)
-        partitioned = [topic for topic in self._admin.partitioned_topics(name) if not is_system_topic(topic)]
+        partitioned = [topic for topic in self._admin.partitioned_topics(name) if not _is_system(topic)]
         partitioned += self._sources.non_persistent(name)
-        own = [topic for topic in topics if not is_system_topic(topic)]
+        own = [topic for topic in topics if not _is_system(topic)]
         whole = sorted({*partitioned, *(str(TopicName.parse(topic).base) for topic in own)})
         schemas, schema_troubles = self._schemas(whole)
         events = any(TopicName.parse(topic).base.local_name == _EVENTS for topic in topics)
@@ -115,7 +114,7 @@ class SideObserver:
             partitioned=dict(zip(partitioned, _each(self._admin.partition_count, partitioned), strict=True)),
             topics={one.name: one for one in _each(self._topic, own)},
             system_topics=frozenset(topics) - frozenset(own),
-            transaction_bytes=sum(_each(self._size, [topic for topic in topics if _SNAPSHOTS in topic])),
+            transaction_bytes=sum(_each(self._size, [topic for topic in topics if TRANSACTION_SNAPSHOT in topic])),
             schemas=schemas,
             topic_policies=topic_policies,
             schema_troubles=schema_troubles,
@@ -173,7 +172,7 @@ def parse_topic(
             transactions=sum(int(stats.get(f"{state}TxnCount", 0)) for state in ("ongoing", "committed", "aborted")),
             terminated=info.get("terminatedPosition") is not None,
             migrated=str((info.get("properties") or {}).get("migrated", "")).lower() == "true",
-            cursors=frozenset(map(str, info.get("cursors") or ())),
+            cursors=frozenset(decode_local_name(str(name)) for name in info.get("cursors") or ()),
             metadata_trouble=metadata_trouble,
         )
     except (AttributeError, TypeError, ValueError) as error:
@@ -194,6 +193,10 @@ def _subscription(name: str, told: Mapping[str, Any]) -> SubscriptionSeen:
 
 def _remote(cluster: str, told: Mapping[str, Any]) -> RemoteSeen:
     return RemoteSeen(cluster, int(told.get("replicationBacklog", 0)), bool(told.get("connected", False)))
+
+
+def _is_system(topic: str) -> bool:
+    return is_brokers_own(TopicName.parse(topic))
 
 
 def _asked(ask: Callable[[T], R], what: T) -> tuple[R | None, str]:

@@ -218,15 +218,15 @@ def creates_topics(override: Mapping[str, Any] | None, *, brokers_create: bool) 
 NO_AUTO_CREATION: Final[Mapping[str, Any]] = {_CREATES: False}
 
 
-def without_holds(settings: Settings) -> Settings:
-    """Return settings without those by which topics are kept for the time of a migration."""
-    inactive, creation = settings.get(INACTIVE), settings.get(AUTO_CREATION)
-    left = dict(settings)
-    if inactive and not inactive.get(_ALIVE):
-        del left[INACTIVE]
+def differing(ours: Settings, theirs: Settings) -> list[str]:
+    """List the keys of policies that are not the same, but for those by which topics are kept during a migration."""
+    keys = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
+    if any(one and not one.get(_ALIVE) for one in (ours.get(INACTIVE), theirs.get(INACTIVE))):
+        keys.discard(INACTIVE)
+    creation = ours.get(AUTO_CREATION)
     if creation and not creation.get(_CREATES):
-        del left[AUTO_CREATION]
-    return left
+        keys.discard(AUTO_CREATION)
+    return sorted(keys)
 
 
 def _is_set(field: str, value: Any) -> bool:

@@ -66,5 +66,5 @@ class SideSources:
     topic_policies: Callable[[str], Mapping[str, Mapping[str, Any]]]
     #: Lists the partitioned topics of a namespace that are not persistent.
     non_persistent: Callable[[str], list[str]]
-    #: Counts the transactions that are open at all coordinators.
-    open_transactions: Callable[[], int]
+    #: Returns by id the transactions that are open at all coordinators, with the topics that each has touched.
+    open_transactions: Callable[[], Mapping[str, frozenset[str]]]

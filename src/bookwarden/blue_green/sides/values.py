@@ -9,28 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bookwarden.blue_green.scope import is_subscription
 from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 
-#: Subscriptions that brokers make for themselves.
+#: The subscription of a topic's compaction.
 COMPACTION = "__compaction"
-DEDUPLICATION = "pulsar.dedup"
-REPLICATORS = "pulsar.repl"
-
-
-def is_internal(subscription: str) -> bool:
-    """Return whether brokers made this subscription for themselves, so that nobody copies it."""
-    return subscription in (COMPACTION, DEDUPLICATION) or subscription.startswith(f"{REPLICATORS}.")
-
-
-def is_system_topic(topic: str) -> bool:
-    """Return whether brokers keep this topic for themselves, and no migration moves it."""
-    local = TopicName.parse(topic).base.local_name
-    return (
-        local.startswith("__")
-        or local.endswith(("-__transaction_pending_ack", "/healthcheck"))
-        or (local == "healthcheck")
-    )
+#: The end of the names of topics by which brokers keep acknowledgements in open transactions.
+PENDING_ACKNOWLEDGEMENTS = "__transaction_pending_ack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +45,7 @@ class SubscriptionSeen:
     @property
     def is_copied(self) -> bool:
         """True for what green needs as well: an application's, and durable."""
-        return self.durable and not is_internal(self.name)
+        return self.durable and is_subscription(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +148,8 @@ class SideSeen:
     tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: TenantInfo by name, of the scope.
     namespaces: Mapping[str, NamespaceSeen] = field(default_factory=dict)  #: By name.
     flagged: tuple[str, ...] = ()  #: All its namespaces that are migrated somewhere.
-    open_transactions: int = 0  #: Of all its coordinators.
+    #: Of all its coordinators, by id, with the topics that each has touched.
+    open_transactions: Mapping[str, frozenset[str]] = field(default_factory=dict)
     transaction_trouble: str = ""  #: Why ``open_transactions`` is not known.
 
     def settings(self, name: str) -> dict[str, str | None]:

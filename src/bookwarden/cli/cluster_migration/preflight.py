@@ -10,7 +10,7 @@ import click
 from bookwarden.blue_green.readiness.findings import Judged, Override, Severity, blocking
 from bookwarden.blue_green.readiness.judging import judge
 from bookwarden.blue_green.sides.values import NamespaceSeen, Observations
-from bookwarden.cli.cluster_migration.scope import accept_option, namespaces_argument
+from bookwarden.cli.cluster_migration.scope import accept_option, chosen_namespaces_argument
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
@@ -32,12 +32,12 @@ What to do about each line: docs/cluster-migration.md."""
 
 
 @click.command(epilog=_EPILOG)
-@namespaces_argument
+@chosen_namespaces_argument
 @accept_option
 @show_option("So many topics of clients that do not follow.")
 @output_option
 @pass_invocation
-def preflight(invocation: Invocation, namespaces: tuple[str, ...], accepted: frozenset[Override], show: int) -> None:
+def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
     """Check what would lose messages or stand still.
 
     Looks at both clusters: their brokers, flags and settings, the addresses that clients are to be given, and of each
@@ -45,7 +45,7 @@ def preflight(invocation: Invocation, namespaces: tuple[str, ...], accepted: fro
     nothing; each topic of the namespaces is loaded.
     """
     with ReadinessContext(invocation.settings) as context:
-        scope = namespaces or tuple(context.namespaces())
+        scope = namespaces or context.namespaces()
         seen = context.observe(scope, lambda name: invocation.say(f"reading {name}"))
     findings = judge(seen)
     invocation.write(describe_preflight(seen, findings, accepted, show))

@@ -11,7 +11,7 @@ from bookwarden.blue_green.preparing.operation import Done
 from bookwarden.blue_green.preparing.steps import Plan, Step
 from bookwarden.blue_green.readiness.findings import Judged
 from bookwarden.blue_green.readiness.judging import judge
-from bookwarden.cli.cluster_migration.scope import namespaces_argument
+from bookwarden.cli.cluster_migration.scope import chosen_namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -48,7 +48,7 @@ Exit codes: 0 planned, or nothing is missing; 1 with --execute something could n
 
 
 @click.command(epilog=_EPILOG)
-@namespaces_argument
+@chosen_namespaces_argument
 @click.option("--execute", is_flag=True, help="Do it; without this it is only planned.")
 @click.option("--verify", is_flag=True, help="Say by the exit code whether anything is missing.")
 @click.option("--take-back", is_flag=True, help="Give policies that keep topics their values from before.")
@@ -58,7 +58,7 @@ Exit codes: 0 planned, or nothing is missing; 1 with --execute something could n
 @pass_invocation
 def prepare(
     invocation: Invocation,
-    namespaces: tuple[str, ...],
+    namespaces: list[str],
     execute: bool,
     verify: bool,
     take_back: bool,
@@ -75,7 +75,7 @@ def prepare(
     if sum((execute, verify, take_back)) > 1:
         raise click.UsageError("--execute, --verify and --take-back exclude each other")
     with ReadinessContext(invocation.settings) as context:
-        scope = namespaces or tuple(context.namespaces())
+        scope = namespaces or context.namespaces()
         if take_back:
             code = _take_back(invocation, context, scope, yes=yes, show=show)
         else:

@@ -12,6 +12,14 @@ from bookwarden.blue_green.scope import checked_namespace
 from bookwarden.errors import NotFoundError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
+
+def _checked(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> list[str]:
+    return [checked_namespace(name) for name in dict.fromkeys(names)]
+
+
+chosen_namespaces_argument: Callable[[Any], Any] = click.argument(
+    "namespaces", nargs=-1, metavar="[NAMESPACE]...", callback=_checked
+)
 namespaces_argument: Callable[[Any], Any] = click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...")
 required_namespaces_argument: Callable[[Any], Any] = click.argument(
     "namespaces", nargs=-1, required=True, metavar="NAMESPACE..."

@@ -1,6 +1,6 @@
 """Contents of a cluster beside its topics' data: versions of schemas, and open transactions.
 
-Formats: GetAllVersionsSchemaResponse and TransactionCoordinatorStats of Pulsar 4.0.
+Formats: GetAllVersionsSchemaResponse and TransactionMetadata of Pulsar 4.0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.names import TopicName, encode_local_name
 
-_COORDINATORS: Final = "/admin/v3/transactions/coordinatorStats"
+# All that have been open for longer than 0 ms.
+_OPEN: Final = "/admin/v3/transactions/slowTransactions/0"
 # A broker says so of coordinators that no client has asked for since they were last unloaded.
 _NOT_LOADED: Final = "Transaction coordinator not found"
 _SWITCHED_OFF: Final = ("transactionCoordinatorEnabled", "is not enabled", "not enabled")
@@ -50,17 +51,21 @@ class ClusterContents:
         """List the ids of the brokers of the cluster that is reached."""
         return frozenset(map(str, self._admin.get_json("/brokers")))
 
-    def open_transactions(self) -> int:
-        """Count the transactions that are open at all coordinators; 0 where there are none."""
+    def open_transactions(self) -> dict[str, frozenset[str]]:
+        """Return by id the transactions that are open at all coordinators, with the topics that each has touched."""
         try:
-            answer = self._admin.get_json(_COORDINATORS)
+            answer = self._admin.get_json(_OPEN)
         except PulsarError as error:
             if _NOT_LOADED in str(error) or any(said in str(error) for said in _SWITCHED_OFF):
-                return 0
+                return {}
             raise
-        if not isinstance(answer, Mapping):
-            raise FormatError(f"GET {_COORDINATORS}: the answer is not by coordinator")
-        return sum(int(one.get("ongoingTxnSize", 0)) for one in answer.values())
+        try:
+            return {
+                str(name): frozenset({*(one.get("producedPartitions") or ()), *(one.get("ackedPartitions") or ())})
+                for name, one in answer.items()
+            }
+        except (AttributeError, TypeError) as error:
+            raise FormatError(f"GET {_OPEN}: the answer is not of transactions: {error}") from error
 
 
 def schema_path(topic: str) -> str:
