@@ -24,6 +24,7 @@ STARTING: Final = "starting"
 MARKED: Final = "marked"
 ABORTED: Final = "aborted"
 REOPENING: Final = "reopening"
+RELEASING: Final = "releasing"
 REMOVING: Final = "removing"
 FINISHED: Final = "finished"
 

@@ -46,7 +46,7 @@ ADVICE: Final[Mapping[TopicState, str]] = {
     TopicState.STUCK: "bring its consumers back with blue's service URL, or skip what is left on the subscription",
     TopicState.HELD: "wait for the other cluster to take what is left, or remove it from the namespace's clusters",
     TopicState.WAITING: "if it stays so for two rounds look for WARN lines about it in the broker's log",
-    TopicState.PRODUCERS_LEFT: "restart its producers; brokers of Pulsar 4.2 can keep one fenced until the topic goes",
+    TopicState.PRODUCERS_LEFT: "see whether they run; `cluster-migration release` lets those go that blue keeps fenced",
     TopicState.ROLLED_BACK: "let consumers drain it, then `cluster-migration reopen` it for producers",
     TopicState.UNKNOWN: "see that every registered broker answers",
 }

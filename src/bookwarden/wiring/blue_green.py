@@ -10,6 +10,7 @@ from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.finishing import Finishing
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import MigrationRecord
+from bookwarden.blue_green.releasing import Releasing
 from bookwarden.blue_green.reopening import Reopening
 from bookwarden.blue_green.starting import Starting
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -82,6 +83,11 @@ class BlueGreenContext(Resources):
         """Make what takes flags off."""
         blue = self.blue
         return Aborting(lambda: blue.cluster, blue.admin, self.observer, self.record)
+
+    @property
+    def releasing(self) -> Releasing:
+        """Lets producers go that blue keeps fenced."""
+        return Releasing(self.observer, self.blue.admin, self.record)
 
     @property
     def reopening(self) -> Reopening:

@@ -8,6 +8,7 @@ from bookwarden.cli.cluster_migration.abort import abort
 from bookwarden.cli.cluster_migration.finish import finish
 from bookwarden.cli.cluster_migration.preflight import preflight
 from bookwarden.cli.cluster_migration.prepare import prepare
+from bookwarden.cli.cluster_migration.release import release
 from bookwarden.cli.cluster_migration.reopen import reopen
 from bookwarden.cli.cluster_migration.start import start
 from bookwarden.cli.cluster_migration.verify import verify
@@ -23,5 +24,5 @@ def cluster_migration() -> None:
     """
 
 
-for _command in (preflight, prepare, start, watch, verify, abort, reopen, finish):
+for _command in (preflight, prepare, start, watch, verify, release, abort, reopen, finish):
     cluster_migration.add_command(_command)
