@@ -23,6 +23,7 @@ from bookwarden.errors import PulsarError
 _RECEIVE_MS: Final = 200
 _SEND_MS: Final = 60_000
 _JOIN_S: Final = 90.0
+_CLOSE_S: Final = 20.0
 _LOOK_S: Final = 0.05
 
 EXCLUSIVE: Final = pulsar.ConsumerType.Exclusive
@@ -114,8 +115,10 @@ class Traffic:
             # A client that is closed under a sender may never return.
             running.join_sender()
             running.stop_receiving()
-        self._sending.close()
-        self._receiving.close()
+        closing = [_thread(lambda client: client.close(), client) for client in (self._sending, self._receiving)]
+        for thread in closing:
+            # One whose consumer hangs never returns.
+            thread.join(_CLOSE_S)
 
 
 class _Running:
@@ -158,7 +161,9 @@ class _Running:
     def stop_receiving(self) -> None:
         self._received_all.set()
         for thread in self._threads:
-            thread.join(_JOIN_S)
+            thread.join(_CLOSE_S)
+            if thread.is_alive():
+                self._note("receive: a consumer hangs in the client")
 
     def missing(self) -> set[int]:
         return set() if self.flow.subscription is None else set(self.acknowledged) - set(self._received)
