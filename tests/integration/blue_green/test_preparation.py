@@ -188,6 +188,23 @@ def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: B
         client.close()
 
 
+def test_replication_to_green_is_refused_and_not_begun(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace("twice/all")
+    with site.admin(site.blue) as admin:
+        admin.put("/clusters/green", {"serviceUrl": site.green.admin_url, "brokerServiceUrl": site.green.service_url})
+        admin.post("/tenants/twice", {"adminRoles": [], "allowedClusters": ["blue", "green"]})
+        admin.post(f"/namespaces/{namespace}/replication", ["blue", "green"])
+    answer = site.answer("preflight", namespace, expected=NOT_READY)
+    assert "two-way-replication" in {one["override"] for one in answer["findings"]}
+    planned = site.answer("prepare", namespace)
+    assert [one["side"] for one in planned["steps"]] == ["blue", "blue"]
+    assert any("replicated to green" in one["seen"] for one in planned["left_to_you"])
+    with site.admin(site.blue) as admin:
+        admin.post(f"/namespaces/{namespace}/replication", ["blue"])
+    site.run("prepare", namespace, "--execute", "--yes")
+    site.run("preflight", namespace)
+
+
 def test_transactions_that_are_open_are_refused(site: BlueGreenSite) -> None:
     namespace = site.make_namespace("shop/paid")
     topic = f"persistent://{namespace}/paid"

@@ -11,6 +11,7 @@ from bookwarden.blue_green.readiness.clients import Follows, follows
     ("version", "expected"),
     [
         ("2.10.6", Follows.NO),
+        ("2.11.4", Follows.NO),
         ("Pulsar-Java-v2.11.4", Follows.NO),
         ("Pulsar-Java-v3.0.0", Follows.IF_TESTED),
         ("Pulsar-Java-v3.1.3", Follows.IF_TESTED),

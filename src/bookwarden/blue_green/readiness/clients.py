@@ -23,7 +23,7 @@ class Follows(Enum):
     UNKNOWN = "unknown"
 
 
-# As clients name themselves to brokers: Java before 2.11 by its number alone; newer ones may add a description.
+# As clients name themselves to brokers: Java before 3.0 by its number alone; newer ones may add a description.
 _JAVA: Final = re.compile(r"(?:Pulsar-Java-v)?(\d+)\.(\d+)(?:\.\d+)*(?:-.*)?")
 _CPP: Final = re.compile(r"Pulsar-CPP-v(\d+)\.(\d+)")
 _GO: Final = re.compile(r"Pulsar Go (\d+)\.(\d+)")
