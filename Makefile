@@ -1,5 +1,6 @@
 # make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
 # make demo STORY=switch  two bookie clusters, brokers switched from one to the other and back under load
+# make demo STORY=blue-green  two Pulsar clusters, clients moved from one to the other while they run, every message counted
 # make test    lint, types, import contracts, all tests on the real servers; two files at a time, make test WORKERS=1 one
 # make bench   every benchmark; make bench BENCH=sweep runs one
 # make broker-jar   the jar for brokers (broker/), tested by its own tests; the wheel brings it

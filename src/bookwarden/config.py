@@ -313,6 +313,48 @@ class ServeSettings(_Section):
     tls_private_key_file: str | None = None
 
 
+class ClientUrlSettings(_Section):
+    """Addresses of a cluster as its clients reach it; they are what clients of the other are redirected to."""
+
+    web_service_url: str = ""
+    web_service_url_tls: str = ""
+    broker_service_url: str = ""
+    broker_service_url_tls: str = ""
+
+    @model_validator(mode="after")
+    def _schemes_fit(self) -> ClientUrlSettings:
+        for name, scheme in _SCHEMES_OF_URLS.items():
+            url = getattr(self, name)
+            if url and not url.startswith(scheme):
+                raise ValueError(f"{name} {url!r} must begin with {scheme}")
+        return self
+
+
+_SCHEMES_OF_URLS = {
+    "web_service_url": "http://",
+    "web_service_url_tls": "https://",
+    "broker_service_url": "pulsar://",
+    "broker_service_url_tls": "pulsar+ssl://",
+}
+
+
+class ClusterSideSettings(_Section):
+    """One of the clusters of a migration; for blue, the sections pulsar and metadata_store hold where it has none."""
+
+    cluster: str = ""  #: Its name; "": its broker tells it.
+    pulsar: PulsarSettings | None = None
+    metadata_store: MetadataStoreSettings | None = None
+    clients: ClientUrlSettings = ClientUrlSettings()
+
+
+class ClusterMigrationSettings(_Section):
+    """The clusters of a migration of clients (PIP-188): blue, which they leave, and green."""
+
+    blue: ClusterSideSettings = ClusterSideSettings()
+    green: ClusterSideSettings = ClusterSideSettings()
+    journal: str = Field(default="var/cluster-migration", min_length=1)
+
+
 class SparkSettings(_Section):
     """Spark as the sweep starts it when not started by spark-submit."""
 
@@ -334,6 +376,7 @@ class Settings(BaseSettings):
     orphans: OrphanSettings = OrphanSettings()
     metrics: MetricsSettings = MetricsSettings()
     serve: ServeSettings = ServeSettings()
+    cluster_migration: ClusterMigrationSettings = ClusterMigrationSettings()
     spark: SparkSettings = SparkSettings()
 
     @classmethod

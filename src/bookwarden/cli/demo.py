@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import yaml
 
+from bookwarden.cli.blue_green_demo import describe_move, play_move
 from bookwarden.cli.dev import settings_of
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
@@ -54,10 +55,10 @@ _FOREIGN = ("BOOKWARDEN_", "AWS_")
 )
 @click.option(
     "--story",
-    type=click.Choice(["deletion", "switch"]),
+    type=click.Choice(["deletion", "switch", "blue-green"]),
     default="deletion",
     show_default=True,
-    help="The deletion of ledgers, or the live switch to another bookie cluster.",
+    help="The deletion of ledgers, the live switch to another bookie cluster, or the move to another Pulsar cluster.",
 )
 @pass_invocation
 def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
@@ -69,10 +70,11 @@ def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
     with 0 only if that is what should have. Everything is stopped at the end.
 
     With --story switch, two brokers with bookwarden's jar are switched from one bookie cluster to another and back
-    while producers and consumers run, and each message is counted.
+    while producers and consumers run, and each message is counted. With --story blue-green the clients of one Pulsar
+    cluster are moved to another one, and each message is counted.
     """
-    if story == "switch" and metadata != METADATA_STORES[0]:
-        raise click.UsageError("--story switch runs on zookeeper alone")
+    if story != "deletion" and metadata != METADATA_STORES[0]:
+        raise click.UsageError(f"--story {story} runs on zookeeper alone")
     started = time.monotonic()
 
     def say(line: str) -> None:
@@ -85,6 +87,13 @@ def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
         invocation.write(describe_switch(switched, time.monotonic() - started))
         if not switched.as_it_should:
             raise DemoError("the switch did not end as it should; run again with --keep and look into the logs")
+        return
+    if story == "blue-green":
+        with _home(keep) as home, sigterm_unwinds():
+            moved = play_move(home, say)
+        invocation.write(describe_move(moved, time.monotonic() - started))
+        if not moved.as_it_should:
+            raise DemoError("the move did not end as it should; run again with --keep and look into the logs")
         return
     with _home(keep) as home, sigterm_unwinds(), running_stage(home, say, metadata) as stage:
         file = _write_settings(stage)

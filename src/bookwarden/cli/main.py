@@ -31,6 +31,11 @@ COMMANDS: tuple[LateCommand, ...] = (
         "bookwarden.cli.bookie_clusters.commands:bookie_clusters",
         "Register bookie clusters, and switch between them.",
     ),
+    LateCommand(
+        "cluster-migration",
+        "bookwarden.cli.cluster_migration.commands:cluster_migration",
+        "Move clients to another cluster (PIP-188).",
+    ),
     LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST."),
     LateCommand("demo", "bookwarden.cli.demo:demo", "Show the main job on a real Pulsar on this machine."),
 )

@@ -98,6 +98,8 @@ class ManagedLedgerInfo:
     #: Ledgers whose entry in the list, or its offloaded copy, has fields unknown to us: on the word of such an entry
     #: nothing is deleted, nor taken from the list.
     puzzling: frozenset[int] = frozenset()
+    #: The last entry of a topic that takes no more; entry -1 of its last ledger if that is empty. None while it does.
+    terminated: Position | None = None
 
     @property
     def ledger_ids(self) -> frozenset[int]:

@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from bookwarden import errors
 from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
+from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.server.metrics import metrics_text, read_standing
 from bookwarden.wiring.switch import SwitchContext
 
@@ -60,7 +61,8 @@ def status_of(error: errors.BookwardenError) -> int:
 
 def _metrics(settings: Settings) -> Response:
     with SwitchContext(settings) as context:
-        return Response(metrics_text(read_standing(context)), media_type=CONTENT_TYPE_LATEST)
+        found = metrics_text(read_standing(context))
+    return Response(found + migration_metrics(settings), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, OffloadSegment
+from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, OffloadSegment, Position
 from bookwarden.wire.envelope import Compression, unwrap, wrap
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.protobuf import has_unknown, parse, refuse_unknown, require
@@ -41,9 +41,10 @@ def decode_managed_ledger(raw: bytes) -> ManagedLedgerInfo:
     # any, while the last by id is the one that is written to.
     ledgers.sort(key=_BY_ID)
     properties = _properties(message.properties, _WHAT)
+    terminated = None
     if message.HasField("terminatedPosition"):
-        _check_position(message.terminatedPosition)
-    return ManagedLedgerInfo(tuple(ledgers), properties, frozenset(puzzling))
+        terminated = _position(message.terminatedPosition)
+    return ManagedLedgerInfo(tuple(ledgers), properties, frozenset(puzzling), terminated)
 
 
 def remove_ledgers(raw: bytes, ids: Collection[int]) -> bytes:
@@ -60,6 +61,23 @@ def remove_ledgers(raw: bytes, ids: Collection[int]) -> bytes:
     for index in reversed(range(len(listed))):
         if listed[index] in leaving:
             del message.ledgerInfo[index]
+    plain = message.SerializeToString()
+    return plain if codec is None else wrap(plain, codec)
+
+
+def without_termination(raw: bytes, migrated_property: str) -> bytes:
+    """Rewrite the node's value as one that accepts messages: no terminated position, no property of a migration.
+
+    Everything else stays, also fields unknown to us. Raises FormatError as decoding does, and where it is not
+    terminated.
+    """
+    message, codec = _parse(raw)
+    if not message.HasField("terminatedPosition"):
+        raise FormatError(f"{_WHAT}: it is not terminated")
+    message.ClearField("terminatedPosition")
+    kept = [entry for entry in message.properties if entry.key != migrated_property]
+    del message.properties[:]
+    message.properties.extend(kept)
     plain = message.SerializeToString()
     return plain if codec is None else wrap(plain, codec)
 
@@ -84,10 +102,11 @@ def _check_id(ledger: pb.ManagedLedgerInfo.LedgerInfo, ledger_id: int) -> None:
         raise FormatError(f"{_WHAT}: it lists a ledger with the impossible id {ledger_id}")
 
 
-def _check_position(position: pb.NestedPositionInfo) -> None:
+def _position(position: pb.NestedPositionInfo) -> Position:
     refuse_unknown(position, f"{_WHAT}, terminatedPosition")
     require(position, "ledgerId", f"{_WHAT}, terminatedPosition")
     require(position, "entryId", f"{_WHAT}, terminatedPosition")
+    return Position(position.ledgerId, position.entryId)
 
 
 def _offload(context: pb.OffloadContext, what: str) -> OffloadInfo:

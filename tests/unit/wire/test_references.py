@@ -55,7 +55,7 @@ def test_a_managed_ledger_says_all_of_its_ledgers() -> None:
     )
     offload = OffloadInfo(-2, 3, True, True, 99, "S3", {"bucket": "b"}, (OffloadSegment(4, 5, True, ""),))
     assert decode_managed_ledger(message.SerializeToString()) == ManagedLedgerInfo(
-        (LedgerInfo(1, 2, 3, 4, offload), LedgerInfo(5)), {"k": "v"}
+        (LedgerInfo(1, 2, 3, 4, offload), LedgerInfo(5)), {"k": "v"}, terminated=Position(5, 6)
     )
     assert offload.uuid == UUID("ffffffff-ffff-fffe-0000-000000000003")
     assert offload.segments[0].uuid == UUID("00000000-0000-0004-0000-000000000005")

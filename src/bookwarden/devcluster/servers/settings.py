@@ -25,6 +25,7 @@ class ClusterOptions:
     """Options in which development clusters may differ."""
 
     pulsar: str = PULSAR_VERSIONS[0]  #: One of PULSAR_VERSIONS.
+    cluster_name: str = CLUSTER_NAME  #: The name that its brokers and its metadata have for it.
     metadata: str = METADATA_STORES[0]  #: Server of the broker's and the bookie's metadata, one of METADATA_STORES.
     oxia: bool = False  #: Run an Oxia server even if the metadata is elsewhere.
     oxia_shards: int = 1  #: Number of shards of its namespace.
@@ -184,7 +185,7 @@ def broker_settings(released: Mapping[str, str], ports: ClusterPorts, options: C
     metadata = store_url(ports, options)
     return {
         **released,
-        "clusterName": CLUSTER_NAME,
+        "clusterName": options.cluster_name,
         "metadataStoreUrl": metadata,
         "configurationMetadataStoreUrl": metadata,
         "metadataStoreSessionTimeoutMillis": str(options.session_seconds * 1000),

@@ -17,7 +17,7 @@ from bookwarden.devcluster.servers.java import Java, find_java
 from bookwarden.devcluster.servers.oxia import OxiaPorts, ensure_oxia, oxia_address, oxia_spec
 from bookwarden.devcluster.servers.oxia_client import OxiaClient
 from bookwarden.devcluster.servers.registration import BookieRegistration, OxiaRegistration, ZooKeeperRegistration
-from bookwarden.devcluster.servers.settings import CLUSTER_NAME, PULSAR_VERSIONS, ClusterOptions, ClusterPorts
+from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, ClusterOptions, ClusterPorts
 
 # Heap and direct memory in MB. Small, because tests run beside Spark.
 _ZOOKEEPER_MEMORY = (256, 64)
@@ -129,7 +129,8 @@ class ServerFactory:
 
         def command() -> Sequence[str]:
             store = settings.store_url(self.ports, self.options)
-            arguments = ["--cluster", CLUSTER_NAME, "--metadata-store", store, "--configuration-metadata-store", store]
+            arguments = ["--cluster", self.options.cluster_name]
+            arguments += ["--metadata-store", store, "--configuration-metadata-store", store]
             arguments += ["--web-service-url", web_url, "--broker-service-url", broker_url]
             if self.options.auth != "none":
                 arguments += ["--web-service-url-tls", web_url, "--broker-service-url-tls", broker_url]

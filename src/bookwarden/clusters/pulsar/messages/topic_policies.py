@@ -1,4 +1,4 @@
-"""Quorums that single topics ask for, read from the system topics that keep the policies of topics.
+"""Policies of single topics, read from the system topics that keep them.
 
 Format: the events of ``__change_events`` in each namespace, by key the newest of a topic; one without a payload says
 that its policies are gone. Pulsar 4.0.
@@ -7,8 +7,8 @@ that its policies are gone. Pulsar 4.0.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pulsar
 
@@ -22,8 +22,10 @@ from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topic_positions import list_partitions
 from bookwarden.errors import BookwardenError, FormatError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.wire.topic_policies import Quorums, decode_topic_quorums
+from bookwarden.wire.topic_policies import Quorums, decode_topic_policies, decode_topic_quorums
 from bookwarden.wire.writer_schema import ParsedSchema, parse_writer_schema
+
+T = TypeVar("T")
 
 _EVENTS: Final = "__change_events"
 _TIMEOUT_S: Final = 5
@@ -70,6 +72,21 @@ def read_topic_quorums(
     return TopicQuorums(tuple(asked), tuple(unread))
 
 
+def read_topic_policies(
+    connection: PulsarConnection, admin: PulsarAdmin, namespace: str
+) -> dict[str, Mapping[str, Any]]:
+    """Read the policies of the topics of a namespace that have some, by full name and the fields of TopicPolicies.
+
+    A topic's own replace those that it has for all clusters. Raises NotFoundError where no topic there ever had any,
+    and BookwardenError where they cannot be read.
+    """
+    client = connection.client(operation_timeout_seconds=_TIMEOUT_S)
+    try:
+        return _Policies(client, admin).all_of_namespace(namespace)
+    finally:
+        client.close()
+
+
 def _with_events(store: MetadataStore) -> list[str]:
     names = sorted(known_namespaces(store) or ())
     tops = [managed_ledger_path(f"{name}/persistent/{_EVENTS}") for name in names]
@@ -88,12 +105,28 @@ class _Policies:
 
     def of_namespace(self, namespace: str) -> Iterable[tuple[str, Quorums]]:
         """Return the topics there that ask for quorums."""
-        newest: dict[str, tuple[str, Quorums] | None] = {}
+        newest = self._newest(namespace, decode_topic_quorums)
+        return [found for found in newest.values() if found is not None]
+
+    def all_of_namespace(self, namespace: str) -> dict[str, Mapping[str, Any]]:
+        """Return the policies of each topic there that has some."""
+        found: dict[str, dict[str, Any]] = {}
+        newest = self._newest(namespace, decode_topic_policies).values()
+        for name, policies in sorted(filter(None, newest), key=lambda one: not one[1].get("isGlobal")):
+            own = {field: value for field, value in policies.items() if value is not None}
+            found[name] = {**found.get(name, {}), **own}
+        return dict(found)
+
+    def _newest(self, namespace: str, decode: Callable[[bytes, ParsedSchema], T | None]) -> dict[str, T | None]:
+        """Decode the newest event by key."""
+        newest: dict[str, T | None] = {}
         for partition in list_partitions(self._admin, f"persistent://{namespace}/{_EVENTS}"):
             for message in self._messages(partition):
                 received = received_message(partition, message)
-                newest[received.key or ""] = self._asked(partition, received.payload, received.schema_version)
-        return [found for found in newest.values() if found is not None]
+                payload, key = received.payload, received.key or ""
+                written = self._written(partition, received.schema_version) if payload else None
+                newest[key] = None if written is None else decode(payload, written)
+        return newest
 
     def _messages(self, partition: str) -> Iterator[pulsar.Message]:
         try:
@@ -106,12 +139,10 @@ class _Policies:
         except pulsar.PulsarException as error:
             raise translate(error, f"reading {partition}") from error
 
-    def _asked(self, partition: str, payload: bytes, version: bytes | None) -> tuple[str, Quorums] | None:
-        if not payload:
-            return None
+    def _written(self, partition: str, version: bytes | None) -> ParsedSchema:
         if version is None:
             raise FormatError(f"an event of {partition} has no schema")
         written = self._registry.written_with(partition, version)
         if written.definition not in self._schemas:
             self._schemas[written.definition] = parse_writer_schema(written.definition)
-        return decode_topic_quorums(payload, self._schemas[written.definition])
+        return self._schemas[written.definition]

@@ -43,6 +43,18 @@ def read_registered_brokers(store: MetadataStore, connection: PulsarConnection) 
     return [_ask(name, data, connection) for name, data in _registrations(store)]
 
 
+def read_broker_addresses(store: MetadataStore) -> dict[str, tuple[str, ...]]:
+    """Return the addresses of Pulsar's protocol that each registered broker has, those of its listeners too."""
+    store.sync()
+    found = {}
+    for name, data in _registrations(store):
+        own = [data.get("pulsarServiceUrl"), data.get("pulsarServiceUrlTls")]
+        for listener in (data.get("advertisedListeners") or {}).values():
+            own += [listener.get("brokerServiceUrl"), listener.get("brokerServiceUrlTls")]
+        found[name] = tuple(dict.fromkeys(str(url) for url in own if url))
+    return found
+
+
 def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> frozenset[str]:
     """Ask each registered broker for the persistent topics that it has loaded; loads none.
 

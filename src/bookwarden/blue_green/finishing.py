@@ -1,0 +1,155 @@
+"""The end of a migration: what blue may lose is marked for deletion, and removed.
+
+Only what `verify` proved is touched, and each topic is looked at once more right before: a broker deletes a topic that
+nobody can load, with everything that was not read of it, without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bookwarden.blue_green.observing import Observer
+from bookwarden.blue_green.ports import MigrationAdmin, Nodes, Removals
+from bookwarden.blue_green.record import FINISHED, REMOVING, MigrationRecord
+from bookwarden.blue_green.scope import is_brokers_own, namespace_of
+from bookwarden.blue_green.states import UNNEEDED, TopicState
+from bookwarden.blue_green.verifying import Verified
+from bookwarden.errors import BookwardenError, NotFoundError
+from bookwarden.ledgers.names import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """A topic that blue may lose: with its partitions, or one that has none."""
+
+    topic: str  #: Full name, without partition.
+    partitions: tuple[str, ...]  #: Those that still have nodes on blue; none where only the node of the topic is left.
+    entries: int = 0  #: On blue.
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPlan:
+    """What blue may lose, what it keeps and why, and what brokers keep for themselves in these namespaces."""
+
+    removable: tuple[Removable, ...]
+    kept: Mapping[str, str]
+    leftovers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The result for one topic; ``marks`` are the pending deletions sent for it, or that would be."""
+
+    topic: str
+    marks: int
+    done: bool
+    problem: str = ""
+
+
+class Finishing:
+    """Plans and carries out; may be killed at any moment and run again: what is removed is found gone."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        nodes: Nodes,
+        admin: MigrationAdmin,
+        green: MigrationAdmin,
+        removals: Removals,
+        record: MigrationRecord,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self._observer = observer
+        self._nodes = nodes
+        self._admin = admin
+        self._green = green
+        self._removals = removals
+        self._record = record
+        self._say = say
+
+    def plan(self, namespaces: Sequence[str], verified: Verified) -> FinishPlan:
+        """Plan by what was verified; changes nothing."""
+        faults = {one.topic: "; ".join(one.faults) for one in verified.topics if not one.ok}
+        there = {one.topic: one.on_blue for one in verified.topics if one.state != TopicState.GONE.value}
+        by_base: dict[str, list[str]] = {}
+        for topic in there:
+            by_base.setdefault(str(TopicName.parse(topic).base), []).append(topic)
+        for name in namespaces:
+            on_green = set(self._green.partitioned_topics(name))
+            for topic in self._admin.partitioned_topics(name):
+                if topic not in on_green:
+                    faults.setdefault(topic, "not on green with partitions")
+                by_base.setdefault(topic, [])
+        if verified.faults:
+            faults = dict.fromkeys(by_base, verified.faults[0]) | faults
+        kept = {base: reason for base, topics in by_base.items() if (reason := _reason(base, topics, faults))}
+        removable = [
+            Removable(base, tuple(sorted(topics)), sum(there[topic] for topic in topics))
+            for base, topics in sorted(by_base.items())
+            if base not in kept and not is_brokers_own(TopicName.parse(base))
+        ]
+        return FinishPlan(tuple(removable), kept, tuple(self._leftovers(namespaces)))
+
+    def marks_of(self, plan: FinishPlan) -> list[Removed]:
+        """Count the pending deletions that would be sent for each topic; changes nothing."""
+        return [self._planned(one) for one in plan.removable]
+
+    def carry_out(self, plan: FinishPlan) -> Iterator[Removed]:
+        """Remove topic by topic: look once more, mark, have blue remove it; yields each result."""
+        for one in plan.removable:
+            yield self._remove(one)
+
+    def close(self, namespaces: Sequence[str], plan: FinishPlan, results: Sequence[Removed]) -> None:
+        """Record the namespaces of which nothing is kept and everything was removed as finished."""
+        bad = {namespace_of(topic) for topic in plan.kept} | {
+            namespace_of(one.topic) for one in results if not one.done
+        }
+        for name in namespaces:
+            if name not in bad:
+                self._record.append(FINISHED, namespace=name)
+
+    def _remove(self, one: Removable) -> Removed:
+        self._say(f"{one.topic}: looked at once more, marked and removed")
+        try:
+            seen = self._observer.look_at(self._partitions(one.topic))
+            left = [each for each in seen if each.state not in UNNEEDED or not each.is_read]
+            if left:
+                return Removed(one.topic, 0, False, f"{left[0].topic} is {left[0].state.value} now: nothing was done")
+            plan = self._removals.plan_topic(one.topic, force=True)
+            self._record.append(REMOVING, namespace=namespace_of(one.topic), topic=one.topic, marks=len(plan.marks))
+            result = plan.carry_out()
+        except NotFoundError:
+            return Removed(one.topic, 0, True)
+        except BookwardenError as error:
+            return Removed(one.topic, 0, False, str(error))
+        return Removed(one.topic, len(plan.marks), result.done, result.problem)
+
+    def _partitions(self, topic: str) -> list[str]:
+        """List what a removal would take: all partitions that the topic has now, or itself."""
+        count, name = self._admin.partition_count(topic), TopicName.parse(topic)
+        return [str(name.partition_name(index)) for index in range(count)] or [topic]
+
+    def _planned(self, one: Removable) -> Removed:
+        try:
+            return Removed(one.topic, len(self._removals.plan_topic(one.topic, force=True).marks), False)
+        except NotFoundError:
+            return Removed(one.topic, 0, True)
+        except BookwardenError as error:
+            return Removed(one.topic, 0, False, str(error))
+
+    def _leftovers(self, namespaces: Sequence[str]) -> Iterator[str]:
+        """List the topics that brokers keep for themselves: they go with the namespace."""
+        for name in namespaces:
+            for nodes in self._nodes.topics(name):
+                topic = TopicName.of_managed_ledger(nodes.managed_ledger)
+                if is_brokers_own(topic):
+                    yield str(topic)
+
+
+def _reason(base: str, topics: Sequence[str], faults: Mapping[str, str]) -> str:
+    """Return why a topic is kept: a fault of any of its partitions, gone ones too; "" where there is none."""
+    for topic in sorted(faults):
+        if topic in topics or str(TopicName.parse(topic).base) == base:
+            return f"{topic}: {faults[topic]}"
+    return ""

@@ -1,0 +1,204 @@
+"""A look at a migration: the state of every topic of a scope, from the metadata, and what only brokers know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from bookwarden.blue_green.ports import MigrationAdmin, Nodes, TopicNodesRead
+from bookwarden.blue_green.scope import holds_messages, is_brokers_own, namespace_of
+from bookwarden.blue_green.states import CursorSeen, Progress, TopicSeen, TopicState, unread_entries
+from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, ManagedLedgerInfo
+from bookwarden.ledgers.names import TopicName, decode_local_name
+
+_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The scope at one moment; ``restarted`` names brokers that came, went or started anew since the look before."""
+
+    at_ms: int
+    topics: tuple[TopicSeen, ...] = ()
+    flagged: Mapping[str, bool] = field(default_factory=dict)
+    troubles: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+
+    def of_state(self, *states: TopicState) -> list[TopicSeen]:
+        """List the topics in one of these states."""
+        return [seen for seen in self.topics if seen.state in states]
+
+    def repeated(self, at_ms: int, trouble: str) -> Look:
+        """Return the same look at a later moment, with the reason why there is no newer one."""
+        return replace(self, at_ms=at_ms, troubles=(trouble,), restarted=())
+
+    @property
+    def progress(self) -> Progress:
+        """Counts of it."""
+        counts = dict.fromkeys(TopicState, 0)
+        for seen in self.topics:
+            counts[seen.state] += 1
+        states = {state: count for state, count in counts.items() if count}
+        return Progress(self.at_ms, states, sum(seen.unread for seen in self.topics))
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A topic as it was when its migration began: what green must have, and blue may lose."""
+
+    topic: str
+    subscriptions: tuple[str, ...] = ()
+    had_producer: bool = False
+    entries: int | None = None  #: When it was marked; None where that is not known.
+
+
+class Observer:
+    """Looks at the topics of namespaces on blue; changes nothing, and loads no topic.
+
+    ``loaded_topics`` asks every registered broker for the topics that it has. ``expected`` are the topics that were
+    there when the migration began, by name: of these the gone ones are known.
+    """
+
+    def __init__(
+        self,
+        cluster: Callable[[], str],
+        nodes: Nodes,
+        admin: MigrationAdmin,
+        loaded_topics: Callable[[], Collection[str]],
+        green: MigrationAdmin | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._admin = admin
+        self._loaded_topics = loaded_topics
+        self._green = green
+        self._brokers: Mapping[str, int] | None = None
+        self._producers_on_green: set[str] = set()
+
+    def flagged_namespaces(self) -> Sequence[str]:
+        """List the namespaces that are migrated themselves."""
+        return self._nodes.flagged_namespaces()
+
+    def look(self, namespaces: Sequence[str], expected: Mapping[str, Expected] | None = None) -> Look:
+        """Look at all topics of these namespaces; StoreError or FormatError where the metadata cannot be read."""
+        at_ms, troubles = int(time.time() * 1000), list[str]()
+        restarted, flagged = self._restarted(), self._flagged(namespaces)
+        # Before the nodes: a topic that is deleted between both reads is gone, and not one that nobody has loaded.
+        loaded = self._loaded(troubles)
+        read = [(name, nodes) for name in namespaces for nodes in self._nodes.topics(name)]
+        wanted = expected or {}
+        topics = self._see_all(read, flagged, loaded, wanted)
+        there = {seen.topic for seen in topics}
+        gone = [TopicSeen(name, None, True) for name in wanted if name not in there]
+        troubles += sorted({seen.trouble for seen in topics if seen.trouble})
+        every = sorted([*topics, *gone], key=lambda seen: seen.topic)
+        return Look(at_ms, tuple(every), flagged, tuple(troubles), restarted)
+
+    def look_at(self, topics: Sequence[str]) -> list[TopicSeen]:
+        """Look at these topics, or partitions, alone, in the order asked; errors are as for `look`."""
+        flagged = self._flagged({namespace_of(topic) for topic in topics})
+        loaded = self._loaded([])
+        found = []
+        for topic in topics:
+            nodes, is_flagged = self._nodes.topic(TopicName.parse(topic).managed_ledger), flagged[namespace_of(topic)]
+            is_loaded = None if loaded is None else topic in loaded
+            gone = TopicSeen(topic, None, is_flagged)
+            found.append(gone if nodes is None else self._see(topic, nodes, is_flagged, is_loaded, None))
+        return found
+
+    def _flagged(self, namespaces: Collection[str]) -> dict[str, bool]:
+        everywhere = self._nodes.is_cluster_flagged(self._cluster())
+        return {name: everywhere or self._nodes.is_flagged(name) for name in namespaces}
+
+    def _restarted(self) -> tuple[str, ...]:
+        now, before = self._nodes.brokers(), self._brokers
+        self._brokers = now
+        if before is None:
+            return ()
+        return tuple(sorted(name for name in {*now, *before} if now.get(name) != before.get(name)))
+
+    def _loaded(self, troubles: list[str]) -> Collection[str] | None:
+        try:
+            return self._loaded_topics()
+        except (PulsarError, NotFoundError, FormatError) as error:
+            troubles.append(f"a broker does not say which topics it has: {error}")
+            return None
+
+    def _see_all(
+        self,
+        read: Iterable[tuple[str, TopicNodesRead]],
+        flagged: Mapping[str, bool],
+        loaded: Collection[str] | None,
+        expected: Mapping[str, Expected],
+    ) -> list[TopicSeen]:
+        named = [(TopicName.of_managed_ledger(nodes.managed_ledger), name, nodes) for name, nodes in read]
+        ours = [(str(topic), name, nodes) for topic, name, nodes in named if not is_brokers_own(topic)]
+
+        def see(one: tuple[str, str, TopicNodesRead]) -> TopicSeen:
+            topic, namespace, nodes = one
+            is_loaded = None if loaded is None else topic in loaded
+            return self._see(topic, nodes, flagged[namespace], is_loaded, expected.get(topic))
+
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="topics") as pool:
+            return list(pool.map(see, ours))
+
+    def _see(
+        self, topic: str, nodes: TopicNodesRead, flagged: bool, loaded: bool | None, expected: Expected | None
+    ) -> TopicSeen:
+        info = nodes.info
+        cursors = {decode_local_name(name): cursor for name, cursor in nodes.cursors.items()}
+        relevant = {name: cursor for name, cursor in cursors.items() if holds_messages(name)}
+        seen = TopicSeen(topic, info, flagged, loaded, compacted=COMPACTION_CURSOR in cursors)
+        if info.terminated is None:
+            return replace(seen, cursors=tuple(CursorSeen(name, None) for name in relevant))
+        lacks = bool(expected and expected.had_producer and not self._has_producer_on_green(topic))
+        stats, trouble = self._stats(topic) if loaded and relevant else (None, "")
+        if stats is not None:
+            publishers, found = len(stats.get("publishers") or ()), _cursors_by_stats(relevant, stats)
+        else:
+            publishers, found = None, tuple(self._by_nodes(info, name, cursor) for name, cursor in relevant.items())
+        return replace(seen, publishers=publishers, cursors=found, green_lacks_producer=lacks, trouble=trouble)
+
+    def _by_nodes(self, info: ManagedLedgerInfo, name: str, cursor: CursorInfo) -> CursorSeen:
+        return CursorSeen(name, unread_entries(info, self._nodes.mark_delete(cursor)))
+
+    def _stats(self, topic: str) -> tuple[Mapping[str, Any] | None, str]:
+        try:
+            return self._admin.stats(topic), ""
+        except NotFoundError:
+            return None, ""
+        except (PulsarError, FormatError) as error:
+            return None, f"{topic}: {error}"
+
+    def _has_producer_on_green(self, topic: str) -> bool:
+        if self._green is None or topic in self._producers_on_green:
+            return True
+        try:
+            found = bool(self._green.stats(topic).get("publishers"))
+        except BookwardenError:
+            return False
+        if found:
+            self._producers_on_green.add(topic)
+        return found
+
+
+def _cursors_by_stats(relevant: Collection[str], stats: Mapping[str, Any]) -> tuple[CursorSeen, ...]:
+    subscriptions, replication = stats.get("subscriptions") or {}, stats.get("replication") or {}
+    seen = []
+    for name in sorted(relevant):
+        found = subscriptions.get(name)
+        if found is not None:
+            seen.append(CursorSeen(name, _count(found, "msgBacklog"), len(found.get("consumers") or ())))
+        else:
+            remote = replication.get(name.rpartition(".")[2])
+            seen.append(CursorSeen(name, None if remote is None else _count(remote, "replicationBacklog"), 0))
+    return tuple(seen)
+
+
+def _count(found: Mapping[str, Any], name: str) -> int | None:
+    value = found.get(name)
+    return value if isinstance(value, int) and value >= 0 else None

@@ -1,0 +1,1 @@
+"""A migration of clients, judged before it begins by what it would lose or leave behind."""

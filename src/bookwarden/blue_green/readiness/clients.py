@@ -1,0 +1,125 @@
+"""Checks of clients: transactions, and versions that do not follow a redirect."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from enum import Enum
+from typing import Final
+
+from bookwarden.blue_green.readiness.findings import Override
+from bookwarden.blue_green.readiness.lines import Lines, loses, or_good, warns
+from bookwarden.blue_green.scope import namespace_of
+from bookwarden.blue_green.sides.values import PENDING_ACKNOWLEDGEMENTS, Observations
+from bookwarden.findings import some
+
+
+class Follows(Enum):
+    """An answer: does a client go to green when it is told to?"""
+
+    YES = "yes"
+    IF_TESTED = "with one broker on green; with several, test it"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+# As clients name themselves to brokers: Java before 3.0 by its number alone; newer ones may add a description.
+_JAVA: Final = re.compile(r"(?:Pulsar-Java-v)?(\d+)\.(\d+)(?:\.\d+)*(?:-.*)?")
+_CPP: Final = re.compile(r"Pulsar-CPP-v(\d+)\.(\d+)")
+_GO: Final = re.compile(r"Pulsar Go (\d+)\.(\d+)")
+_UPGRADE: Final = (
+    "upgrade them (Java 3.2, C++ and Python 3.5), or restart them with green's address right after the flag"
+)
+
+
+def follows(version: str) -> Follows:
+    """Return whether a client of this version, as it names itself, follows; where both URLs are set."""
+    if found := _CPP.match(version):
+        return Follows.YES if (int(found[1]), int(found[2])) >= (3, 5) else Follows.NO
+    if found := _GO.match(version):
+        # Since pulsar-client-go#1210, by its own account; not tried.
+        return Follows.UNKNOWN
+    if found := _JAVA.fullmatch(version):
+        number = (int(found[1]), int(found[2]))
+        if number < (3, 0):
+            return Follows.NO
+        return Follows.YES if number >= (3, 2) else Follows.IF_TESTED
+    return Follows.UNKNOWN
+
+
+def transactions(seen: Observations) -> Lines:
+    """Check that nobody uses transactions: what blue commits is not visible on green."""
+
+    def found() -> Lines:
+        if seen.blue.transaction_trouble:
+            yield loses(
+                f"transactions under way are not known: {seen.blue.transaction_trouble}",
+                "let our role read them (superuser), and make sure that there are none",
+                override=Override.TRANSACTIONS,
+            )
+        yield from _open(seen)
+        for ours, _ in seen.pairs():
+            used = sorted(one.name for one in ours.topics.values() if one.transactions)
+            used += sorted(name for name in ours.system_topics if name.endswith(PENDING_ACKNOWLEDGEMENTS))
+            if used or ours.transaction_bytes:
+                yield loses(
+                    f"transactions were used on {some(used)}" if used else "transactions were used in it",
+                    "stop these applications before the flag, and start them with green's address",
+                    ours.name,
+                    used,
+                    Override.TRANSACTIONS,
+                )
+
+    yield from or_good(found(), "no transaction is open, and none was seen")
+
+
+def _open(seen: Observations) -> Lines:
+    """Judge open transactions: those of the scope, those that may come to it, and those of other namespaces."""
+    ours: list[str] = []
+    elsewhere: list[str] = []
+    for name, topics in sorted(seen.blue.open_transactions.items()):
+        inside = not topics or any(namespace_of(topic) in seen.scope for topic in topics)
+        (ours if inside else elsewhere).append(name)
+    if ours:
+        yield loses(
+            f"{len(ours)} transactions are open on blue",
+            "end them, and stop the applications that begin them until they use green",
+            evidence=ours,
+            override=Override.TRANSACTIONS,
+        )
+    if elsewhere:
+        yield warns(
+            f"{len(elsewhere)} transactions are open on topics of other namespaces",
+            "know that none of these applications goes on to topics of the scope",
+            evidence=elsewhere,
+        )
+
+
+def versions(seen: Observations) -> Lines:
+    """Check that each client that is connected will follow; those that come later are not seen."""
+
+    def found() -> Lines:
+        for ours, _ in seen.pairs():
+            by_answer: dict[Follows, list[str]] = defaultdict(list)
+            for topic in sorted(ours.topics.values(), key=lambda one: one.name):
+                for version in sorted(topic.client_versions):
+                    by_answer[follows(version)].append(f"{version or 'no version'} on {topic.name}")
+            for answer, said in ((Follows.NO, "do not follow"), (Follows.UNKNOWN, "may not follow")):
+                if by_answer[answer]:
+                    yield loses(
+                        f"clients that {said}: {some(by_answer[answer])}",
+                        _UPGRADE,
+                        ours.name,
+                        by_answer[answer],
+                        Override.OLD_CLIENTS,
+                    )
+            if by_answer[Follows.IF_TESTED] and len(seen.green.brokers) > 1:
+                yield warns(
+                    f"not sure with several brokers on green: {some(by_answer[Follows.IF_TESTED])}",
+                    "try this version with a topic of its own, or upgrade it to Java 3.2",
+                    ours.name,
+                    by_answer[Follows.IF_TESTED],
+                )
+
+    count = sum(len(one.client_versions) for ours, _ in seen.pairs() for one in ours.topics.values())
+    yield from or_good(found(), "all clients that are connected follow" if count else "no client is connected")

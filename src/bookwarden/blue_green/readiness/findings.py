@@ -1,0 +1,92 @@
+"""Findings of a pre-flight: the check, how bad it is, where, and whether an operator may accept it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Final
+
+from bookwarden.findings import Finding, Verdict
+
+
+class Severity(Enum):
+    """The harm to whoever begins all the same."""
+
+    LOSES = "loses messages"
+    FAILS = "stands still"
+    WARNING = "warning"
+
+
+class Override(Enum):
+    """Cases that cannot be made safe; an operator who accepts one names it."""
+
+    TRANSACTIONS = "transactions"
+    TWO_WAY_REPLICATION = "two-way-replication"
+    READERS = "readers"
+    COMPACTED_TOPICS = "compacted-topics"
+    OLD_CLIENTS = "old-clients"
+    IDLE_SUBSCRIPTIONS = "idle-subscriptions"
+
+
+#: What each override accepts, for the help and the documents.
+ACCEPTED: Final = {
+    Override.TRANSACTIONS: "transactions that are committed on blue while their messages go to green are lost",
+    Override.TWO_WAY_REPLICATION: "every message of a namespace that is replicated between both arrives twice on green",
+    Override.READERS: "topics without a durable subscription lose on blue what was not read yet",
+    Override.COMPACTED_TOPICS: "compacted topics begin empty on green",
+    Override.OLD_CLIENTS: "clients that do not follow stay without a connection until they are restarted elsewhere",
+    Override.IDLE_SUBSCRIPTIONS: "backlogs without a consumer stay on blue, and so do their topics, until one comes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One line of a pre-flight; ``severity`` is None where all is well."""
+
+    number: int  #: Of the check, from 1.
+    check: str  #: Its name.
+    severity: Severity | None  #: None where all is well.
+    seen: str  #: For people.
+    advice: str = ""  #: To whoever reads it.
+    namespace: str = ""  #: "" for what is of a whole cluster.
+    evidence: tuple[str, ...] = ()  #: Everything that is concerned: topics, subscriptions, clients.
+    override: Override | None = None  #: By which it may be accepted.
+
+    @property
+    def stands_in_the_way(self) -> bool:
+        """True for what nobody should begin with."""
+        return self.severity in (Severity.LOSES, Severity.FAILS)
+
+    def is_accepted(self, accepted: Collection[Override]) -> bool:
+        """Return whether it stands in the way and is among the cases accepted by name."""
+        return self.stands_in_the_way and self.override is not None and self.override in accepted
+
+    def verdict(self, accepted: Collection[Override] = ()) -> Verdict:
+        """Return the verdict, in the words of every check of bookwarden."""
+        if self.severity is None:
+            return Verdict.OK
+        return Verdict.FAILS if self.stands_in_the_way and not self.is_accepted(accepted) else Verdict.WARNING
+
+    def as_finding(self, accepted: Collection[Override] = ()) -> Finding:
+        """Return it as a line of a table."""
+        where = f"{self.namespace}: " if self.namespace else ""
+        advice = self.advice
+        if self.stands_in_the_way and self.override is not None:
+            said = "accepted by name" if self.is_accepted(accepted) else f"or --accept {self.override.value}"
+            advice = f"{advice}; {said}" if advice else said
+        return Finding(f"{self.number} {self.check}", self.verdict(accepted), f"{where}{self.seen}", advice)
+
+    def as_json(self, accepted: Collection[Override] = ()) -> dict[str, Any]:
+        """Return it as programs read it."""
+        found = asdict(self)
+        found["severity"] = None if self.severity is None else self.severity.value
+        found["override"] = None if self.override is None else self.override.value
+        found["verdict"] = self.verdict(accepted).value
+        found["accepted"] = self.is_accepted(accepted)
+        return found
+
+
+def blocking(findings: Iterable[Judged], accepted: Collection[Override] = ()) -> list[Judged]:
+    """List what stands in the way and was not accepted by name."""
+    return [one for one in findings if one.stands_in_the_way and not one.is_accepted(accepted)]

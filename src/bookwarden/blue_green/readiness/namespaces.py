@@ -1,0 +1,252 @@
+"""Checks of namespaces: on both sides, alike, not replicated between them, and kept from deleting and growing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookwarden.blue_green.readiness.findings import Override
+from bookwarden.blue_green.readiness.lines import Lines, good, loses, or_good, stalls, warns
+from bookwarden.blue_green.sides.policies import (
+    AUTO_CREATION,
+    INACTIVE,
+    REPLICATION,
+    creates_topics,
+    deletes_inactive,
+    differing,
+    grants,
+    namespace_settings,
+    not_copied,
+    topic_not_copied,
+    topic_settings,
+)
+from bookwarden.blue_green.sides.values import NamespaceSeen, Observations, SideSeen
+from bookwarden.findings import some
+
+# Between the preparation and the first client of a topic.
+_SOON_MINUTES: Final = 24 * 60
+_PREPARE: Final = "`bookwarden cluster-migration prepare --execute`"
+_DELETING: Final = "brokerDeleteInactiveTopicsEnabled"
+_CREATING: Final = "allowAutoTopicCreation"
+
+
+def present(seen: Observations) -> Lines:
+    """Check that green has tenant and namespace, and may have them."""
+
+    def found() -> Lines:
+        for name in seen.scope:
+            if name not in seen.blue.namespaces:
+                yield stalls("blue has no such namespace", "name one that it has", name)
+                continue
+            yield from _in_tenant(seen, name)
+            green = seen.green.namespaces.get(name)
+            if green is None:
+                yield stalls("green has no such namespace: clients would close for good", _PREPARE, name)
+            elif seen.green.cluster not in green.clusters:
+                yield stalls(
+                    f"on green its clusters are {some(sorted(green.clusters)) or 'none'}, and not green itself",
+                    f"`pulsar-admin namespaces set-clusters --clusters {seen.green.cluster} {name}` on green",
+                    name,
+                )
+
+    yield from or_good(found(), f"green has all {len(seen.scope)} of the scope, with their tenants")
+
+
+def _in_tenant(seen: Observations, name: str) -> Lines:
+    tenant = name.partition("/")[0]
+    info = seen.green.tenants.get(tenant)
+    if info is None:
+        yield stalls(f"green has no tenant {tenant}: clients would close for good", _PREPARE, name)
+    elif seen.green.cluster not in (info.get("allowedClusters") or ()):
+        yield stalls(f"tenant {tenant} is not allowed in {seen.green.cluster}, on green", _PREPARE, name)
+
+
+def replication(seen: Observations) -> Lines:
+    """Check that nothing is replicated between blue and green: green would get each message twice."""
+    blue, green = seen.blue.cluster, seen.green.cluster
+
+    def found() -> Lines:
+        if seen.shared_configuration:
+            yield loses(
+                f"both clusters use the configuration store {seen.shared_configuration}, and with it the same "
+                "policies: none of them are right for both",
+                "give green a configuration store of its own",
+            )
+        if blue == green:
+            return
+        for ours, theirs in seen.pairs():
+            ways = [f"{blue} to {green}"] if green in ours.clusters else []
+            ways += [f"{green} to {blue}"] if theirs is not None and blue in theirs.clusters else []
+            if ways:
+                yield loses(
+                    f"replicated from {' and '.join(ways)}: green would get every message twice",
+                    f"take {blue} out of the namespace's clusters on green, and {green} on blue: "
+                    "`pulsar-admin namespaces set-clusters`",
+                    ours.name,
+                    override=Override.TWO_WAY_REPLICATION,
+                )
+            topics = _replicated_topics(ours, green) + _replicated_topics(theirs, blue)
+            if topics:
+                yield loses(
+                    f"topics with replication of their own between both: {some(topics)}",
+                    "`pulsar-admin topicPolicies set-replication-clusters` without the other one",
+                    ours.name,
+                    topics,
+                    Override.TWO_WAY_REPLICATION,
+                )
+
+    yield from or_good(found(), "nothing is replicated between both")
+
+
+def _replicated_topics(seen: NamespaceSeen | None, other: str) -> list[str]:
+    policies = {} if seen is None else seen.topic_policies
+    return sorted(topic for topic, own in policies.items() if other in (topic_settings(own).get(REPLICATION) or ()))
+
+
+def alike(seen: Observations) -> Lines:
+    """Check that policies and rights are the same on both, but for lists of clusters."""
+
+    def found() -> Lines:
+        for ours, theirs in seen.pairs():
+            for trouble in (*ours.policy_troubles, *(theirs.policy_troubles if theirs else ())):
+                yield stalls(f"policies of topics are not known: {trouble}", "try again; check our role", ours.name)
+            if theirs is None:
+                continue
+            other = differing(
+                namespace_settings(ours.policies, seen.blue.cluster),
+                namespace_settings(theirs.policies, seen.green.cluster),
+            )
+            if other:
+                yield warns(f"policies differ: {some(other)}", _AS_WANTED, ours.name, other)
+            lacking = [
+                f"{one.role} on {one.where or ours.name}"
+                for one in grants(ours.policies)
+                if one not in set(grants(theirs.policies))
+            ]
+            if lacking:
+                yield warns(f"rights that green lacks: {some(lacking)}", _AS_WANTED, ours.name, lacking)
+            yield from _of_topics(seen, ours, theirs)
+            kept = not_copied(ours.policies)
+            if kept:
+                yield warns(f"not copied: {some(kept)}", "set them on green as they are to be there", ours.name, kept)
+
+    yield from or_good(found(), "policies and rights are the same on both")
+
+
+def _of_topics(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
+    other, kept = [], []
+    for topic, own in sorted(ours.topic_policies.items()):
+        wanted = topic_settings(own, seen.blue.cluster, seen.green.cluster)
+        there = topic_settings(theirs.topic_policies.get(topic, {}))
+        other += [f"{topic}: {what}" for what in differing(wanted, there)]
+        kept += [f"{topic}: {name}" for name in topic_not_copied(own)]
+    if other:
+        yield warns(f"policies of topics differ: {some(other)}", _AS_WANTED, ours.name, other)
+    if kept:
+        yield warns(f"policies of topics not copied: {some(kept)}", "set them on green", ours.name, kept)
+
+
+_AS_WANTED: Final = f"what green lacks: {_PREPARE}; what it has otherwise is left: change it there if it is not meant"
+
+
+def held(seen: Observations) -> Lines:
+    """Check that neither cluster deletes inactive topics: blue what was moved, green what nobody uses yet."""
+
+    def found() -> Lines:
+        for ours, theirs in seen.pairs():
+            yield from _deleting(seen.blue, ours, "blue deletes topics as soon as they are empty: no way back")
+            if theirs is not None:
+                yield from _deleting(
+                    seen.green, theirs, "green deletes topics without a subscription before their clients come"
+                )
+                yield from _expiring(seen.green, theirs)
+
+    yield from or_good(found(), "neither cluster deletes inactive topics of the scope")
+
+
+def _expiring(green: SideSeen, namespace: NamespaceSeen) -> Lines:
+    """Judge whether green removes subscriptions before their consumers come."""
+    minutes = _limit(green, namespace, "subscription_expiration_time_minutes", "subscriptionExpirationTimeMinutes")
+    if minutes > 0:
+        yield (loses if minutes < _SOON_MINUTES else warns)(
+            f"green removes subscriptions that were not used for {minutes} min: those that were prepared among them",
+            "`pulsar-admin namespaces set-subscription-expiration-time --time 0` on green until the clients are there",
+            namespace.name,
+        )
+
+
+def _deleting(side: SideSeen, namespace: NamespaceSeen, seen: str) -> Lines:
+    brokers = not side.all_have(_DELETING, "false")
+    own = namespace_settings(namespace.policies, side.cluster).get(INACTIVE)
+    if deletes_inactive(own, brokers_delete=brokers):
+        yield loses(seen, _PREPARE, namespace.name)
+    topics = sorted(
+        topic
+        for topic, policies in namespace.topic_policies.items()
+        if deletes_inactive(topic_settings(policies).get(INACTIVE), brokers_delete=False)
+    )
+    if topics:
+        yield loses(f"{seen}: by policies of their own {some(topics)}", _PREPARE, namespace.name, topics)
+
+
+def quotas(seen: Observations) -> Lines:
+    """Check that green's limits have room for what comes."""
+
+    def found() -> Lines:
+        for ours, theirs in seen.pairs():
+            if theirs is not None:
+                yield from _limits(seen.green, ours, theirs)
+
+    yield from or_good(found(), "no limit of green is below what blue has; see to its bookies' disks yourself")
+
+
+def _limits(green: SideSeen, ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
+    topics, limit = len(ours.topics), _limit(green, theirs, "max_topics_per_namespace", "maxTopicsPerNamespace")
+    if limit and topics > limit:
+        yield stalls(
+            f"blue has {topics} topics and partitions, green allows {limit}",
+            "`pulsar-admin namespaces set-max-topics-per-namespace` on green",
+            ours.name,
+        )
+    limit = _limit(green, theirs, "max_subscriptions_per_topic", "maxSubscriptionsPerTopic")
+    crowded = [one.name for one in ours.topics.values() if limit and len(one.copied) > limit]
+    if crowded:
+        yield stalls(
+            f"more subscriptions than the {limit} that green allows: {some(crowded)}",
+            "`pulsar-admin namespaces set-max-subscriptions-per-topic` on green",
+            ours.name,
+            crowded,
+        )
+
+
+def _limit(green: SideSeen, namespace: NamespaceSeen, policy: str, setting: str) -> int:
+    own = namespace.policies.get(policy)
+    told = [int(value) for value in green.settings(setting).values() if value and value.isdigit()]
+    return int(own) if own is not None else min(told, default=0)
+
+
+def growing(seen: Observations) -> Lines:
+    """Check that no topic is created on blue from now on by whoever asks for one."""
+
+    def found() -> Lines:
+        brokers = not seen.blue.all_have(_CREATING, "false")
+        for ours, _ in seen.pairs():
+            own = namespace_settings(ours.policies, seen.blue.cluster).get(AUTO_CREATION)
+            if creates_topics(own, brokers_create=brokers):
+                yield warns(
+                    "topics are created on blue when a client asks for one: green will lack them", _PREPARE, ours.name
+                )
+
+    yield from or_good(found(), "no topic is created on blue by asking for it")
+
+
+def own_topics(seen: Observations) -> Lines:
+    """Check that bookwarden's own topics stay where they are, and the brokers' too."""
+    inside = sorted(seen.kept_out.intersection(seen.scope))
+    for name in inside:
+        yield stalls(
+            "the topics of two-phase deletion, or the brokers' own, are in it: they would be gated with the rest",
+            "leave it out; run bookwarden's topics on another cluster, or in a namespace of their own",
+            name,
+        )
+    if not inside:
+        yield good("bookwarden's topics and the brokers' own are not in the scope")

@@ -1,0 +1,198 @@
+"""Checks of topics: on green in the same shape, with their schemas, loaded on blue, and read by what moves along."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from bookwarden.blue_green.readiness.findings import Override
+from bookwarden.blue_green.readiness.lines import Lines, loses, or_good, stalls, warns
+from bookwarden.blue_green.sides.values import COMPACTION, NamespaceSeen, Observations, TopicSeen
+from bookwarden.findings import some
+from bookwarden.ledgers.names import TopicName
+
+_PREPARE: Final = "`bookwarden cluster-migration prepare --execute`"
+
+
+def shapes(seen: Observations) -> Lines:
+    """Check that green has each topic, with as many partitions."""
+
+    def found() -> Lines:
+        for ours, theirs in seen.contents():
+            yield from _shapes(ours, theirs)
+
+    yield from or_good(found(), "green has all topics, with as many partitions")
+
+
+def _shapes(ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
+    by_state: dict[str, list[str]] = defaultdict(list)
+    for topic in ours.whole_topics:
+        state, told = _shape(ours, theirs, topic)
+        by_state[state].append(told)
+    missing, fewer, more, other = (by_state[state] for state in ("missing", "fewer", "more", "other"))
+    if missing:
+        yield stalls(f"green lacks {some(missing)}: clients would close for good", _PREPARE, ours.name, missing)
+    if fewer:
+        yield stalls(f"green has fewer partitions: {some(fewer)}", _PREPARE, ours.name, fewer)
+    if other:
+        yield stalls(
+            f"on green they are of another kind, or single topics named like partitions: {some(other)}",
+            "delete them on green if nobody needs what is in them, then prepare again",
+            ours.name,
+            other,
+        )
+    if more:
+        yield warns(
+            f"green has more partitions: {some(more)}",
+            "clients that are moved use the first ones until they restart",
+            ours.name,
+            more,
+        )
+
+
+def _shape(ours: NamespaceSeen, theirs: NamespaceSeen, topic: str) -> tuple[str, str]:
+    """Return in which way green's topic is not blue's, and its name for people."""
+    wanted, there = ours.partitioned.get(topic), theirs.partitioned.get(topic)
+    if wanted is None:
+        return ("other" if there is not None else "" if topic in theirs.topics else "missing"), topic
+    if there is None:
+        return ("other" if topic in theirs.topics or single_partitions(theirs, topic) else "missing"), topic
+    if there != wanted:
+        return ("fewer" if there < wanted else "more"), f"{topic}: {there} instead of {wanted}"
+    return ("missing", f"{topic}, some partitions") if absent_partitions(theirs, topic) else ("", topic)
+
+
+def absent_partitions(namespace: NamespaceSeen, topic: str) -> list[str]:
+    """List the partitions that are counted and do not exist; of a topic that is not persistent none is kept."""
+    parts = () if topic.startswith("non-persistent:") else namespace.partitions_of(topic)
+    return [part for part in parts if part not in namespace.topics]
+
+
+def single_partitions(namespace: NamespaceSeen, topic: str) -> list[str]:
+    """List the topics that are named like partitions of this one, which is not partitioned there."""
+    return [name for name in namespace.topics if name != topic and str(TopicName.parse(name).base) == topic]
+
+
+def schemas(seen: Observations) -> Lines:
+    """Check that green has each version of each schema, in the same order."""
+
+    def found() -> Lines:
+        for ours, theirs in seen.contents():
+            for trouble in (*ours.schema_troubles, *theirs.schema_troubles):
+                yield stalls(f"schemas are not known: {trouble}", "try again; check our role", ours.name)
+            yield from _schemas(ours, theirs)
+
+    yield from or_good(found(), "green has the same versions of all schemas")
+
+
+def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
+    missing, other = [], []
+    for topic, versions in sorted(ours.schemas.items()):
+        wanted = [one.identity for one in versions]
+        there = [one.identity for one in theirs.schemas.get(topic, ())]
+        if there != wanted[: len(there)] and wanted != there[: len(wanted)]:
+            other.append(topic)
+        elif len(there) < len(wanted):
+            missing.append(f"{topic}: {len(there)} of {len(wanted)} versions")
+    if missing:
+        yield stalls(f"green lacks schemas: {some(missing)}", _PREPARE, ours.name, missing)
+    if other:
+        yield stalls(
+            f"green has other schemas, or in another order: {some(other)}",
+            "delete the schema on green if nobody uses it, then prepare again",
+            ours.name,
+            other,
+        )
+    if ours.schemas and theirs.policies.get("is_allow_auto_update_schema") is False:
+        yield warns(
+            "green takes no new schemas from producers", "register new versions there by hand from now on", ours.name
+        )
+
+
+def loaded(seen: Observations) -> Lines:
+    """Check that each topic of blue is loaded: the statistics that were asked for load it; others never migrate."""
+
+    def found() -> Lines:
+        for ours, _ in seen.pairs():
+            silent = [f"{one.name}: {one.trouble}" for one in ours.topics.values() if one.trouble]
+            if silent:
+                yield loses(
+                    f"cannot be loaded on blue: {some(silent)}",
+                    "take a flag that is on off, and load them; or delete those that nobody needs",
+                    ours.name,
+                    silent,
+                )
+
+    count = sum(len(ours.topics) for ours, _ in seen.pairs())
+    yield from or_good(found(), f"all {count} topics and partitions of blue are loaded")
+
+
+def unread(seen: Observations) -> Lines:
+    """Check for data that no durable subscription holds, and for compacted topics: nothing of it goes to green."""
+
+    def found() -> Lines:
+        for ours, _ in seen.pairs():
+            alone = [one.name for one in ours.topics.values() if _is_alone(one)]
+            read = [one.name for one in ours.topics.values() if any(not each.durable for each in one.subscriptions)]
+            compacted = [one.name for one in ours.topics.values() if _is_compacted(one)]
+            readers = sorted({*alone, *read} - set(compacted))
+            if readers:
+                yield loses(
+                    f"data without a durable subscription, or with readers: {some(readers)}",
+                    "let applications read to the end, or copy the data; it stays on blue",
+                    ours.name,
+                    readers,
+                    Override.READERS,
+                )
+            if compacted:
+                yield loses(
+                    f"compacted: {some(compacted)}; their newest values are not copied",
+                    "write the values to green anew, or let their table views be filled there first",
+                    ours.name,
+                    compacted,
+                    Override.COMPACTED_TOPICS,
+                )
+
+    yield from or_good(found(), "all data of blue is held by durable subscriptions")
+
+
+def _is_alone(topic: TopicSeen) -> bool:
+    return topic.size > 0 and not topic.copied
+
+
+def _is_compacted(topic: TopicSeen) -> bool:
+    return any(one.name == COMPACTION for one in topic.subscriptions) or COMPACTION in topic.cursors
+
+
+def oddities(seen: Observations) -> Lines:
+    """Check for what a migration would trip over: terminated topics, missing partitions, deleted namespaces."""
+
+    def found() -> Lines:
+        for ours, _ in seen.pairs():
+            topics = ours.topics.values()
+            for text, advice, names in (
+                ("terminated by their users", "nothing: they are never drained by brokers", _terminated(ours)),
+                (
+                    "migrated before",
+                    "`cluster-migration watch`",
+                    [one.name for one in topics if one.migrated],
+                ),
+                ("partitions that do not exist", "`pulsar-admin topics create-missed-partitions`", _absent(ours)),
+            ):
+                if names:
+                    yield warns(f"{text}: {some(names)}", advice, ours.name, names)
+            unknown = [f"{one.name}: {one.metadata_trouble}" for one in topics if one.metadata_trouble]
+            if unknown:
+                yield stalls(f"metadata not known of {some(unknown)}", "try again", ours.name, unknown)
+            if ours.policies.get("deleted"):
+                yield stalls("it is being deleted", "finish that, and leave it out", ours.name)
+
+    yield from or_good(found(), "no topic was terminated, no partition is missing")
+
+
+def _terminated(namespace: NamespaceSeen) -> list[str]:
+    return [one.name for one in namespace.topics.values() if one.terminated and not one.migrated]
+
+
+def _absent(namespace: NamespaceSeen) -> list[str]:
+    return sorted(part for topic in namespace.partitioned for part in absent_partitions(namespace, topic))

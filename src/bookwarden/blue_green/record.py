@@ -1,0 +1,143 @@
+"""The record of migrations: what was there when each began, and every change to flags and nodes, in one file.
+
+A line of JSON each, on disk before what it announces is done. A line that a crash cut short is the last one, and says
+nothing: what it announced was not begun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from bookwarden.blue_green.observing import Expected
+from bookwarden.durable import sync
+from bookwarden.errors import FormatError
+
+FILE_NAME: Final = "cluster-migration.jsonl"
+
+STARTING: Final = "starting"
+MARKED: Final = "marked"
+ABORTED: Final = "aborted"
+REOPENING: Final = "reopening"
+RELEASING: Final = "releasing"
+REMOVING: Final = "removing"
+FINISHED: Final = "finished"
+
+
+class MigrationRecord:
+    """The record in one folder, which is made when something is first written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+
+    def append(self, event: str, **facts: Any) -> None:
+        """Write an event with its time, and wait until it is on disk."""
+        line = json.dumps({"event": event, "at_ms": int(time.time() * 1000), **facts}, ensure_ascii=False)
+        fresh = not self.path.exists()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            torn = file.tell() > 0 and not self._ends_with_a_line()
+            file.write((b"\n" if torn else b"") + line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if fresh:
+            sync(self.path.parent)
+
+    def events(self) -> Iterator[Mapping[str, Any]]:
+        """Read all events, oldest first; raise FormatError for a line that is none and was not cut short."""
+        if not self.path.exists():
+            return
+        lines = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            if not line:
+                continue
+            try:
+                found = json.loads(line)
+            except ValueError as error:
+                if not line.startswith(b"{") or line.endswith(b"}"):
+                    raise FormatError(f"{self.path}, line {number}: no event of a migration") from error
+                continue
+            yield found
+
+    def starting(self, namespace: str, expected: Iterable[Expected], accepted: Iterable[str] = ()) -> None:
+        """Record that a namespace's flag is about to be set, what was there, and what was accepted by name."""
+        topics = {
+            one.topic: {
+                "subscriptions": list(one.subscriptions),
+                "had_producer": one.had_producer,
+            }
+            for one in expected
+        }
+        self.append(STARTING, namespace=namespace, accepted=list(accepted), topics=topics)
+
+    def marked(self, namespace: str, entries: Mapping[str, int]) -> None:
+        """Record that each topic was proven to be marked, and how many entries it has."""
+        self.append(MARKED, namespace=namespace, entries=dict(entries))
+
+    def expected(self, namespaces: Iterable[str]) -> dict[str, Expected]:
+        """Return what was there when the newest migrations of these namespaces began, by topic.
+
+        An abort does not end one: what had moved by then is on green all the same. What begins after one was finished
+        is a new one.
+        """
+        wanted, finished = set(namespaces), set[str]()
+        found: dict[str, dict[str, Expected]] = {}
+        for event in self.events():
+            namespace = event.get("namespace")
+            if namespace not in wanted:
+                continue
+            if event["event"] == STARTING:
+                if namespace in finished:
+                    found.pop(namespace, None)
+                    finished.discard(namespace)
+                earlier = found.setdefault(namespace, {})
+                for topic, facts in event["topics"].items():
+                    earlier[topic] = _joined(earlier.get(topic), topic, facts)
+            elif event["event"] == MARKED:
+                known = found.setdefault(namespace, {})
+                for topic, entries in event["entries"].items():
+                    known[topic] = replace(known.get(topic, Expected(topic)), entries=int(entries))
+            elif event["event"] == FINISHED:
+                finished.add(namespace)
+        return {topic: one for topics in found.values() for topic, one in topics.items()}
+
+    def accepted(self, namespaces: Iterable[str]) -> frozenset[str]:
+        """Return the cases that were accepted by name when the migration of any of these namespaces began."""
+        wanted = set(namespaces)
+        starts = (one for one in self.events() if one["event"] == STARTING and one["namespace"] in wanted)
+        return frozenset(name for one in starts for name in one.get("accepted", ()))
+
+    def begun(self) -> list[str]:
+        """List the namespaces whose migration was begun, and is neither aborted nor finished."""
+        found: dict[str, bool] = {}
+        for event in self.events():
+            if event["event"] in (STARTING, ABORTED, FINISHED):
+                found[event["namespace"]] = event["event"] == STARTING
+        return [namespace for namespace, is_begun in found.items() if is_begun]
+
+    def reopening(self, topic: str) -> Mapping[str, Any] | None:
+        """Return the newest event of a topic that was reopened; None if there is none."""
+        found = None
+        for event in self.events():
+            if event["event"] == REOPENING and event.get("topic") == topic:
+                found = event
+        return found
+
+    def _ends_with_a_line(self) -> bool:
+        with self.path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+
+def _joined(earlier: Expected | None, topic: str, facts: Mapping[str, Any]) -> Expected:
+    """Add what a later start saw: it may have found less, since some had moved already."""
+    subscriptions = set(facts["subscriptions"])
+    if earlier is not None:
+        subscriptions |= set(earlier.subscriptions)
+    entries = None if earlier is None else earlier.entries
+    return Expected(topic, tuple(sorted(subscriptions)), bool(facts["had_producer"]), entries)

@@ -1,0 +1,182 @@
+"""A topic that a migration marked, made to accept messages again after an abort.
+
+No API of brokers does that. The node of its managed ledger is changed, by the version that was read and while no broker
+has the topic loaded: a broker that has it would go on with what it read before, and fence the topic at its next write.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bookwarden.blue_green.ports import MigrationAdmin, Nodes
+from bookwarden.blue_green.record import REOPENING, MigrationRecord
+from bookwarden.blue_green.scope import namespace_of
+from bookwarden.blue_green.states import is_marked_by_migration
+from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, RefusedError
+from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo, Position
+from bookwarden.ledgers.names import TopicName, decode_local_name
+
+_ATTEMPTS: Final = 20
+_PAUSE_S: Final = 0.5
+
+
+class TerminatedNodes(Protocol):
+    """Nodes of topics, with their versions; each call may raise StoreError."""
+
+    def read(self, managed_ledger: str) -> tuple[bytes, int] | None:
+        """Return the raw value of a topic's node and its version; None if there is none."""
+
+    def write(self, managed_ledger: str, value: bytes, version: int) -> None:
+        """Replace it if it has this version."""
+
+    def reopened(self, value: bytes) -> bytes:
+        """Return the value as one of a topic that accepts messages."""
+
+    def decode(self, value: bytes) -> ManagedLedgerInfo:
+        """Decode a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """The result for one topic; ``done`` is False where it was open already, or only planned.
+
+    ``subscriptions`` are those that are made again.
+    """
+
+    topic: str
+    done: bool
+    said: str
+    subscriptions: tuple[str, ...] = ()
+
+
+class Reopening:
+    """Reopens topics of blue, and puts back what it changed while nothing else has changed it since."""
+
+    def __init__(
+        self,
+        cluster: Callable[[], str],
+        nodes: Nodes,
+        terminated: TerminatedNodes,
+        admin: MigrationAdmin,
+        loaded_topics: Callable[[], Collection[str]],
+        record: MigrationRecord,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._terminated = terminated
+        self._admin = admin
+        self._loaded_topics = loaded_topics
+        self._record = record
+        self._sleep = sleep
+
+    def plan(self, topic: str) -> Reopened:
+        """Check that it can be reopened, and change nothing; RefusedError or NotFoundError where it cannot."""
+        name = TopicName.parse(topic)
+        missing = self._missing(name)
+        again = f"; subscriptions that blue deleted are made again: {', '.join(missing)}" if missing else ""
+        if self._check(name) is None:
+            return Reopened(topic, False, f"accepts messages already{again}", missing)
+        return Reopened(topic, False, f"would be unloaded, and its node changed{again}", missing)
+
+    def reopen(self, topic: str) -> Reopened:
+        """Have it accept messages; may be killed at any moment and run again.
+
+        It is unloaded, and the change is refused while a broker has it loaded again. After the change it is unloaded
+        once more where it is loaded: whoever loaded it in between has read the node as it was. Subscriptions that blue
+        deleted once they were drained are made again, behind what they had read.
+        """
+        name = TopicName.parse(topic)
+        for _ in range(_ATTEMPTS):
+            raw = self._check(name)
+            if raw is None:
+                # Perhaps by an earlier run that was killed before it had done the rest.
+                return self._completed(name, "accepts messages already", False)
+            self._admin.unload(topic)
+            if topic not in self._loaded_topics() and self._change(name, *raw):
+                return self._completed(name, "reopened", True)
+            self._sleep(_PAUSE_S)
+        raise RefusedError(
+            f"a broker loads {topic} again each time it is unloaded: its clients keep it. Stop its producers and "
+            "consumers, at least those that try all the time, and run this again; nothing was changed"
+        )
+
+    def put_back(self, topic: str) -> Reopened:
+        """Undo the newest reopening, if the node is still as that left it; RefusedError where it is not."""
+        name = TopicName.parse(topic)
+        event = self._record.reopening(str(name))
+        if event is None:
+            raise NotFoundError(f"no reopening of {topic} is recorded in this folder")
+        before, after = (base64.b64decode(event[key]) for key in ("before", "after"))
+        now = self._terminated.read(name.managed_ledger)
+        if now is not None and now[0] == before:
+            return Reopened(topic, False, "is as it was before it was reopened")
+        if str(name) in self._loaded_topics():
+            raise RefusedError(f"a broker has {topic} loaded, and so it is in use: it stays open")
+        if now is None or now[0] != after:
+            raise RefusedError(
+                f"{topic} changed since it was reopened, so it has been in use: to terminate it now would lose "
+                "nothing, but nobody asked for that; start its migration again instead"
+            )
+        self._terminated.write(name.managed_ledger, before, now[1])
+        return Reopened(topic, True, "put back: it accepts no message")
+
+    def _completed(self, name: TopicName, said: str, done: bool) -> Reopened:
+        if str(name) in self._loaded_topics():
+            self._admin.unload(str(name))
+        made = self._missing(name)
+        for subscription in made:
+            self._admin.create_subscription(str(name), subscription, self._end_of(name))
+        return Reopened(str(name), done, f"{said}; made again: {', '.join(made)}" if made else said, made)
+
+    def _missing(self, name: TopicName) -> tuple[str, ...]:
+        """List the subscriptions that it had when its migration began, and has not any more."""
+        expected = self._record.expected([namespace_of(str(name))]).get(str(name))
+        nodes = self._nodes.topic(name.managed_ledger)
+        if expected is None or nodes is None:
+            return ()
+        there = set(map(decode_local_name, nodes.cursors))
+        return tuple(one for one in expected.subscriptions if one not in there)
+
+    def _end_of(self, name: TopicName) -> Position:
+        """Return the last entry that the topic had when it was marked: all before it was read."""
+        event = self._record.reopening(str(name))
+        info = None if event is None else self._terminated.decode(base64.b64decode(event["before"]))
+        if info is None or info.terminated is None:
+            raise NotFoundError(
+                f"no reopening of {name} is recorded in this folder: its subscriptions are not made again"
+            )
+        return info.terminated
+
+    def _check(self, name: TopicName) -> tuple[bytes, int] | None:
+        """Return the node to be changed and its version, None where nothing has to be; raise where it must not be."""
+        namespace = namespace_of(str(name))
+        if self._nodes.is_cluster_flagged(self._cluster()) or self._nodes.is_flagged(namespace):
+            raise RefusedError(f"{namespace} is flagged, and would mark {name} again: `cluster-migration abort` first")
+        read = self._terminated.read(name.managed_ledger)
+        if read is None:
+            raise NotFoundError(f"blue has no topic {name}: for a partitioned one name each partition")
+        info = self._terminated.decode(read[0])
+        if info.terminated is None:
+            return None
+        if not is_marked_by_migration(info):
+            raise RefusedError(f"{name} was terminated by its user, and not by a migration: it stays as it is")
+        return read
+
+    def _change(self, name: TopicName, before: bytes, version: int) -> bool:
+        after = self._terminated.reopened(before)
+        texts = {key: base64.b64encode(value).decode() for key, value in (("before", before), ("after", after))}
+        self._record.append(REOPENING, topic=str(name), namespace=namespace_of(str(name)), version=version, **texts)
+        try:
+            self._terminated.write(name.managed_ledger, after, version)
+        except LostRaceError:
+            return False
+        except OutcomeUnknownError:
+            read = self._terminated.read(name.managed_ledger)
+            return read is not None and read[0] == after
+        return True

@@ -1,0 +1,1 @@
+"""Blue and green as they are seen before clients are moved."""

@@ -1,0 +1,218 @@
+"""One cluster of a migration, observed: what the pre-flight judges and what `prepare` plans from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own
+from bookwarden.blue_green.sides.ports import ClusterAdmin, SideSources
+from bookwarden.blue_green.sides.values import (
+    BrokerSeen,
+    NamespaceSeen,
+    RemoteSeen,
+    SchemaSeen,
+    SideSeen,
+    SubscriptionSeen,
+    TopicSeen,
+)
+from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
+from bookwarden.ledgers.names import TopicName, decode_local_name
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Topics that are asked about at the same time: few, since each may have to be loaded.
+_AT_ONCE: Final = 8
+_EVENTS: Final = "__change_events"
+_BROKERS_OWN: Final = "pulsar"
+
+
+def all_namespaces(admin: ClusterAdmin) -> list[str]:
+    """List the namespaces of a cluster that applications may use: all but those of tenant ``pulsar``.
+
+    Those of the first version (``tenant/cluster/namespace``) are left out: they cannot be flagged.
+    """
+    found = (name for tenant in admin.tenants() if tenant != _BROKERS_OWN for name in admin.namespaces(tenant))
+    return sorted(name for name in found if name.count("/") == 1)
+
+
+class SideObserver:
+    """Observes one cluster; asks about several topics at once."""
+
+    def __init__(self, sources: SideSources) -> None:
+        self._sources = sources
+        self._admin = sources.admin
+
+    def observe(self, scope: Sequence[str], tell: Callable[[str], None] = lambda _name: None) -> SideSeen:
+        """Observe the cluster and these of its namespaces; each topic of them is loaded.
+
+        ``tell`` is called with a namespace before it is read. Raises BookwardenError where the cluster does not answer
+        at all; what is not told of a single topic or broker is in the result.
+        """
+        everywhere = all_namespaces(self._admin)
+        open_transactions, trouble = self._transactions()
+        namespaces = {}
+        for name in scope:
+            if name in everywhere or name.startswith(f"{_BROKERS_OWN}/"):
+                tell(name)
+                found = self._namespace(name)
+                if found is not None:
+                    namespaces[name] = found
+        wanted = {name.partition("/")[0] for name in scope}
+        return SideSeen(
+            cluster=self._sources.cluster,
+            brokers=self._brokers(),
+            clusters=frozenset(self._admin.clusters()),
+            flag=self._admin.read_flag(self._sources.cluster),
+            tenants={name: self._admin.tenant(name) for name in self._admin.tenants() if name in wanted},
+            namespaces=namespaces,
+            flagged=self._flagged(everywhere, namespaces),
+            open_transactions=open_transactions,
+            transaction_trouble=trouble,
+        )
+
+    def configurations(self) -> frozenset[str]:
+        """List the configuration stores of the brokers, as their settings name them."""
+        found = set()
+        for _, _, settings, _, other in self._sources.brokers():
+            told = other or (settings or {}).get("metadataStoreUrl")
+            if told:
+                found.add(told)
+        return frozenset(found)
+
+    def _brokers(self) -> tuple[BrokerSeen, ...]:
+        addresses = self._sources.addresses()
+        return tuple(
+            BrokerSeen(name, version, settings, trouble, addresses.get(name, ()))
+            for name, version, settings, trouble, _ in self._sources.brokers()
+        )
+
+    def _transactions(self) -> tuple[Mapping[str, frozenset[str]], str]:
+        try:
+            return self._sources.open_transactions(), ""
+        except BookwardenError as error:
+            return {}, str(error)
+
+    def _flagged(self, names: Sequence[str], known: Mapping[str, NamespaceSeen]) -> tuple[str, ...]:
+        def is_flagged(name: str) -> bool:
+            policies = known[name].policies if name in known else self._admin.policies(name)
+            return bool(policies.get("migrated"))
+
+        return tuple(name for name, is_one in zip(names, _each(is_flagged, names), strict=True) if is_one)
+
+    def _namespace(self, name: str) -> NamespaceSeen | None:
+        try:
+            policies = self._admin.policies(name)
+        except NotFoundError:
+            return None
+        topics = self._admin.topics(name)
+        partitioned = [topic for topic in self._admin.partitioned_topics(name) if not _is_system(topic)]
+        partitioned += self._sources.non_persistent(name)
+        own = [topic for topic in topics if not _is_system(topic)]
+        whole = sorted({*partitioned, *(str(TopicName.parse(topic).base) for topic in own)})
+        schemas, schema_troubles = self._schemas(whole)
+        events = any(TopicName.parse(topic).base.local_name == _EVENTS for topic in topics)
+        topic_policies, policy_troubles = self._topic_policies(name) if events else ({}, ())
+        return NamespaceSeen(
+            name=name,
+            policies=policies,
+            partitioned=dict(zip(partitioned, _each(self._admin.partition_count, partitioned), strict=True)),
+            topics={one.name: one for one in _each(self._topic, own)},
+            system_topics=frozenset(topics) - frozenset(own),
+            transaction_bytes=sum(_each(self._size, [topic for topic in topics if TRANSACTION_SNAPSHOT in topic])),
+            schemas=schemas,
+            topic_policies=topic_policies,
+            schema_troubles=schema_troubles,
+            policy_troubles=policy_troubles,
+        )
+
+    def _topic(self, name: str) -> TopicSeen:
+        stats, trouble = _asked(self._admin.stats, name)
+        info, metadata_trouble = _asked(self._admin.internal_info, name)
+        return parse_topic(name, stats, trouble, info, metadata_trouble)
+
+    def _size(self, topic: str) -> int:
+        stats, _ = _asked(self._admin.stats, topic)
+        return int((stats or {}).get("storageSize", 0))
+
+    def _schemas(self, topics: Sequence[str]) -> tuple[dict[str, tuple[SchemaSeen, ...]], tuple[str, ...]]:
+        found: dict[str, tuple[SchemaSeen, ...]] = {}
+        troubles = []
+        for topic, (versions, trouble) in zip(
+            topics, _each(lambda topic: _asked(self._sources.schemas, topic), topics), strict=True
+        ):
+            if versions is None:
+                troubles.append(f"{topic}: {trouble}")
+            elif versions:
+                found[topic] = tuple(SchemaSeen(*version) for version in versions)
+        return found, tuple(troubles)
+
+    def _topic_policies(self, namespace: str) -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, ...]]:
+        found, trouble = _asked(self._sources.topic_policies, namespace)
+        return (found, ()) if found is not None else ({}, (trouble,))
+
+
+def parse_topic(
+    name: str,
+    stats: Mapping[str, Any] | None,
+    trouble: str,
+    info: Mapping[str, Any] | None,
+    metadata_trouble: str,
+) -> TopicSeen:
+    """Make a topic of TopicStats and ManagedLedgerInfo; None is one that was not given, for the reason beside it."""
+    stats, info = stats or {}, info or {}
+    try:
+        subscriptions = stats.get("subscriptions") or {}
+        consumers = [one for each in subscriptions.values() for one in each.get("consumers") or ()]
+        publishers = list(stats.get("publishers") or ())
+        return TopicSeen(
+            name=name,
+            trouble=trouble,
+            size=int(stats.get("storageSize", 0)),
+            entries_received=int(stats.get("msgInCounter", 0)),
+            producers=len(publishers),
+            subscriptions=tuple(_subscription(each, told) for each, told in sorted(subscriptions.items())),
+            remotes=tuple(_remote(each, told) for each, told in sorted((stats.get("replication") or {}).items())),
+            client_versions=frozenset(str(one.get("clientVersion") or "") for one in (*publishers, *consumers)),
+            transactions=sum(int(stats.get(f"{state}TxnCount", 0)) for state in ("ongoing", "committed", "aborted")),
+            terminated=info.get("terminatedPosition") is not None,
+            migrated=str((info.get("properties") or {}).get("migrated", "")).lower() == "true",
+            cursors=frozenset(decode_local_name(str(name)) for name in info.get("cursors") or ()),
+            metadata_trouble=metadata_trouble,
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        return TopicSeen(name, trouble=trouble or f"statistics of a form that is not known: {error}")
+
+
+def _subscription(name: str, told: Mapping[str, Any]) -> SubscriptionSeen:
+    return SubscriptionSeen(
+        name=name,
+        backlog=int(told.get("msgBacklog", 0)),
+        consumers=len(told.get("consumers") or ()),
+        durable=bool(told.get("durable", told.get("isDurable", True))),
+        replicated=bool(told.get("replicated", told.get("isReplicated", False))),
+        properties={str(key): str(value) for key, value in (told.get("subscriptionProperties") or {}).items()},
+        delayed=int(told.get("msgDelayed", 0)),
+    )
+
+
+def _remote(cluster: str, told: Mapping[str, Any]) -> RemoteSeen:
+    return RemoteSeen(cluster, int(told.get("replicationBacklog", 0)), bool(told.get("connected", False)))
+
+
+def _is_system(topic: str) -> bool:
+    return is_brokers_own(TopicName.parse(topic))
+
+
+def _asked(ask: Callable[[T], R], what: T) -> tuple[R | None, str]:
+    try:
+        return ask(what), ""
+    except (PulsarError, NotFoundError, FormatError) as error:
+        return None, str(error)
+
+
+def _each(ask: Callable[[T], R], what: Iterable[T]) -> list[R]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(ask, what))

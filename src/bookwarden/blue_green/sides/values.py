@@ -1,0 +1,203 @@
+"""Observations of one cluster: its brokers, tenants, namespaces, topics, subscriptions and clients.
+
+What could not be read is not empty: ``trouble`` says why, and no check takes it for absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bookwarden.blue_green.scope import is_subscription
+from bookwarden.ledgers.names import TopicName
+from bookwarden.redirects import ClusterFlag, RedirectUrls
+
+#: The subscription of a topic's compaction.
+COMPACTION = "__compaction"
+#: The end of the names of topics by which brokers keep acknowledgements in open transactions.
+PENDING_ACKNOWLEDGEMENTS = "__transaction_pending_ack"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSeen:
+    """A registered broker; ``settings`` is None, and ``trouble`` says why, where it did not tell them."""
+
+    name: str
+    version: str | None = None
+    settings: Mapping[str, str] | None = None
+    trouble: str | None = None
+    addresses: tuple[str, ...] = ()  #: By which clients reach it, all that it has registered.
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSeen:
+    """A subscription of one partition, as the topic's owner has it."""
+
+    name: str  #: Of the subscription.
+    backlog: int = 0  #: Entries that are not acknowledged.
+    consumers: int = 0  #: Connected now.
+    durable: bool = True  #: False for a reader's.
+    replicated: bool = False  #: Its position goes along with the topic's replication.
+    properties: Mapping[str, str] = field(default_factory=dict)  #: Set by applications.
+    delayed: int = 0  #: Messages that are due later.
+
+    @property
+    def is_copied(self) -> bool:
+        """True for what green needs as well: an application's, and durable."""
+        return self.durable and is_subscription(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSeen:
+    """The replication of one partition to another cluster."""
+
+    cluster: str
+    backlog: int
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """One partition, or a topic without; where ``trouble`` is set its owner gave no statistics."""
+
+    name: str  #: Full, with that of the partition.
+    trouble: str = ""  #: Why there are no statistics.
+    size: int = 0  #: Bytes of its ledgers.
+    entries_received: int = 0  #: Since it was loaded.
+    producers: int = 0  #: Connected now.
+    subscriptions: tuple[SubscriptionSeen, ...] = ()  #: Readers' too.
+    remotes: tuple[RemoteSeen, ...] = ()  #: Clusters that it is replicated to.
+    client_versions: frozenset[str] = frozenset()  #: Of all its producers and consumers.
+    transactions: int = 0  #: Begun on it since it was loaded.
+    terminated: bool = False  #: By its user, or by a migration.
+    migrated: bool = False  #: By a migration.
+    #: Subscriptions in its metadata, those that its owner does not tell among them.
+    cursors: frozenset[str] = frozenset()
+    metadata_trouble: str = ""  #: Why ``terminated``, ``migrated`` and ``cursors`` are not known.
+
+    @property
+    def copied(self) -> tuple[SubscriptionSeen, ...]:
+        """The durable subscriptions of applications."""
+        return tuple(one for one in self.subscriptions if one.is_copied)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSeen:
+    """A version of a topic's schema."""
+
+    kind: str  #: By Pulsar's name, as AVRO.
+    definition: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The part that a registry compares: schemas that are equal in it are one version."""
+        return self.kind, self.definition
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSeen:
+    """A namespace with all that is in it."""
+
+    name: str  #: As tenant/namespace.
+    policies: Mapping[str, Any]  #: Policies, as the broker tells them.
+    partitioned: Mapping[str, int] = field(default_factory=dict)  #: Number of partitions by full name.
+    topics: Mapping[str, TopicSeen] = field(default_factory=dict)  #: By full name, each partition; no system topics.
+    system_topics: frozenset[str] = frozenset()  #: Full names of those that brokers keep for themselves.
+    transaction_bytes: int = 0  #: In the topics by which brokers keep what was aborted; more than 0: they were used.
+    schemas: Mapping[str, tuple[SchemaSeen, ...]] = field(default_factory=dict)  #: By full name, without partitions.
+    topic_policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: Those that are set, by full name.
+    schema_troubles: tuple[str, ...] = ()  #: Why schemas are not known, by topic.
+    policy_troubles: tuple[str, ...] = ()  #: Why the policies of its topics are not known.
+
+    @property
+    def tenant(self) -> str:
+        """The tenant's name."""
+        return self.name.partition("/")[0]
+
+    @property
+    def clusters(self) -> frozenset[str]:
+        """The clusters that it is replicated to, with its own."""
+        return frozenset(map(str, self.policies.get("replication_clusters") or ()))
+
+    @property
+    def whole_topics(self) -> tuple[str, ...]:
+        """All topics by full name, partitioned ones once and without their partitions."""
+        loose = (topic for topic in self.topics if str(TopicName.parse(topic).base) not in self.partitioned)
+        return tuple(sorted({*self.partitioned, *loose}))
+
+    def partitions_of(self, topic: str) -> Iterator[str]:
+        """Return the names of a topic's partitions; a topic without partitions is its own only one."""
+        count = self.partitioned.get(topic)
+        if count is None:
+            yield topic
+        else:
+            name = TopicName.parse(topic)
+            yield from (str(name.partition_name(index)) for index in range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class SideSeen:
+    """One of both clusters; ``namespaces`` has those of the scope that exist."""
+
+    cluster: str  #: Its name.
+    brokers: tuple[BrokerSeen, ...] = ()  #: All that are registered.
+    clusters: frozenset[str] = frozenset()  #: That are registered.
+    flag: ClusterFlag | None = None  #: Of the whole cluster.
+    tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: TenantInfo by name, of the scope.
+    namespaces: Mapping[str, NamespaceSeen] = field(default_factory=dict)  #: By name.
+    flagged: tuple[str, ...] = ()  #: All its namespaces that are migrated somewhere.
+    #: Of all its coordinators, by id, with the topics that each has touched.
+    open_transactions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    transaction_trouble: str = ""  #: Why ``open_transactions`` is not known.
+
+    def settings(self, name: str) -> dict[str, str | None]:
+        """Return what each broker says of a setting, by broker; None where it says nothing."""
+        return {one.name: None if one.settings is None else one.settings.get(name) for one in self.brokers}
+
+    def all_have(self, name: str, value: str) -> bool:
+        """Return whether there are brokers, and each one is known to have this value of the setting."""
+        told = self.settings(name).values()
+        return bool(told) and all(one is not None and one.lower() == value for one in told)
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSeen:
+    """A topic looked up through the address that clients will be given; ``trouble`` says why that failed."""
+
+    url: str
+    topic: str
+    owner: str = ""  #: Address of the broker that serves it; "" where clients stay with the address itself.
+    server: str = ""  #: Version by which the server introduced itself.
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Both clusters, and the way from one to the other."""
+
+    scope: tuple[str, ...]  #: Namespaces that are to be moved.
+    blue: SideSeen  #: Left by clients.
+    green: SideSeen  #: Their target.
+    urls: RedirectUrls  #: By which clients are to be sent to green, from the settings.
+    lookups: tuple[LookupSeen, ...] = ()  #: Through green's broker URLs that are set.
+    #: By each of the web addresses for clients: ids of the brokers that it lists, or why it does not.
+    web_brokers: Mapping[str, frozenset[str] | str] = field(default_factory=dict)
+    kept_out: frozenset[str] = frozenset()  #: Namespaces of bookwarden's own topics.
+    shared_configuration: str = ""  #: URL of the configuration store that both use; "" if each has its own.
+
+    def is_other(self, cluster: str, clusters: Collection[str]) -> bool:
+        """Return whether a list of clusters names one of both, which has a name of its own."""
+        return self.blue.cluster != self.green.cluster and cluster in clusters
+
+    def contents(self) -> Iterator[tuple[NamespaceSeen, NamespaceSeen]]:
+        """Return each namespace of the scope that blue has, with green's; one that green lacks has nothing in it."""
+        for ours, theirs in self.pairs():
+            yield ours, theirs or NamespaceSeen(ours.name, {})
+
+    def pairs(self) -> Iterator[tuple[NamespaceSeen, NamespaceSeen | None]]:
+        """Return each namespace of the scope that blue has, with green's of that name."""
+        for name in self.scope:
+            if name in self.blue.namespaces:
+                yield self.blue.namespaces[name], self.green.namespaces.get(name)

@@ -1,0 +1,180 @@
+"""The begin of a migration of a namespace: every topic loaded, the flag set, and each topic proven to be marked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bookwarden.blue_green.observing import Expected, Look, Observer
+from bookwarden.blue_green.ports import MigrationAdmin
+from bookwarden.blue_green.record import ABORTED, MigrationRecord
+from bookwarden.blue_green.scope import is_brokers_own, is_subscription
+from bookwarden.blue_green.states import TopicState, entries_of
+from bookwarden.errors import BookwardenError, PulsarError, RefusedError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.redirects import ClusterFlag, RedirectUrls
+
+_AT_ONCE: Final = 16
+_INTERVAL: Final = "clusterMigrationCheckDurationSeconds"
+# Rounds until each topic must be marked, the one under way not counted.
+ROUNDS: Final = 2
+# For a broker that takes long over many topics, beside the rounds.
+_SPARE_S: Final = 10.0
+_LOOK_EVERY_S: Final = 0.5
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The result for one namespace; ``left`` are the topics that were not marked, and then the flag is off again."""
+
+    namespace: str
+    topics: int
+    marked: int
+    left: tuple[str, ...] = ()
+    took_back: bool = False
+    trouble: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True where each topic is proven to be marked."""
+        return not self.left and not self.took_back and not self.trouble
+
+
+class Starting:
+    """Begins migrations on blue; ``urls`` are where clients are sent.
+
+    May be killed at any moment and run again: what was begun is recorded before the flag is set, and a namespace whose
+    flag is set already goes on with the proof.
+    """
+
+    def __init__(
+        self,
+        cluster: Callable[[], str],
+        admin: MigrationAdmin,
+        observer: Observer,
+        loaded_topics: Callable[[], Collection[str]],
+        record: MigrationRecord,
+        urls: RedirectUrls,
+        say: Say = lambda _line: None,
+    ) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._observer = observer
+        self._loaded_topics = loaded_topics
+        self._record = record
+        self._urls = urls
+        self._say = say
+
+    def round_seconds(self) -> float:
+        """Return how often a broker looks at the flags; RefusedError where it never does."""
+        text = self._admin.settings().get(_INTERVAL, "0")
+        seconds = float(text) if text.replace(".", "", 1).isdigit() else 0.0
+        if seconds <= 0:
+            raise RefusedError(
+                f"{_INTERVAL} is {text} on blue's broker: topics that are loaded would stay on blue while others go to "
+                "green; set it in broker.conf, restart the brokers, and start then"
+            )
+        return seconds
+
+    def set_urls(self) -> None:
+        """Set the URLs without the flag, and read both back; RefusedError if the whole cluster is migrated already."""
+        cluster = self._cluster()
+        if cluster not in self._admin.clusters():
+            raise RefusedError(f"blue has no cluster {cluster!r}: the broker would make one, and migrate nothing")
+        wanted = ClusterFlag(False, self._urls)
+        found = self._admin.read_flag(cluster)
+        if found is not None and found.migrated:
+            raise RefusedError(
+                f"all of cluster {cluster} is migrated already: that also moves the deletion topics; take that flag "
+                "off (`cluster-migration abort`), and migrate namespace by namespace"
+            )
+        if found != wanted:
+            self._record.append("urls", cluster=cluster, former=None if found is None else _plain(found))
+            self._admin.write_flag(cluster, wanted)
+        now = self._admin.read_flag(cluster)
+        if now != wanted:
+            raise PulsarError(f"blue was given the URLs of green, and says now that they are {now}: nothing was begun")
+
+    def start(self, namespace: str, accepted: Sequence[str] = ()) -> Started:
+        """Load every topic, set the flag, read it back, and prove within two rounds that each topic was marked.
+
+        ``accepted`` are the cases that cannot be made safe and that the operator accepts, for the record. Where a topic
+        was not marked, the flag is taken off again: topics that no broker loads would be out of everybody's reach.
+        """
+        round_s = self.round_seconds()
+        if self._admin.is_migrated(namespace):
+            self._say(f"{namespace}: its flag is set already; the proof goes on")
+        else:
+            expected = self._load_all(namespace)
+            self._record.starting(namespace, expected, accepted)
+            self._admin.set_migrated(namespace, True)
+        if not self._admin.is_migrated(namespace):
+            raise PulsarError(f"{namespace} was flagged, and its broker says that it is not: nothing was begun")
+        return self._prove(namespace, round_s)
+
+    def _load_all(self, namespace: str) -> list[Expected]:
+        topics = self._topics(namespace)
+        self._say(f"{namespace}: loading {len(topics)} topics")
+        found = self._stats_of_all(topics)
+        loaded = self._loaded_topics()
+        missing = [topic for topic in topics if topic not in loaded]
+        if missing:
+            raise RefusedError(
+                f"{missing[0]} ({len(missing)} of {len(topics)}) is not loaded although its broker was asked: a topic "
+                "that is not loaded when the flag is set never moves; nothing was begun, try again"
+            )
+        return [_expected(topic, stats) for topic, stats in zip(topics, found, strict=True)]
+
+    def _topics(self, namespace: str) -> list[str]:
+        return [topic for topic in self._admin.topics(namespace) if not is_brokers_own(TopicName.parse(topic))]
+
+    def _stats_of_all(self, topics: Sequence[str]) -> list[Any]:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="load") as pool:
+            return list(pool.map(self._admin.stats, topics))
+
+    def _look(self, namespace: str) -> Look:
+        return self._observer.look([namespace])
+
+    def _prove(self, namespace: str, round_s: float) -> Started:
+        self._say(f"{namespace}: flagged; its topics are marked within {ROUNDS} rounds of {round_s:g} s")
+        deadline = time.monotonic() + (ROUNDS + 1) * round_s + _SPARE_S
+        trouble, look = "", Look(0)
+        while True:
+            try:
+                look, trouble = self._look(namespace), ""
+            except BookwardenError as error:
+                trouble = str(error)
+            lost = look.of_state(TopicState.STRANDED, TopicState.UNMARKED)
+            waiting = look.of_state(TopicState.WAITING, TopicState.UNKNOWN)
+            if not trouble and not lost and not [seen for seen in waiting if not seen.is_marked]:
+                self._record.marked(namespace, {one.topic: entries_of(one.info) for one in look.topics if one.info})
+                return Started(namespace, len(look.topics), sum(seen.is_marked for seen in look.topics))
+            if lost or time.monotonic() > deadline:
+                return self._take_back(namespace, look, trouble)
+            time.sleep(min(_LOOK_EVERY_S, round_s))
+
+    def _take_back(self, namespace: str, look: Look, trouble: str) -> Started:
+        left = look.of_state(TopicState.WAITING, TopicState.UNKNOWN, TopicState.UNMARKED, TopicState.STRANDED)
+        self._say(f"{namespace}: {len(left)} topics were not marked; its flag is taken off again")
+        self._admin.set_migrated(namespace, False)
+        self._record.append(ABORTED, namespace=namespace, by="start")
+        if self._admin.is_migrated(namespace):
+            raise PulsarError(f"{namespace} is still flagged although its flag was taken off: run `abort`")
+        marked = sum(seen.is_marked for seen in look.topics)
+        names = tuple(seen.topic for seen in left)
+        return Started(namespace, len(look.topics), marked, names, took_back=True, trouble=trouble)
+
+
+def _expected(topic: str, stats: Any) -> Expected:
+    subscriptions = [name for name in stats.get("subscriptions") or {} if is_subscription(name)]
+    durable = [name for name in subscriptions if stats["subscriptions"][name].get("durable", True)]
+    return Expected(topic, tuple(sorted(durable)), bool(stats.get("publishers")))
+
+
+def _plain(flag: ClusterFlag) -> dict[str, Any]:
+    urls = {name: getattr(flag.urls, name) for name in flag.urls.__slots__}
+    return {"migrated": flag.migrated, "urls": urls}

@@ -1,0 +1,184 @@
+"""The state of a topic in a migration, by what its nodes and its broker say of it: a decision without input or output.
+
+A topic's nodes say whether it was marked: it accepts no more, and its clients are sent to green. Once a flag is set no
+broker loads a topic any more, and what a subscription has not read of a topic that is not loaded reaches nobody.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookwarden.blue_green.scope import is_replicator
+from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo, Position
+from bookwarden.redirects import MIGRATED_PROPERTY
+
+
+class TopicState(enum.Enum):
+    """The state of one topic, or partition."""
+
+    SERVING = "SERVING"  #: No flag, not marked: as ever.
+    WAITING = "WAITING"  #: Loaded under the flag, and not marked yet.
+    HELD = "HELD"  #: Marked; replication to another cluster is behind, and holds the producers.
+    DRAINING = "DRAINING"  #: Marked; consumers read what is left.
+    STUCK = "STUCK"  #: Marked; something is left, and nobody reads it.
+    PRODUCERS_LEFT = "PRODUCERS LEFT"  #: Marked and drained; green has not seen a producer that blue had.
+    DRAINED = "DRAINED"  #: Marked; nothing is left to read.
+    STRANDED = "STRANDED"  #: Marked, not loaded, something left: no broker loads it while the flag is set.
+    UNMARKED = "UNMARKED"  #: Not marked and not loaded: the flag keeps everybody out, and nothing moves it.
+    GONE = "GONE"  #: Deleted on blue.
+    ROLLED_BACK = "ROLLED BACK"  #: Marked, and no flag any more: it accepts no message until it is reopened.
+    UNKNOWN = "UNKNOWN"  #: The brokers did not say whether it is loaded.
+
+
+#: Nothing is left to be read or sent on blue.
+DONE: Final = frozenset({TopicState.DRAINED, TopicState.GONE})
+#: Nothing is left to be read; producers that were there may be on no side any more.
+UNNEEDED: Final = DONE | {TopicState.PRODUCERS_LEFT}
+#: These do not go on by themselves, and take messages from nobody: somebody has to act.
+LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
+
+ADVICE: Final[Mapping[TopicState, str]] = {
+    TopicState.STRANDED: "`cluster-migration abort` now, let consumers drain it on blue, then `start` again",
+    TopicState.UNMARKED: "`cluster-migration abort` now, then `start` again, which loads every topic first",
+    TopicState.STUCK: "bring its consumers back with blue's service URL, or skip what is left on the subscription",
+    TopicState.HELD: "wait for the other cluster to take what is left, or remove it from the namespace's clusters",
+    TopicState.WAITING: "if it stays so for two rounds look for WARN lines about it in the broker's log",
+    TopicState.PRODUCERS_LEFT: "see whether they run; `cluster-migration release` lets those go that blue keeps fenced",
+    TopicState.ROLLED_BACK: "let consumers drain it, then `cluster-migration reopen` it for producers",
+    TopicState.UNKNOWN: "see that every registered broker answers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CursorSeen:
+    """A subscription, or a replicator, of a topic; ``unread`` are its entries, None where nobody could tell."""
+
+    name: str
+    unread: int | None
+    consumers: int | None = None  #: Connected now; None where the topic is not loaded.
+
+    @property
+    def is_read(self) -> bool:
+        """True only where it is known that nothing is left."""
+        return self.unread == 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """A topic, or partition, as it was seen in one look; ``info`` is None where it has no node any more."""
+
+    topic: str  #: Full name.
+    info: ManagedLedgerInfo | None  #: The value of its node.
+    flagged: bool  #: Its namespace, or the whole cluster, is migrated.
+    loaded: bool | None = None  #: A broker has it; None where one did not say.
+    publishers: int | None = None  #: Connected now; None where the topic is not loaded.
+    #: Subscriptions and replicators, without the cursors that brokers keep for themselves.
+    cursors: tuple[CursorSeen, ...] = ()
+    green_lacks_producer: bool = False  #: Blue had one at the start, and green has none.
+    compacted: bool = False  #: It has the cursor of compaction.
+    trouble: str = ""  #: Why something of it is not known.
+
+    @property
+    def unread(self) -> int:
+        """Entries that its subscriptions and replicators have not read, as far as it is known."""
+        return sum(cursor.unread or 0 for cursor in self.cursors)
+
+    @property
+    def is_read(self) -> bool:
+        """True only where it is known that no cursor has anything left."""
+        return all(cursor.is_read for cursor in self.cursors)
+
+    @property
+    def is_marked(self) -> bool:
+        """True where it accepts no more."""
+        return self.info is not None and self.info.terminated is not None
+
+    @property
+    def state(self) -> TopicState:
+        """Its state."""
+        return state_of(self)
+
+
+def state_of(seen: TopicSeen) -> TopicState:
+    """Decide the state of a topic; what is not known never counts as read."""
+    if seen.info is None:
+        return TopicState.GONE
+    if not seen.flagged:
+        by_migration = seen.is_marked and is_marked_by_migration(seen.info)
+        return TopicState.ROLLED_BACK if by_migration else TopicState.SERVING
+    if seen.is_marked and not seen.cursors:
+        return TopicState.PRODUCERS_LEFT if seen.loaded and seen.green_lacks_producer else TopicState.DRAINED
+    if seen.loaded is None:
+        return TopicState.UNKNOWN
+    if not seen.loaded:
+        if not seen.is_marked:
+            return TopicState.UNMARKED
+        return TopicState.DRAINED if seen.is_read else TopicState.STRANDED
+    return _loaded_state(seen) if seen.is_marked else TopicState.WAITING
+
+
+def _loaded_state(seen: TopicSeen) -> TopicState:
+    left = [cursor for cursor in seen.cursors if not cursor.is_read]
+    if not left:
+        return TopicState.PRODUCERS_LEFT if seen.green_lacks_producer else TopicState.DRAINED
+    read_by_clients = [cursor for cursor in left if not is_replicator(cursor.name)]
+    if not read_by_clients:
+        return TopicState.HELD
+    idle = [cursor for cursor in read_by_clients if cursor.consumers == 0]
+    return TopicState.STUCK if idle else TopicState.DRAINING
+
+
+def is_marked_by_migration(info: ManagedLedgerInfo) -> bool:
+    """Return whether a migration terminated the topic, and not its user."""
+    return info.terminated is not None and info.properties.get(MIGRATED_PROPERTY) == "true"
+
+
+def entries_of(info: ManagedLedgerInfo) -> int:
+    """Count the entries of a topic; those of a ledger that is being written are not known, and not counted."""
+    return sum(_entries(info).values())
+
+
+def unread_entries(info: ManagedLedgerInfo, mark_delete: Position | None) -> int | None:
+    """Count the entries behind a cursor's position, those included that were acknowledged one by one before others.
+
+    None where that is not known: the position is not, or the topic still accepts messages.
+    """
+    if mark_delete is None or info.terminated is None:
+        return None
+    left = 0
+    for ledger_id, entries in _entries(info).items():
+        if ledger_id == mark_delete.ledger_id:
+            left += max(0, entries - mark_delete.entry_id - 1)
+        elif ledger_id > mark_delete.ledger_id:
+            left += entries
+    return left
+
+
+def _entries(info: ManagedLedgerInfo) -> dict[int, int]:
+    counts = {ledger.ledger_id: ledger.entries for ledger in info.ledgers}
+    if info.terminated is not None and info.terminated.ledger_id in counts:
+        # The list may have been written before the last ledger's count was known.
+        counts[info.terminated.ledger_id] = info.terminated.entry_id + 1
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counts of a scope at one moment."""
+
+    at_ms: int  #: By this machine's clock.
+    states: Mapping[TopicState, int] = field(default_factory=dict)  #: Topics in each.
+    unread: int = 0  #: Entries that are left on blue.
+
+    @property
+    def topics(self) -> int:
+        """All topics that were ever seen."""
+        return sum(self.states.values())
+
+    @property
+    def done(self) -> int:
+        """Topics that have nothing left on blue."""
+        return sum(count for state, count in self.states.items() if state in DONE)

@@ -1,0 +1,133 @@
+"""A migration under way, look by look: how much is left, how fast it goes, what holds it, and its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.states import ADVICE, DONE, LOST_SIGHT, UNNEEDED, TopicSeen, TopicState
+
+_SHOWN: Final = 5
+# Time over which a rate is measured.
+_RATE_S: Final = 10.0
+# A producer that is redirected needs a second, and one whose broker restarts a minute.
+_PRODUCERS_S: Final = 60.0
+
+
+class Ending(Enum):
+    """The end of a migration, as far as it can be watched."""
+
+    DRAINED = "drained"
+    PRODUCERS_LEFT = "drained, producers left"
+    FLAG_OFF = "flag off"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A look, with what the looks before tell: entries read in a second, and warnings with what to do."""
+
+    look: Look
+    rate: float | None = None
+    warnings: tuple[str, ...] = ()
+    ending: Ending | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until all is read at this rate; None where that is not known."""
+        unread = self.look.progress.unread
+        return unread / self.rate if self.rate and unread else None
+
+    @property
+    def differs_from(self) -> tuple[object, ...]:
+        """Return what changes only when there is something new to tell."""
+        progress = self.look.progress
+        return (tuple(progress.states.items()), progress.unread, self.warnings, self.look.troubles)
+
+    @property
+    def lost_sight(self) -> bool:
+        """True where topics are out of everybody's reach until the flag is off."""
+        return bool(self.look.of_state(*LOST_SIGHT))
+
+    @property
+    def holding(self) -> list[TopicSeen]:
+        """List the topics that keep the migration from its end."""
+        return [seen for seen in self.look.topics if seen.state not in DONE]
+
+
+def warnings_of(look: Look, lacked_before: Collection[str] = ()) -> tuple[str, ...]:
+    """Return a sentence for each state that does not end by itself, with what to do.
+
+    ``lacked_before`` are the topics that had no producer on green in the look before.
+    """
+    found = [f"broker {name} restarted, came or went: what it had loaded is STRANDED" for name in look.restarted]
+    for state in (*sorted(LOST_SIGHT, key=lambda state: state.value), TopicState.STUCK, TopicState.HELD):
+        topics = look.of_state(state)
+        if topics:
+            found.append(f"{state.value}: {_named(topics)}: {ADVICE[state]}")
+    # Right after it was marked a producer is on its way.
+    behind = [seen for seen in look.topics if seen.green_lacks_producer and seen.topic in lacked_before]
+    if behind:
+        found.append(f"PRODUCERS LEFT: {_named(behind)}: {ADVICE[TopicState.PRODUCERS_LEFT]}")
+    return tuple(found)
+
+
+def ending_of(look: Look) -> Ending | None:
+    """Return the end that a look shows; None while it goes on. A doubt is no end."""
+    if look.flagged and not any(look.flagged.values()):
+        return Ending.FLAG_OFF
+    if look.troubles or any(seen.state not in DONE for seen in look.topics):
+        return None
+    return Ending.DRAINED
+
+
+def _only_producers_left(look: Look) -> bool:
+    return not look.troubles and all(seen.state in UNNEEDED for seen in look.topics)
+
+
+def follow(
+    looks: Callable[[], Look],
+    *,
+    every_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Step]:
+    """Yield a step for each look, until the end; the caller may stop at any.
+
+    Producers that green does not see are waited for, and not for ever: their application may have ended.
+    """
+    drained_at: float | None = None
+    past: list[tuple[float, int]] = []
+    lacked: set[str] = set()
+    while True:
+        begun = clock()
+        look = looks()
+        past = [*(one for one in past if begun - one[0] <= _RATE_S), (begun, look.progress.unread)]
+        ending = ending_of(look)
+        drained_at = (begun if drained_at is None else drained_at) if _only_producers_left(look) else None
+        if ending is None and drained_at is not None and begun - drained_at >= _PRODUCERS_S:
+            ending = Ending.PRODUCERS_LEFT
+        yield Step(look, _rate(past), warnings_of(look, lacked), ending)
+        lacked = {seen.topic for seen in look.topics if seen.green_lacks_producer}
+        if ending is not None:
+            return
+        sleep(max(0.0, every_s - (clock() - begun)))
+
+
+def _rate(past: Sequence[tuple[float, int]]) -> float | None:
+    (first_at, first), (last_at, last) = past[0], past[-1]
+    return max(0.0, (first - last) / (last_at - first_at)) if last_at > first_at else None
+
+
+def _named(topics: Sequence[TopicSeen]) -> str:
+    shown = ", ".join(_with_unread(seen) for seen in topics[:_SHOWN])
+    return shown if len(topics) <= _SHOWN else f"{shown} and {len(topics) - _SHOWN} more"
+
+
+def _with_unread(seen: TopicSeen) -> str:
+    left = [cursor for cursor in seen.cursors if not cursor.is_read]
+    told = ", ".join(f"{one.name} {'?' if one.unread is None else one.unread}" for one in left[:_SHOWN])
+    return f"{seen.topic} ({told} unread)" if told else seen.topic

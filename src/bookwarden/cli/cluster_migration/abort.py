@@ -1,0 +1,63 @@
+"""`bookwarden cluster-migration abort`: flags taken off; blue redirects nobody any more."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.blue_green.aborting import Aborted
+from bookwarden.blue_green.states import TopicSeen, TopicState
+from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
+from bookwarden.cli.cluster_migration.watch import describe_topic
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
+from bookwarden.wiring.blue_green import BlueGreenContext
+
+_EPILOG = """\b
+Exit codes: 0 no flag is set any more; 4 no migration was begun."""
+
+
+@click.command(epilog=_EPILOG)
+@namespaces_argument
+@show_option("Topics to list that were marked by then.")
+@output_option
+@pass_invocation
+def abort(invocation: Invocation, namespaces: tuple[str, ...], show: int) -> None:
+    """Take the flags off.
+
+    At once, and without a question: it is also the way out where a broker restarted and topics are STRANDED. Topics
+    load again, and consumers drain them. A topic that was marked accepts no message until it is started again, or
+    reopened; clients that were redirected stay on green, and so does what they sent.
+    """
+    with BlueGreenContext(invocation.settings) as context:
+        done = context.aborting().abort(named_or_begun(context, namespaces))
+    invocation.write(_describe(done, show))
+
+
+def _describe(done: Aborted, show: int) -> Document:
+    marked = done.look.of_state(TopicState.ROLLED_BACK)
+    cells = {
+        Column("topic that accepts no message", whole=False): lambda seen: seen.topic,
+        Column("unread", right=True): lambda seen: _unread(seen),
+    }
+    taken = ", ".join(done.taken_off) or "no namespace, none was flagged"
+    parts: list[Part] = [table_of(marked[:show], cells, empty="No topic was marked.")] if marked else []
+    parts.append(Note(f"The flag is off: {taken}{', and that of the whole cluster' if done.cluster else ''}."))
+    if marked:
+        parts.append(
+            Note(
+                f"{counted(len(marked), 'topic')} had been marked. Let consumers drain them, then `start` again, or "
+                "`cluster-migration reopen TOPIC` for each. What was sent to green is on green."
+            )
+        )
+    data = {
+        "taken_off": done.taken_off,
+        "cluster": done.cluster,
+        "marked": [describe_topic(seen) for seen in marked],
+        "gone": [seen.topic for seen in done.look.of_state(TopicState.GONE)],
+    }
+    return Document(data, tuple(parts))
+
+
+def _unread(seen: TopicSeen) -> str:
+    unread = describe_topic(seen)["unread"]
+    return "?" if unread is None else f"{unread:,}"

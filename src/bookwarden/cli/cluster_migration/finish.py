@@ -1,0 +1,111 @@
+"""`bookwarden cluster-migration finish`: what blue may lose is marked for deletion, and removed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removed
+from bookwarden.blue_green.readiness.findings import Override
+from bookwarden.blue_green.scope import refuse_deletion_topics
+from bookwarden.blue_green.verifying import verify
+from bookwarden.cli.cluster_migration.exit_codes import LEFT, NOT_DONE
+from bookwarden.cli.cluster_migration.scope import accept_option, named_or_begun, namespaces_argument
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext
+
+_EPILOG = """\b
+Exit codes: 0 all of it is planned, or removed; 22 some topics are not proven to be done, and are kept;
+27 a removal failed: run it again; 5 the deletion topics would be in the scope."""
+
+
+@click.command(epilog=_EPILOG)
+@namespaces_argument
+@click.option("--execute", is_flag=True, help="Mark and remove; without it, only show what would be.")
+@accept_option
+@show_option("Topics to list.")
+@yes_option
+@output_option
+@pass_invocation
+def finish(
+    invocation: Invocation,
+    namespaces: tuple[str, ...],
+    execute: bool,
+    accepted: frozenset[Override],
+    show: int,
+    yes: bool,
+) -> None:
+    """Mark for deletion what blue may lose.
+
+    Plans with the topics that `verify` proves. With --execute each is looked at once more, its ledgers are marked, and
+    blue is asked to remove it: partitioned topics with their partitions and node, and schemas. The sweep deletes the
+    ledgers. The flags stay, so that new clients with blue's URL are sent to green; what else is left is listed.
+    """
+    with BlueGreenContext(invocation.settings) as context:
+        names = named_or_begun(context, namespaces)
+        refuse_deletion_topics(context.deletion_topics, names)
+        verified = verify(
+            context.observer,
+            context.green.nodes,
+            context.green.admin,
+            names,
+            context.record.expected(names),
+            [one.value for one in accepted],
+        )
+        with FinishingContext(invocation.settings, context, invocation.say) as finishing:
+            plan = finishing.finishing.plan(names, verified)
+            results = _act(invocation, finishing.finishing, names, plan, execute=execute, yes=yes)
+    invocation.write(_describe(plan, results, show, executed=execute))
+    failed = any(one.problem for one in results)
+    click.get_current_context().exit(LEFT if failed else NOT_DONE if plan.kept else 0)
+
+
+def _act(
+    invocation: Invocation, finishing: Finishing, names: list[str], plan: FinishPlan, *, execute: bool, yes: bool
+) -> list[Removed]:
+    if not execute or not plan.removable:
+        return finishing.marks_of(plan)
+    entries = sum(one.entries for one in plan.removable)
+    confirm(
+        f"Remove {counted(len(plan.removable), 'topic')} with {counted(entries, 'entry', 'entries')} from blue?",
+        yes=yes,
+        look="leave out --execute",
+    )
+    results = list(finishing.carry_out(plan))
+    finishing.close(names, plan, results)
+    return results
+
+
+def _describe(plan: FinishPlan, results: list[Removed], show: int, *, executed: bool) -> Document:
+    cells = {
+        Column("topic", whole=False): lambda one: one.topic,
+        Column("marks", right=True): lambda one: f"{one.marks:,}",
+        Column("result", whole=False): lambda one: _result(one, executed=executed),
+    }
+    parts: list[Part] = [table_of(results[:show], cells, empty="Nothing of these namespaces may go.")]
+    parts += [Note(f"KEPT: {reason}") for reason in list(plan.kept.values())[:show]]
+    if plan.leftovers:
+        parts.append(
+            Note(
+                f"Left for the namespace's own end, since brokers need them: {', '.join(plan.leftovers[:show])}. "
+                "Once no application has blue's URL any more, delete the namespace, then run `orphans scan`."
+            )
+        )
+    if not executed and plan.removable:
+        parts.append(Note("Nothing was changed: --execute does it, and the sweep deletes the ledgers then."))
+    data = {
+        "executed": executed,
+        "topics": [dataclasses.asdict(one) for one in results],
+        "kept": dict(plan.kept),
+        "leftovers": plan.leftovers,
+    }
+    return Document(data, tuple(parts))
+
+
+def _result(one: Removed, *, executed: bool) -> str:
+    if one.problem:
+        return f"failed: {one.problem}"
+    return "removed" if one.done else "would be removed" if not executed else "not removed"

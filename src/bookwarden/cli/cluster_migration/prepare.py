@@ -1,0 +1,179 @@
+"""`bookwarden cluster-migration prepare`: on green whatever blue's clients need, and blue kept from deleting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from bookwarden.blue_green.preparing.operation import Done
+from bookwarden.blue_green.preparing.steps import Plan, Step
+from bookwarden.blue_green.readiness.findings import Judged
+from bookwarden.blue_green.readiness.judging import judge
+from bookwarden.cli.cluster_migration.scope import chosen_namespaces_argument
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.wiring.blue_green_readiness import ReadinessContext
+
+#: The exit code where something is missing that was to be there.
+MISSING: Final = 22
+_PART_LEFT: Final = 1
+
+#: Checks whose remedies are in broker.conf, or in our own settings: no step can be taken for them.
+BY_HAND: Final = frozenset(
+    {
+        "broker versions",
+        "check interval",
+        "cluster names",
+        "green's addresses",
+        "flags",
+        "replication between both",
+        "client versions",
+        "load balancer",
+    }
+)
+
+_EPILOG = """\b
+Examples:
+  bookwarden cluster-migration prepare shop/orders              show what would be done
+  bookwarden cluster-migration prepare shop/orders --execute
+  bookwarden cluster-migration prepare shop/orders --verify     is anything missing still?
+  bookwarden cluster-migration prepare shop/orders --take-back  afterwards: the policies from before
+
+\b
+Exit codes: 0 planned, or nothing is missing; 1 with --execute something could not be done;
+22 with --verify something is missing."""
+
+
+@click.command(epilog=_EPILOG)
+@chosen_namespaces_argument
+@click.option("--execute", is_flag=True, help="Do it; without this it is only planned.")
+@click.option("--verify", is_flag=True, help="Say by the exit code whether anything is missing.")
+@click.option("--take-back", is_flag=True, help="Give policies that keep topics their values from before.")
+@yes_option
+@show_option("So many steps.")
+@output_option
+@pass_invocation
+def prepare(
+    invocation: Invocation,
+    namespaces: list[str],
+    execute: bool,
+    verify: bool,
+    take_back: bool,
+    yes: bool,
+    show: int,
+) -> None:
+    """Make green ready, and keep blue from deleting.
+
+    On green: tenants, namespaces with their policies, topics with their partitions, schemas in the order of their
+    versions, policies of topics, rights, and each durable subscription from the first message on. On both, inactive
+    topics are not deleted any more; on blue none is created by asking for it. What green has otherwise is left as it
+    is. Each change is noted before, with the value until then; it may be killed at any moment, and run again.
+    """
+    if sum((execute, verify, take_back)) > 1:
+        raise click.UsageError("--execute, --verify and --take-back exclude each other")
+    with ReadinessContext(invocation.settings) as context:
+        scope = namespaces or context.namespaces()
+        if take_back:
+            code = _take_back(invocation, context, scope, yes=yes, show=show)
+        else:
+            code = _prepare(invocation, context, scope, execute=execute, verify=verify, yes=yes, show=show)
+    click.get_current_context().exit(code)
+
+
+def _prepare(
+    invocation: Invocation,
+    context: ReadinessContext,
+    scope: Sequence[str],
+    *,
+    execute: bool,
+    verify: bool,
+    yes: bool,
+    show: int,
+) -> int:
+    seen = context.observe(scope, lambda name: invocation.say(f"reading {name}"))
+    preparation = context.preparation(scope)
+    wanted = preparation.plan_from(seen)
+    by_hand = [one for one in judge(seen) if one.check in BY_HAND and one.stands_in_the_way]
+    if not execute:
+        invocation.write(_describe_plan(wanted, by_hand, show))
+        return MISSING if verify and (wanted.steps or wanted.told) else 0
+    if wanted.steps:
+        confirm(f"Carry out {counted(len(wanted.steps), 'step')} on blue and green?", yes=yes, look="no --execute")
+    done = preparation.execute(wanted, lambda step: invocation.say(str(step)))
+    invocation.write(_describe_done(done, by_hand, show))
+    return 0 if done.is_complete else _PART_LEFT
+
+
+def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequence[str], *, yes: bool, show: int) -> int:
+    preparation = context.preparation(scope)
+    steps = preparation.held(scope)
+    if steps:
+        confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
+    done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
+    parts: list[Part] = [_steps_table(done.done, "given their values from before", "nothing was changed", show)]
+    parts += _failed_table(done)
+    invocation.write(Document({"taken_back": [one.as_json() for one in done.done], **_failed_json(done)}, tuple(parts)))
+    return 0 if done.is_complete else _PART_LEFT
+
+
+def _describe_plan(wanted: Plan, by_hand: Sequence[Judged], show: int) -> Document:
+    title = f"to be done ({len(wanted.steps)})"
+    note = "Nothing is missing." if not wanted.steps else "Nothing was changed; --execute does it."
+    data = {"steps": [one.as_json() for one in wanted.steps], **_told_json(wanted, by_hand)}
+    return Document(
+        data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(wanted, by_hand), Note(note))
+    )
+
+
+def _describe_done(done: Done, by_hand: Sequence[Judged], show: int) -> Document:
+    data = {
+        "done": [one.as_json() for one in done.done],
+        "left": [one.as_json() for one in done.left.steps],
+        **_failed_json(done),
+        **_told_json(done.left, by_hand),
+    }
+    left = len(done.left.steps)
+    note = (
+        "Nothing is missing any more."
+        if done.is_complete
+        else f"{counted(left, 'step')} left: see to what failed and what is told here, then prepare again."
+    )
+    parts: list[Part] = [_steps_table(done.done, f"done ({len(done.done)})", "nothing was to be done", show)]
+    parts += [*_failed_table(done), *_told(done.left, by_hand), Note(note)]
+    return Document(data, tuple(parts))
+
+
+def _steps_table(steps: Sequence[Step], title: str, empty: str, show: int) -> Table:
+    columns = (Column("where"), Column("what"), Column("of"), Column("which", whole=False))
+    rows = [(one.side.value, one.action.value, one.target, one.key) for one in steps[:show]]
+    if len(steps) > show:
+        rows.append(("...", f"{len(steps) - show:,} more: --show", "", ""))
+    return Table(columns, tuple(rows), title, empty)
+
+
+def _failed_table(done: Done) -> list[Part]:
+    rows = tuple((str(step), why) for step, why in done.failed)
+    return [Table((Column("failed"), Column("why", whole=False)), rows, "failed")] if rows else []
+
+
+def _failed_json(done: Done) -> dict[str, Any]:
+    return {"failed": [{**step.as_json(), "why": why} for step, why in done.failed]}
+
+
+def _told(wanted: Plan, by_hand: Sequence[Judged]) -> list[Part]:
+    rows = _rows_told(wanted, by_hand)
+    columns = (Column("namespace"), Column("what was seen", whole=False), Column("what to do", whole=False))
+    return [Table(columns, tuple(rows), "left to you")] if rows else []
+
+
+def _told_json(wanted: Plan, by_hand: Sequence[Judged]) -> dict[str, Any]:
+    rows = _rows_told(wanted, by_hand)
+    return {"left_to_you": [{"namespace": where, "seen": seen, "advice": advice} for where, seen, advice in rows]}
+
+
+def _rows_told(wanted: Plan, by_hand: Sequence[Judged]) -> list[tuple[str, str, str]]:
+    rows = [(one.namespace, one.seen, one.advice) for one in wanted.told]
+    return rows + [(one.namespace, one.seen, one.advice) for one in by_hand]

@@ -1,0 +1,50 @@
+"""Options and arguments by which the commands below `cluster-migration` choose namespaces, and accept cases by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from bookwarden.blue_green.readiness.findings import Override
+from bookwarden.blue_green.scope import checked_namespace
+from bookwarden.errors import NotFoundError
+from bookwarden.wiring.blue_green import BlueGreenContext
+
+
+def _checked(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> list[str]:
+    return [checked_namespace(name) for name in dict.fromkeys(names)]
+
+
+chosen_namespaces_argument: Callable[[Any], Any] = click.argument(
+    "namespaces", nargs=-1, metavar="[NAMESPACE]...", callback=_checked
+)
+namespaces_argument: Callable[[Any], Any] = click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...")
+required_namespaces_argument: Callable[[Any], Any] = click.argument(
+    "namespaces", nargs=-1, required=True, metavar="NAMESPACE..."
+)
+
+
+def _overrides(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> frozenset[Override]:
+    return frozenset(Override(name) for name in names)
+
+
+accept_option: Callable[[Any], Any] = click.option(
+    "--accept",
+    "accepted",
+    multiple=True,
+    type=click.Choice([one.value for one in Override]),
+    callback=_overrides,
+    help="Accept a case that cannot be made safe; may be repeated. What each one means: docs/cluster-migration.md.",
+)
+
+
+def named_or_begun(context: BlueGreenContext, namespaces: Sequence[str]) -> list[str]:
+    """Return the namespaces given, or all that are flagged or recorded as begun; NotFoundError if there are none."""
+    if namespaces:
+        return [checked_namespace(name) for name in dict.fromkeys(namespaces)]
+    found = sorted({*context.observer.flagged_namespaces(), *context.record.begun()})
+    if not found:
+        raise NotFoundError("no namespace of blue is being migrated: `cluster-migration start` begins one")
+    return found

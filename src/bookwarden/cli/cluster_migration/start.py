@@ -1,0 +1,115 @@
+"""`bookwarden cluster-migration start`: clients of namespaces are sent to green, each topic proven to be marked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import click
+
+from bookwarden.blue_green.readiness.findings import ACCEPTED, Override, blocking
+from bookwarden.blue_green.readiness.judging import judge
+from bookwarden.blue_green.scope import checked_namespace, refuse_deletion_topics
+from bookwarden.blue_green.starting import Started
+from bookwarden.cli.cluster_migration.exit_codes import LEFT, WOULD_FAIL
+from bookwarden.cli.cluster_migration.preflight import describe_preflight
+from bookwarden.cli.cluster_migration.scope import accept_option, required_namespaces_argument
+from bookwarden.cli.cluster_migration.watch import watch_to_the_end
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.blue_green_readiness import ReadinessContext
+
+_EPILOG: Final = """\b
+Exit codes: 0 each topic is marked, and with --watch drained; 23 something stands in the way, and nothing was begun;
+27 a topic was not marked, and the flag is off again; those of `watch`."""
+
+
+@click.command(epilog=_EPILOG)
+@required_namespaces_argument
+@accept_option
+@click.option("--watch", "watches", is_flag=True, help="Watch until everything is drained.")
+@yes_option
+@output_option
+@pass_invocation
+def start(
+    invocation: Invocation,
+    namespaces: tuple[str, ...],
+    accepted: frozenset[Override],
+    watches: bool,
+    yes: bool,
+) -> None:
+    """Send the clients of namespaces to green.
+
+    Checks again what would lose messages, loads every topic, sets green's URLs and the flag of one namespace after the
+    other, reads both back, and proves from blue's metadata that each topic was marked. Where one was not, that
+    namespace's flag is taken off again, and the others are not begun.
+    """
+    names = [checked_namespace(name) for name in dict.fromkeys(namespaces)]
+    with BlueGreenContext(invocation.settings) as context:
+        refuse_deletion_topics(context.deletion_topics, names)
+        starting = context.starting(invocation.say)
+        starting.round_seconds()
+        if not _is_ready(invocation, context, names, accepted):
+            click.get_current_context().exit(WOULD_FAIL)
+        confirm(f"Send all clients of {', '.join(names)} to green?", yes=yes, look="`cluster-migration preflight`")
+        starting.set_urls()
+        results: list[Started] = []
+        for name in names:
+            results.append(starting.start(name, sorted(one.value for one in accepted)))
+            if not results[-1].ok:
+                break
+        code = 0 if results[-1].ok else LEFT
+        if not watches or code or invocation.output != "json":
+            invocation.write(_describe(results, names))
+        if watches and not code:
+            code = watch_to_the_end(invocation, context, names)
+    click.get_current_context().exit(code)
+
+
+def _is_ready(
+    invocation: Invocation, context: BlueGreenContext, names: list[str], accepted: frozenset[Override]
+) -> bool:
+    """Return whether nothing stands in the way; what does is written. A namespace that is flagged already was ready."""
+    left = [name for name in names if not context.blue.nodes.is_flagged(name)]
+    if not left:
+        return True
+    with ReadinessContext(invocation.settings, context) as readiness:
+        seen = readiness.observe(left, lambda name: invocation.say(f"reading {name}"))
+    findings = judge(seen)
+    if blocking(findings, accepted):
+        invocation.write(describe_preflight(seen, findings, accepted))
+        return False
+    for one in findings:
+        if one.is_accepted(accepted) and one.override is not None:
+            invocation.say(f"ACCEPTED ({one.override.value}): {ACCEPTED[one.override]}: {one.seen}")
+    return True
+
+
+def _describe(results: list[Started], names: list[str]) -> Document:
+    rows = tuple(
+        (one.namespace, f"{one.topics:,}", f"{one.marked:,}", ", ".join(one.left), _verdict(one)) for one in results
+    )
+    columns = (
+        Column("namespace"),
+        Column("topics", right=True),
+        Column("marked", right=True),
+        Column("not marked", whole=False),
+        Column("result", whole=False),
+    )
+    left = len(names) - len(results)
+    text = (
+        "Each topic is marked. Do not restart brokers now, nor move bundles; follow with `cluster-migration watch`."
+        if all(one.ok for one in results)
+        else f"The flag is off again; {counted(left, 'namespace')} more not begun. What was marked accepts no message "
+        "until it is started again, or reopened."
+    )
+    data = {"namespaces": [{**dataclasses.asdict(one), "ok": one.ok} for one in results], "not_begun": left}
+    return Document(data, (Table(columns, rows), Note(text)))
+
+
+def _verdict(one: Started) -> str:
+    if one.ok:
+        return "started"
+    return f"taken back{': ' + one.trouble if one.trouble else ''}"

@@ -1,0 +1,202 @@
+"""`bookwarden cluster-migration watch`: a migration under way, until everything is drained."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.states import DONE, TopicSeen
+from bookwarden.blue_green.watching import Ending, Step, follow
+from bookwarden.cli.cluster_migration.exit_codes import FLAG_OFF, LEFT, UNDER_WAY
+from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import counted, plain, printable
+from bookwarden.errors import StoreError
+from bookwarden.wiring.blue_green import BlueGreenContext
+
+_EVERY_S: Final = 2.0
+_SAID_EVERY_S: Final = 10.0
+
+_ENDED: Final = {
+    Ending.DRAINED: "Drained: blue has nothing left to read. Next: `cluster-migration verify`.",
+    Ending.PRODUCERS_LEFT: "Drained, and green has not seen every producer that blue had: see whether the applications "
+    "still run. Nothing is left to read on blue. Next: `cluster-migration verify`.",
+    Ending.FLAG_OFF: "The flag is off: blue redirects nobody. Topics that were marked accept no message until they are "
+    "reopened: docs/cluster-migration.md, 'Abort'.",
+}
+
+_CODES: Final = {Ending.DRAINED: 0, Ending.PRODUCERS_LEFT: LEFT, Ending.FLAG_OFF: FLAG_OFF}
+
+_EPILOG = """\b
+Exit codes: 0 drained; 24 no flag is set; 25 not over within --timeout; 27 the same, and topics are
+STRANDED or UNMARKED: nobody reaches them until the flag is off; 27 also: drained, and green has not seen every
+producer that blue had; 4 nothing was begun."""
+
+
+@click.command(epilog=_EPILOG)
+@namespaces_argument
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after so long.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=_EVERY_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@output_option
+@pass_invocation
+def watch(invocation: Invocation, namespaces: tuple[str, ...], timeout: float | None, every: float) -> None:
+    """Follow a migration until everything is drained.
+
+    Shows how many topics are done and what is left to read, by the nodes of the topics in blue's metadata and by the
+    brokers that have them loaded, and says within one look what nobody can reach any more: a topic whose broker
+    restarted, or whose bundle moved. With -o json one line for each change. Stopping it stops nothing.
+    """
+    with BlueGreenContext(invocation.settings) as context:
+        code = watch_to_the_end(invocation, context, named_or_begun(context, namespaces), every=every, timeout=timeout)
+    click.get_current_context().exit(code)
+
+
+def watch_to_the_end(
+    invocation: Invocation,
+    context: BlueGreenContext,
+    namespaces: Sequence[str],
+    *,
+    every: float = _EVERY_S,
+    timeout: float | None = None,
+) -> int:
+    """Report on a migration until it is over; return the exit code."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with _telling(invocation) as tell:
+        for step in follow(_Looks(context, namespaces), every_s=every):
+            tell(step)
+            if step.ending is not None:
+                return _CODES[step.ending]
+            if deadline is not None and time.monotonic() >= deadline:
+                return LEFT if step.lost_sight else UNDER_WAY
+    raise AssertionError("a migration is followed to its end")
+
+
+class _Looks:
+    """Looks at a migration; while the store does not answer the last look is repeated, with the reason."""
+
+    def __init__(self, context: BlueGreenContext, namespaces: Sequence[str]) -> None:
+        self._context = context
+        self._namespaces = namespaces
+        self._expected = context.record.expected(namespaces)
+        self._last: Look | None = None
+
+    def __call__(self) -> Look:
+        try:
+            self._last = self._context.observer.look(self._namespaces, self._expected)
+        except StoreError as error:
+            if self._last is None:
+                raise
+            return self._last.repeated(int(time.time() * 1000), str(error))
+        return self._last
+
+
+@contextmanager
+def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
+    if invocation.output == "json":
+        yield _Lines(_json_of).tell
+    elif sys.stdout.isatty():
+        console = Console()
+        ends: list[str] = []
+        with Live(console=console, refresh_per_second=4) as live:
+
+            def show(step: Step) -> None:
+                progress = step.look.progress
+                bar = ProgressBar(total=max(1, progress.topics), completed=progress.done, width=40)
+                lines = [Text(printable(_sentence(step))), *(Text(printable(line)) for line in _warned(step))]
+                live.update(Group(bar, *lines))
+                ends.extend([] if step.ending is None else [_ENDED[step.ending]])
+
+            yield show
+        for line in ends:
+            console.print(Text(line))
+    else:
+        yield _Lines(_text_of).tell
+
+
+class _Lines:
+    """Writes a step after a change, and from time to time."""
+
+    def __init__(self, render: Callable[[Step], str]) -> None:
+        self._render = render
+        self._last: tuple[object, ...] | None = None
+        self._said_at = 0.0
+
+    def tell(self, step: Step) -> None:
+        now = time.monotonic()
+        if step.differs_from == self._last and step.ending is None and now < self._said_at + _SAID_EVERY_S:
+            return
+        self._last, self._said_at = step.differs_from, now
+        sys.stdout.write(self._render(step))
+        sys.stdout.flush()
+
+
+def _json_of(step: Step) -> str:
+    look, progress = step.look, step.look.progress
+    data: dict[str, Any] = {
+        "at_ms": look.at_ms,
+        "flagged": look.flagged,
+        "topics": progress.topics,
+        "done": progress.done,
+        "unread": progress.unread,
+        "entries_per_second": step.rate,
+        "seconds_left": step.seconds_left,
+        "states": {state.value: count for state, count in progress.states.items()},
+        "not_done": [describe_topic(seen) for seen in step.holding],
+        "warnings": step.warnings,
+        "troubles": look.troubles,
+        "ending": step.ending,
+    }
+    return json.dumps(plain(data), ensure_ascii=False) + "\n"
+
+
+def describe_topic(seen: TopicSeen) -> dict[str, Any]:
+    """Return what programs are told of a topic."""
+    cursors = [
+        {"name": one.name, "unread": one.unread, "consumers": one.consumers} for one in seen.cursors if not one.is_read
+    ]
+    return {
+        "topic": seen.topic,
+        "state": seen.state.value,
+        "unread": None if any(one.unread is None for one in seen.cursors) else seen.unread,
+        "publishers": seen.publishers,
+        "subscriptions": cursors,
+    }
+
+
+def _text_of(step: Step) -> str:
+    lines = [_sentence(step), *_warned(step)]
+    lines += [] if step.ending is None else [_ENDED[step.ending]]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _warned(step: Step) -> list[str]:
+    return [f"warning: {text}" for text in (*step.warnings, *step.look.troubles)]
+
+
+def _sentence(step: Step) -> str:
+    progress = step.look.progress
+    parts = [f"{progress.done} of {counted(progress.topics, 'topic')} done, {progress.unread:,} entries unread"]
+    if step.rate is not None:
+        parts.append(f"{step.rate:,.0f} a second")
+    if step.seconds_left is not None:
+        parts.append(f"about {step.seconds_left:,.0f} s left")
+    states = [f"{state.value} {count}" for state, count in progress.states.items() if state not in DONE]
+    return "; ".join([", ".join(parts), *([", ".join(states)] if states else [])])

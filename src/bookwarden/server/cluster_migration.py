@@ -1,0 +1,60 @@
+"""Prometheus metrics of a move of clients from blue to green, looked at anew at each request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.scope import namespace_of
+from bookwarden.config import Settings
+from bookwarden.wiring.blue_green import BlueGreenContext
+
+
+def migration_metrics(settings: Settings) -> bytes:
+    """Return the metrics as Prometheus reads them; none where the settings name no green."""
+    if settings.cluster_migration.green.pulsar is None:
+        return b""
+    with BlueGreenContext(settings) as context:
+        names = sorted({*context.observer.flagged_namespaces(), *context.record.begun()})
+        look = context.observer.look(names, context.record.expected(names))
+    registry = CollectorRegistry()
+    registry.register(_LookCollector(look))
+    return generate_latest(registry)
+
+
+class _LookCollector(Collector):
+    """The metrics of one look."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric."""
+        topics = GaugeMetricFamily(
+            "bookwarden_cluster_migration_topics", "Topics and partitions by state.", labels=["namespace", "state"]
+        )
+        counts = Counter((namespace_of(seen.topic), seen.state.value) for seen in self._look.topics)
+        for (namespace, state), count in sorted(counts.items()):
+            topics.add_metric([namespace, state], count)
+        yield topics
+        unread = GaugeMetricFamily(
+            "bookwarden_cluster_migration_unread_entries", "Entries left to read on blue.", labels=["namespace"]
+        )
+        flagged = GaugeMetricFamily(
+            "bookwarden_cluster_migration_flagged", "1 while blue sends clients to green.", labels=["namespace"]
+        )
+        for namespace, is_on in sorted(self._look.flagged.items()):
+            own = [seen for seen in self._look.topics if namespace_of(seen.topic) == namespace]
+            unread.add_metric([namespace], sum(seen.unread for seen in own))
+            flagged.add_metric([namespace], is_on)
+        yield unread
+        yield flagged
+        troubles = GaugeMetricFamily("bookwarden_cluster_migration_troubles", "Things that could not be found out.")
+        troubles.add_metric([], len(self._look.troubles))
+        yield troubles

@@ -1,0 +1,165 @@
+"""Clients moved from blue to green by the commands, while they run: every message arrives, once, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.demo.traffic import FAILOVER, KEY_SHARED, SHARED, Flow
+from bookwarden.ledgers.names import TopicName
+from bookwarden.redirects import ClusterFlag, RedirectUrls
+from bookwarden.wiring.blue_green import redirect_urls
+from servers.blue_green.moving import SECONDS, Watching, drained, require_exact, traffic
+from servers.blue_green.site import BlueGreenSite, blue_green_site
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlueGreenSite]:
+    with blue_green_site(tmp_path_factory.mktemp("moved")) as running:
+        yield running
+
+
+def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace("flags/one")
+    with site.context() as context:
+        blue, admin = context.blue, context.blue.admin
+        assert (blue.cluster, context.green.cluster) == ("blue", "green")
+        assert admin.read_flag(blue.cluster) is None
+        urls = redirect_urls(context.clients)
+        admin.write_flag(blue.cluster, ClusterFlag(False, urls))
+        assert admin.read_flag(blue.cluster) == ClusterFlag(False, urls)
+        assert not admin.is_migrated(namespace)
+        assert not blue.nodes.is_flagged(namespace)
+        admin.set_migrated(namespace, True)
+        assert admin.is_migrated(namespace)
+        assert blue.nodes.flagged_namespaces() == [namespace]
+        admin.set_migrated(namespace, False)
+        admin.write_flag(blue.cluster, ClusterFlag(False, RedirectUrls()))
+        assert blue.nodes.flagged_namespaces() == []
+
+
+def test_a_namespace_moves_without_losing_or_doubling_a_message(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace("account/live")
+
+    def topic(name: str) -> str:
+        return f"persistent://{namespace}/{name}"
+
+    flows = [
+        Flow(topic("latest-slow"), per_second=25, pause_s=0.1),
+        Flow(topic("earliest"), earliest=True),
+        Flow(topic("failover"), kind=FAILOVER, consumers=2),
+        Flow(topic("keys"), kind=KEY_SHARED, consumers=2, keys=7),
+        Flow(topic("shared-slow"), per_second=25, kind=SHARED, consumers=2, pause_s=0.1),
+        Flow(topic("partitioned"), kind=SHARED),
+        Flow(topic("delayed"), per_second=5, kind=SHARED, deliver_after_s=8),
+        Flow(topic("away"), is_away=True),
+    ]
+    with site.admin(site.blue) as admin:
+        admin.put(f"{topic_path(topic('partitioned'))}/partitions", 3)
+    with traffic(site, flows) as running:
+        assert site.answer("start", namespace, "--yes", expected=23)["would_fail"]
+        site.run("prepare", namespace, "--execute", "--yes")
+        # A subscription that nobody reads holds its topic on blue: that has to be accepted by name.
+        assert site.answer("start", namespace, "--yes", expected=23)["namespaces"][0]["accept"] == [
+            "idle-subscriptions"
+        ]
+        (begun,) = site.answer("start", namespace, "--yes", "--accept", "idle-subscriptions")["namespaces"]
+        assert (begun["topics"], begun["marked"]) == (10, 10)
+        with Watching(site, namespace) as watching:
+            stuck = watching.until("STUCK")
+            assert [one["topic"] for one in stuck["not_done"] if one["state"] == "STUCK"] == [topic("away")]
+            assert site.run("verify", namespace, expected=22).stdout.count("STUCK on blue") == 1
+            running.arrive()
+            watching.until("drained")
+        running.wait_for(20, SECONDS)
+        require_exact(running.stop())
+    verified = site.answer("verify", namespace)
+    assert verified["done"]
+    assert all(one["began_with"] and one["on_green"] for one in verified["topics"])
+
+
+def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite) -> None:
+    """Goes on with the namespace that moved above; another one of blue stays as it is."""
+    namespace, other = "account/live", site.make_namespace("account/other")
+    kept = f"persistent://{other}/kept"
+    with traffic(site, [Flow(kept)], before=20) as running:
+        require_exact(running.stop())
+    with site.context() as context:
+        store = ManagedLedgers(context.blue.store)
+        read = store.read(TopicName.parse(kept).managed_ledger)
+        before = [one.managed_ledger for one in context.blue.nodes.topics(namespace)]
+    assert read is not None
+    assert len(before) >= 10
+    site.bookwarden("init")
+    assert not site.answer("finish", namespace)["executed"]
+    finished = site.answer("finish", namespace, "--execute", "--yes")
+    assert [one["problem"] for one in finished["topics"] if not one["done"]] == []
+    assert len(finished["topics"]) == 8
+    assert site.answer("finish", namespace, "--execute", "--yes")["topics"] == []
+    assert site.answer("verify", namespace)["done"]
+    with site.context() as context:
+        left = [TopicName.of_managed_ledger(one.managed_ledger) for one in context.blue.nodes.topics(namespace)]
+        assert {topic.local_name for topic in left} <= {"__change_events"}
+        again = ManagedLedgers(context.blue.store).read(TopicName.parse(kept).managed_ledger)
+    assert again is not None
+    assert read.info.ledger_ids <= again.info.ledger_ids
+
+
+def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_drained(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace("stranded/live")
+    slow = Flow(f"persistent://{namespace}/slow", per_second=30, kind=SHARED, pause_s=0.3)
+    with traffic(site, [slow, Flow(f"persistent://{namespace}/quick")], before=150) as running:
+        site.run("prepare", namespace, "--execute", "--yes")
+        site.run("start", namespace, "--yes")
+        with Watching(site, namespace) as watching:
+            watching.until("DRAINING")
+            with site.admin(site.blue) as admin:
+                admin.put(f"/namespaces/{namespace}/unload")
+            step = watching.until("STRANDED")
+            assert any("STRANDED" in text and "abort" in text for text in step["warnings"])
+            assert site.answer("abort", namespace)["taken_off"] == [namespace]
+            watching.until("flag off")
+        site.run("start", namespace, "--yes")
+        with Watching(site, namespace) as watching:
+            watching.until("DRAINING")
+            site.blue.broker.kill()
+            site.blue.broker.start()
+            step = watching.until("STRANDED")
+            assert any("restarted" in text for one in watching.steps for text in one["warnings"])
+        site.run("abort", namespace)
+        drained(site, namespace)
+        site.run("start", namespace, "--yes")
+        site.run("watch", namespace, "--timeout", "60")
+        running.wait_for(20, SECONDS)
+        require_exact(running.stop())
+    assert site.answer("verify", namespace)["done"]
+
+
+def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace("back/live")
+    read, unread = (f"persistent://{namespace}/{name}" for name in ("read", "unread"))
+    with traffic(site, [Flow(read), Flow(unread, is_away=True)]) as running:
+        site.run("prepare", namespace, "--execute", "--yes")
+        site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
+        site.run("reopen", read, "--execute", expected=5)
+        eventually_aborted = site.answer("abort", namespace)
+        assert {one["topic"] for one in eventually_aborted["marked"]} == {read, unread}
+        running.wait_for(20, SECONDS)
+        tallies = {account.tally.topic: account.tally for account in running.stop(seconds=5)}
+    assert tallies[read].lost == 0
+    assert [one["done"] for one in site.answer("reopen", unread)] == [False]
+    assert [one["done"] for one in site.answer("reopen", unread, "--execute")] == [True]
+    assert [one["done"] for one in site.answer("reopen", unread, "--undo")] == [True]
+    assert [one["done"] for one in site.answer("reopen", unread, read, "--execute")] == [True, True]
+    # Blue serves as before: it accepts messages, and has what nobody read.
+    with traffic(site, [Flow(read), Flow(unread)], before=20) as running:
+        accounts = {account.tally.topic: account.tally for account in running.stop()}
+    assert accounts[read].lost == accounts[unread].lost == accounts[read].doubled == 0
+    site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
+    site.run("watch", namespace, "--timeout", "90", expected=None)
+    assert site.answer("verify", namespace)["done"]

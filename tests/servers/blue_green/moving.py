@@ -1,0 +1,75 @@
+"""Namespaces of blue with traffic, moved by the commands as an operator would, and accounts of every message."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from bookwarden.demo.traffic import Account, Flow, Traffic
+from servers.blue_green.site import BlueGreenSite
+from servers.waiting import eventually
+
+SECONDS = 120.0
+
+
+@contextmanager
+def traffic(site: BlueGreenSite, flows: Sequence[Flow], before: int = 60) -> Iterator[Traffic]:
+    """Run the flows on blue; the block begins when each has some messages."""
+    with Traffic(site.blue.connection(), flows) as running:
+        running.start()
+        running.wait_for(before, SECONDS)
+        yield running
+
+
+def require_exact(accounts: Sequence[Account]) -> None:
+    """Fail unless each message that was confirmed was received, once."""
+    for account in accounts:
+        tally = account.tally
+        told = (tally.topic, tally.sent, tally.lost, tally.doubled, tally.send_errors, account.troubles)
+        assert told == (tally.topic, tally.received, 0, 0, 0, ()), told
+        assert tally.sent > 0
+
+
+class Watching:
+    """`watch -o json` in the background; its lines are read as they come."""
+
+    def __init__(self, site: BlueGreenSite, namespace: str) -> None:
+        self._process = subprocess.Popen(
+            site.command("watch", namespace, "--every", "0.5", "-o", "json"),
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=site.home,
+        )
+        self.steps: list[dict[str, Any]] = []
+
+    def until(self, wanted: str) -> dict[str, Any]:
+        """Read lines until one has a topic in this state, or ends so; return it."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.steps.append(json.loads(line))
+            if wanted in self.steps[-1]["states"] or wanted == self.steps[-1]["ending"]:
+                return self.steps[-1]
+        raise AssertionError(f"watch ended with {self._process.wait()} and never said {wanted}: {self.steps[-3:]}")
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def drained(site: BlueGreenSite, namespace: str) -> None:
+    """Wait until blue has nothing left to read of a namespace, with or without a flag."""
+
+    def is_read() -> bool:
+        with site.context() as context:
+            topics = context.observer.look([namespace]).topics
+        return bool(topics) and all(seen.is_read for seen in topics)
+
+    eventually(is_read, SECONDS, 0.5)

@@ -1,0 +1,123 @@
+"""Observations of two clusters between which a move loses nothing, to be spoilt one thing at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bookwarden.blue_green.sides.values import (
+    BrokerSeen,
+    LookupSeen,
+    NamespaceSeen,
+    Observations,
+    SchemaSeen,
+    SideSeen,
+    SubscriptionSeen,
+    TopicSeen,
+)
+from bookwarden.redirects import ClusterFlag, RedirectUrls
+
+NAME = "shop/orders"
+SINGLE = f"persistent://{NAME}/single"
+PARTED = f"persistent://{NAME}/parted"
+PARTS = tuple(f"{PARTED}-partition-{index}" for index in range(2))
+PLAIN, TLS = "pulsar://green:6650", "pulsar+ssl://green:6651"
+URLS = RedirectUrls("http://green:8080", "", PLAIN, TLS)
+SCHEMA = SchemaSeen("AVRO", '{"type": "record"}')
+HELD = {"deleteWhileInactive": False, "inactiveTopicDeleteMode": "x", "maxInactiveDurationSeconds": 60}
+SETTINGS = {
+    "clusterMigrationCheckDurationSeconds": "60",
+    "clusterMigrationAutoResourceCreation": "false",
+    "loadBalancerEnabled": "false",
+    "brokerDeleteInactiveTopicsEnabled": "true",
+    "allowAutoTopicCreation": "true",
+}
+
+
+def policies(cluster: str, **changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "replication_clusters": [cluster],
+        "auth_policies": {"namespace_auth": {"reader": ["consume"]}},
+        "inactive_topic_policies": HELD,
+        "message_ttl_in_seconds": 60,
+        "topicDispatchRate": {cluster: {"dispatchThrottlingRateInMsg": 5}},
+        "encryption_required": False,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "subscription_types_enabled": [],
+        "autoTopicCreationOverride": {"allowAutoTopicCreation": False},
+    }
+    return {**found, **changes}
+
+
+def topic(name: str, **changes: Any) -> TopicSeen:
+    made = TopicSeen(
+        name,
+        subscriptions=(SubscriptionSeen("app", consumers=1), SubscriptionSeen("pulsar.dedup", backlog=9)),
+        client_versions=frozenset({"Pulsar-Java-v4.0.8"}),
+        cursors=frozenset({"app", "pulsar.dedup"}),
+    )
+    return replace(made, **changes)
+
+
+def namespace(cluster: str, **changes: Any) -> NamespaceSeen:
+    made = NamespaceSeen(
+        NAME,
+        policies(cluster),
+        partitioned={PARTED: 2},
+        topics={name: topic(name) for name in (SINGLE, *PARTS)},
+        schemas={SINGLE: (SCHEMA,)},
+        topic_policies={SINGLE: {"maxConsumerPerTopic": 5, "replicationClusters": [cluster]}},
+    )
+    return replace(made, **changes)
+
+
+def side(cluster: str, **changes: Any) -> SideSeen:
+    broker = BrokerSeen(
+        f"{cluster}:8080", "4.0.8", {**SETTINGS, "clusterName": cluster}, None, (f"pulsar://{cluster}:6650",)
+    )
+    made = SideSeen(
+        cluster,
+        brokers=(broker,),
+        clusters=frozenset({cluster}),
+        flag=ClusterFlag(False, URLS) if cluster == "blue" else None,
+        tenants={"shop": {"adminRoles": ["boss"], "allowedClusters": [cluster]}},
+        namespaces={NAME: namespace(cluster)},
+    )
+    return replace(made, **changes)
+
+
+def ready(**changes: Any) -> Observations:
+    """Return what is seen where nothing stands in the way."""
+    made = Observations(
+        (NAME,),
+        side("blue"),
+        side("green"),
+        URLS,
+        lookups=(LookupSeen(PLAIN, "t", "pulsar://green:6650", "4.0.8"), LookupSeen(TLS, "t", trouble="no TLS")),
+        web_brokers={"http://green:8080": frozenset({"green:8080"})},
+        kept_out=frozenset({"pulsar/system"}),
+    )
+    return replace(made, **changes)
+
+
+def with_blue(**changes: Any) -> Observations:
+    """Return it with another namespace on blue."""
+    return ready(blue=side("blue", namespaces={NAME: namespace("blue", **changes)}))
+
+
+def with_green(**changes: Any) -> Observations:
+    """Return it with another namespace on green."""
+    return ready(green=side("green", namespaces={NAME: namespace("green", **changes)}))
+
+
+def with_topic(**changes: Any) -> Observations:
+    """Return it with another topic without partitions on blue."""
+    topics = {**namespace("blue").topics, SINGLE: topic(SINGLE, **changes)}
+    return with_blue(topics=topics)
+
+
+def broker_of_blue(version: str = "4.0.8", **settings: str) -> Observations:
+    """Return it with another broker of blue."""
+    told = {**SETTINGS, "clusterName": "blue", **settings}
+    broker = BrokerSeen("blue:8080", version, told, None, ("pulsar://blue:6650",))
+    return ready(blue=side("blue", brokers=(broker,)))

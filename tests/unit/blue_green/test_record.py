@@ -1,0 +1,47 @@
+"""The record of migrations, also where a crash cut its last line short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookwarden.blue_green.observing import Expected
+from bookwarden.blue_green.record import ABORTED, FINISHED, MigrationRecord
+from bookwarden.errors import FormatError
+
+NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"
+
+
+def test_what_was_there_is_what_all_starts_saw(tmp_path: Path) -> None:
+    record = MigrationRecord(tmp_path / "new")
+    record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"), True)])
+    record.marked(NAMESPACE, {TOPIC: 13})
+    record.append(ABORTED, namespace=NAMESPACE)
+    assert record.begun() == []
+    record.starting(NAMESPACE, [Expected(TOPIC, ("audit",), False)])
+    assert record.expected([NAMESPACE]) == {TOPIC: Expected(TOPIC, ("app", "audit"), False, 13)}
+    assert record.expected(["shop/other"]) == {}
+    assert record.begun() == [NAMESPACE]
+    record.append(FINISHED, namespace=NAMESPACE)
+    assert record.begun() == []
+    assert list(record.expected([NAMESPACE])) == [TOPIC]
+    record.starting(NAMESPACE, [Expected("persistent://shop/live/other")])
+    assert list(record.expected([NAMESPACE])) == ["persistent://shop/live/other"]
+
+
+def test_a_line_that_was_cut_short_says_nothing_and_hides_nothing(tmp_path: Path) -> None:
+    record = MigrationRecord(tmp_path)
+    record.starting(NAMESPACE, [Expected(TOPIC, ("app",))])
+    with record.path.open("ab") as file:
+        file.write(b'{"event": "aborted", "namesp')
+    assert record.begun() == [NAMESPACE]
+    record.append(ABORTED, namespace=NAMESPACE)
+    assert record.begun() == []
+
+
+def test_a_line_that_is_no_event_is_refused(tmp_path: Path) -> None:
+    record = MigrationRecord(tmp_path)
+    record.path.write_text("something else\n")
+    with pytest.raises(FormatError, match="line 1"):
+        record.begun()
