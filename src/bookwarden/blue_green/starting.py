@@ -32,12 +32,12 @@ Say = Callable[[str], None]
 class Started:
     """The result for one namespace; ``left`` are the topics that were not marked, and then the flag is off again."""
 
-    namespace: str
-    topics: int
-    marked: int
-    left: tuple[str, ...] = ()
-    took_back: bool = False
-    trouble: str = ""
+    namespace: str  #: Its name.
+    topics: int  #: Topics and partitions that were there.
+    marked: int  #: Those of them that are marked.
+    left: tuple[str, ...] = ()  #: Those that are not.
+    took_back: bool = False  #: The flag is off again.
+    trouble: str = ""  #: Why blue could not be looked at.
 
     @property
     def ok(self) -> bool:
