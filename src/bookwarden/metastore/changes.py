@@ -16,6 +16,8 @@ class ChangedNodes(NamedTuple):
     paths: frozenset[str]  #: Created, written or deleted since they were last taken.
     #: Why changes may be missing here, for people: all nodes have to be read again. Empty if none may be.
     gap: str = ""
+    #: The store tells no changes at all, so that only comparing again and again finds any.
+    untold: bool = False
 
 
 class ChangeFeed(ABC):

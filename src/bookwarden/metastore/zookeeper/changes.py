@@ -17,7 +17,7 @@ _NOT_KNOWN = "this ZooKeeper, older than 3.6, tells no changes below a node"
 
 
 class TreeChanges(ChangeFeed):
-    """Changes below some nodes; a server that has no such watches leaves a gap at each call instead."""
+    """Changes below some nodes; a server that has no such watches tells that instead."""
 
     def __init__(self, session: ZooKeeperSession, prefixes: Sequence[str]) -> None:
         self._session = session
@@ -38,9 +38,7 @@ class TreeChanges(ChangeFeed):
             if not self._refused and self._watched != self._session.breaks:
                 self._watch()
                 self._log.lose("the connection to ZooKeeper broke, and its watches were lost")
-            if self._refused:
-                self._log.lose(_NOT_KNOWN)
-            return self._log.take()
+            return ChangedNodes(frozenset(), _NOT_KNOWN, untold=True) if self._refused else self._log.take()
 
     def close(self) -> None:
         self._session.forget(self._note)
