@@ -60,7 +60,10 @@ def run(options: Options) -> None:
         settings = _settings_file(store)
         usages: list[Usage] = []
         with driver_process(FollowProcess, "benchmarks.follower", settings) as follower, measured(follower.pid, usages):
-            begun = follower.ask("follow")
+            starting: list[Usage] = []
+            with measured(follower.pid, starting):
+                begun = follower.ask("follow")
+            cpu = starting[0].cpu_seconds / count * 1e6
             _check(begun["nodes"], count)
             first = count / begun["seconds"]
             say(f"following after {begun['seconds']:.1f} s: {first:,.0f} nodes/s")
@@ -78,6 +81,7 @@ def run(options: Options) -> None:
         f"Following {count:,} topics of {_LEDGERS_PER_TOPIC} ledgers",
         [
             Result("follow, start to following", "nodes/s", first, walked, count, ">= 20,000", "peer: the scan's walk"),
+            Result("follow, processor at the start", "us/node", cpu, None, count, "", "without ZooKeeper's"),
             Result("follow, changes in a burst", "nodes/s", burst, None, _BURST, ">= 2,000"),
             Result(
                 "follow, behind at 2,000 a second",

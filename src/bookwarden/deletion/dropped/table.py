@@ -169,6 +169,8 @@ class FollowedNodes:
         else:
             nodes[row.path] = row.naming
         self.changes.nodes[row.root, row.path] = row.naming
+        if before is None and not self._timers:
+            return []
         now = None if row.naming is None else unpack(row.naming)
         if now is not None and self._timers:
             for key in keys_in(now):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from bookwarden.clusters.pulsar.references.said import Said, is_ambiguous, read_
 from bookwarden.deletion.dropped.table import NodeNow
 from bookwarden.ledgers.nodes.naming import NodeKind, pack
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.pipelines.columns.topics import plain_lists
+from bookwarden.pipelines.columns.topics import PlainLists, plain_lists
 
 #: Kind of the row that ends a comparison with the present.
 LISTED: Final = "listed"
@@ -87,25 +88,23 @@ def node_batches(
     nodes: Sequence[tuple[ReferenceNode, Versioned]], root: str, listing: int | None
 ) -> Iterator[pa.RecordBatch]:
     """Make rows of nodes with their values, topics that list ledgers and nothing else in whole columns."""
-    topics = [(node, value) for node, value in nodes if isinstance(node, ManagedLedgerNode)]
-    taken = _plain_topics(topics) if topics else []
-    plain = [one for one, is_taken in zip(topics, taken, strict=True) if is_taken]
-    if plain:
-        yield _topic_batch(plain, root, listing)
-    paths = {node.path for node, _ in plain}
-    others = [said_by(node, value, root) for node, value in nodes if node.path not in paths]
-    if others:
-        yield said_batch(others, root, listing)
-
-
-def _plain_topics(topics: Sequence[tuple[ReferenceNode, Versioned]]) -> list[bool]:
-    taken = plain_lists([value.value for _, value in topics]).taken.tolist()
-    return [one and not is_ambiguous(node.path) for one, (node, _) in zip(taken, topics, strict=True)]
+    topics = [one for one in nodes if isinstance(one[0], ManagedLedgerNode) and not is_ambiguous(one[0].path)]
+    lists = plain_lists([value.value for _, value in topics]) if topics else None
+    if lists is not None and not lists.taken.all():
+        topics = list(compress(topics, lists.taken.tolist()))
+        lists = plain_lists([value.value for _, value in topics]) if topics else None
+    if lists is not None:
+        yield _topic_batch(topics, lists, root, listing)
+    if len(topics) == len(nodes):
+        return
+    paths = {node.path for node, _ in topics}
+    yield said_batch([said_by(node, value, root) for node, value in nodes if node.path not in paths], root, listing)
 
 
 # Fast path of said_batch, must equal it: tests/unit/pipelines/test_metadata_source.py
-def _topic_batch(topics: Sequence[tuple[ReferenceNode, Versioned]], root: str, listing: int | None) -> pa.RecordBatch:
-    lists = plain_lists([value.value for _, value in topics])
+def _topic_batch(
+    topics: Sequence[tuple[ReferenceNode, Versioned]], lists: PlainLists, root: str, listing: int | None
+) -> pa.RecordBatch:
     count = len(topics)
     offsets = np.zeros(count + 1, np.int32)
     offsets[1:] = np.cumsum(np.bincount(lists.owners, minlength=count))
