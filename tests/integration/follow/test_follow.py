@@ -13,6 +13,7 @@ from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
+from servers.follow.life import living
 from servers.follow.site import LATE_S, FollowingSite
 from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
 from servers.orphan_makers import (
@@ -64,6 +65,16 @@ def grounds(
         yield made
 
 
+# So often each thing is done to topics that live.
+ENOUGH = {
+    "send": 25,
+    "trim": 12,
+    "acknowledge": 6,
+    "compact": 3,
+    "delete_topic": 3,
+    "delete_subscription": 3,
+    "unload": 2,
+}
 # What was named, and what never was: that is the scan's alone.
 DROPPED = (TrimCutShort, SubscriptionDeleted, NamespaceDeletedByHalves)
 NEVER_NAMED = (CursorRolloverAborted, SchemaVersionNotRecorded)
@@ -91,6 +102,18 @@ def test_what_a_killed_broker_dropped_is_marked_once_and_swept_and_nothing_else(
     for maker in made:
         if maker.readable and isinstance(maker, DROPPED):
             assert grounds.read_back(maker.topic) == [grounds.message(number) for number in maker.readable]
+
+
+def test_ordinary_life_leaves_no_mark(
+    grounds_of_module: DevCluster, site: DeletionSite, following: FollowingSite, make_namespace: Callable[..., str]
+) -> None:
+    following.start()
+    with living(grounds_of_module, make_namespace(grounds_of_module)) as life:
+        eventually(lambda: all(life.done[name] >= least for name, least in ENOUGH.items()), LATE_S, pause=0.5)
+    eventually(lambda: following.told("gone") and following.is_settled(), LATE_S, pause=0.5)
+    following.process.stop()
+    assert following.marked() == []
+    assert following.with_outcome("inside the list") == set()
 
 
 def _is_there(found: object) -> bool:

@@ -9,7 +9,6 @@ import yaml
 
 from bookwarden.clusters.pulsar.references.pieces import LOGS
 from bookwarden.clusters.pulsar.references.said import said_by
-from bookwarden.config import Settings
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.pipelines.follow.query import outcomes_location
@@ -56,24 +55,30 @@ class FollowingSite:
         """Count the lines of its log that have this part."""
         return sum(part in line for line in self.log.read_text().splitlines()) if self.log.exists() else 0
 
-    def known(self) -> dict[str, bytes]:
-        """Read from its state what each node names, by path."""
-        nodes = FollowedNodes(0)
-        settings = self.site.settings
+    def state(self) -> FollowedNodes:
+        """Read its state."""
         # A file that is being replaced by one with everything may go in the midst of this.
-        eventually(lambda: self._load(nodes, settings))
-        return {path: naming for _, path, naming in nodes.items()}
+        found = eventually(self._load)
+        assert found is not None
+        return found
 
-    def _load(self, nodes: FollowedNodes, settings: Settings) -> bool:
+    def _load(self) -> FollowedNodes | None:
+        nodes, settings = FollowedNodes(0), self.site.settings
         try:
-            return KeptState(settings.follow.checkpoint).load(nodes, settings.metadata_store.urls)
+            kept = KeptState(settings.follow.checkpoint).load(nodes, settings.metadata_store.urls)
         except FileNotFoundError:
-            return False
+            return None
+        # One without any node is as true, but nothing that a test waits for.
+        return nodes if kept and len(nodes) else None
+
+    def is_settled(self) -> bool:
+        """Return whether nothing is left that was dropped and not looked at."""
+        return not self.state().timers
 
     def has_caught_up(self) -> bool:
         """Return whether it knows what all nodes name now."""
         settings = self.site.settings
-        known = self.known()
+        known = {path: naming for _, path, naming in self.state().items()}
         (url,) = settings.metadata_store.urls
         with RootsContext(settings) as roots:
             for piece in roots.pieces.pieces():
@@ -90,9 +95,10 @@ class FollowingSite:
         """Read the rows of all that was not simply gone, oldest first."""
         return read_outcomes(outcomes_location(self.site.settings))
 
-    def marked(self) -> list[int]:
-        """List the ledgers marked, each as often as it was."""
-        return sorted(row["ledger_id"] for row in self.outcomes() if row["outcome"] == "marked")
+    def marked(self, kind: str = "") -> list[int]:
+        """List the ledgers marked, each as often as it was, or only those of a LedgerType."""
+        rows = [row for row in self.outcomes() if row["outcome"] == "marked"]
+        return sorted(row["ledger_id"] for row in rows if kind in ("", row["ledger_type"]))
 
     def with_outcome(self, outcome: str) -> set[int]:
         """List the ledgers with this outcome."""
