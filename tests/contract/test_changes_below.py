@@ -7,8 +7,11 @@ from uuid import uuid4
 
 import pytest
 
+from bookwarden.config import load_settings
+from bookwarden.deletion.dropped.table import NodeNow
 from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import StoreUnavailableError
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
@@ -16,9 +19,11 @@ from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper import requests
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from contract.conftest import OxiaStoreMaker, StoreMaker
+from servers.follow.step_by_step import StepByStep
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.lossy_proxy import LossyProxy
-from servers.migration_coordinator import Coordinator
+from servers.migration_coordinator import Coordinator, copy_all
+from servers.population import Population
 from servers.waiting import eventually
 
 
@@ -175,3 +180,38 @@ def test_a_move_of_the_metadata_is_a_gap_and_the_target_is_followed(
     target.create(f"{root}/after", b"")
     tells(feed, f"{root}/after")
     coordinator.remove_flag()
+
+
+def test_the_source_goes_along_with_a_move_and_compares_everything_with_the_target(
+    connect: StoreMaker, connect_oxia: OxiaStoreMaker, oxia_server: OxiaServer, lone_zookeeper: LoneZooKeeper
+) -> None:
+    source, target = connect(), connect_oxia()
+    holders = [ManagedLedgerHolder(f"moved/n/persistent/{name}") for name in ("kept", "changed", "gone")]
+    kept, changed, gone = (Population(source).names(holder, [1, 2]) for holder in holders)
+    coordinator = Coordinator(source, oxia_server.url)
+    coordinator.offer()
+    following = StepByStep(load_settings(overrides={"metadata_store.urls": f"['zk:{lone_zookeeper.hosts}']"}))
+    assert {kept, changed, gone} <= set(following.paths())
+    coordinator.set_phase("COPYING")
+    target.create("/managed-ledgers", b"")
+    copy_all(source, target, "/managed-ledgers")
+    coordinator.set_phase("COMPLETED")
+    try:
+        # What is written to the former store counts no more.
+        Population(target).names(holders[1], [2, 3])
+        node = target.get(gone)
+        assert node is not None
+        target.delete_many([(gone, node.version)])
+        found: dict[str, NodeNow] = {}
+
+        def moved() -> bool:
+            found.update({row.path: row for row in following.drained() if isinstance(row, NodeNow)})
+            return changed in found and found[changed].naming != found[kept].naming
+
+        eventually(moved)
+        assert kept in found
+        assert gone not in found or found[gone].naming is None
+        Population(target).names(holders[0], [2])
+        eventually(lambda: kept in following.paths())
+    finally:
+        coordinator.remove_flag()

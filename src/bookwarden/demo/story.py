@@ -80,12 +80,13 @@ class Story:
             self._fill_topics()
             places = self._places(phase_one)
             self._offload(phase_one)
-            if self._can_refuse:
-                self._drop(phase_one)
             self._damage_a_ledger(phase_one)
             self._release_bundles(phase_one)
             census = self._take_census(places)
             self._phase_one(phase_one)
+            if self._can_refuse:
+                # From here on, lest it mark what phase one has just marked and the sweep not deleted yet.
+                self._drop(phase_one)
             self._phase_two(phase_one)
             self._undo()
             self._collect_garbage(places, census)

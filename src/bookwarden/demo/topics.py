@@ -50,7 +50,7 @@ def create_namespaces(admin: PulsarAdmin) -> None:
 
 
 def let_trim(admin: PulsarAdmin, name: str) -> None:
-    """Let the broker keep nothing of a topic's namespace that was consumed, and trim the topic now."""
+    """Have the broker keep nothing of a namespace that was consumed, and trim the topic now."""
     admin.post(f"/namespaces/{NAMESPACES[name]}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
     admin.post(f"{topic_path(topic_name(name))}/trim")
 

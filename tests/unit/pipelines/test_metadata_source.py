@@ -23,11 +23,12 @@ from bookwarden.ledgers.nodes.naming import unpack
 from bookwarden.metastore.changes import ChangedNodes
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.pipelines.metadata_source.columns import ended_in, node_batches, nodes_in, now_of, said_batch
+from bookwarden.pipelines.metadata_source.columns import node_batches, nodes_in, now_of, said_batch
 from bookwarden.pipelines.metadata_source.planner import Offset, PlanLimits, Planner
 from bookwarden.pipelines.metadata_source.reading import ListingEnd, PathShare, PieceShare, read_share
 from bookwarden.pipelines.metadata_source.source import MetadataDataSource, MetadataStreamReader, bound_source
 from bookwarden.wire.pb import managed_ledger_pb2
+from servers.follow.step_by_step import StepByStep
 
 URL = "memory:followed"
 TOPICS = "/managed-ledgers/t/n/persistent"
@@ -168,42 +169,11 @@ def settings(store: MemoryStore, name: str) -> Settings:
     return load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"})
 
 
-class Following:
-    """A query of one process: plans, reads and finishes batch after batch."""
-
-    def __init__(self, settings: Settings, limits: PlanLimits | None = None) -> None:
-        self.now_s = 0.0
-        self.settings = settings
-        self.planner = Planner(settings, limits or PlanLimits(tick_s=5), clock=lambda: self.now_s)
-        self.at = self.planner.initial()
-
-    def batch(self) -> list[object] | None:
-        """Carry out the next batch; its rows, ends of comparisons as numbers; None if there is none."""
-        end = self.planner.latest(self.at)
-        if end == self.at:
-            return None
-        shares = self.planner.partitions(self.at, end)
-        self.at = end
-        tables = [pa.Table.from_batches([batch]) for share in shares for batch in read_share(share, self.settings)]
-        return [row for table in tables for row in nodes_in(table)] + [
-            number for table in tables if (number := ended_in(table)) is not None
-        ]
-
-    def drained(self) -> list[object]:
-        rows: list[object] = []
-        while (found := self.batch()) is not None:
-            rows += found
-        return rows
-
-    def paths(self) -> list[str]:
-        return sorted(row.path for row in self.drained() if isinstance(row, NodeNow))
-
-
 ALL = sorted([f"{TOPICS}/clicks", f"{TOPICS}/orders", f"{TOPICS}/orders/billing", "/schemas/t/n/orders"])
 
 
 def test_all_nodes_come_first_and_then_each_that_changes(settings: Settings, store: MemoryStore) -> None:
-    following = Following(settings)
+    following = StepByStep(settings)
     rows = following.drained()
     assert sorted(row.path for row in rows if isinstance(row, NodeNow)) == ALL
     assert {row.listing for row in rows if isinstance(row, NodeNow)} == {rows[-1]}
@@ -218,7 +188,7 @@ def test_all_nodes_come_first_and_then_each_that_changes(settings: Settings, sto
 
 
 def test_what_changes_during_the_comparison_comes_too(settings: Settings, store: MemoryStore) -> None:
-    following = Following(settings)
+    following = StepByStep(settings)
     first = following.batch()
     assert first
     store.put(f"{TOPICS}/clicks", listed(2), 0)
@@ -228,7 +198,7 @@ def test_what_changes_during_the_comparison_comes_too(settings: Settings, store:
 
 
 def test_changes_are_cut_into_batches(settings: Settings, store: MemoryStore) -> None:
-    following = Following(settings, PlanLimits(nodes=3, tick_s=0))
+    following = StepByStep(settings, PlanLimits(nodes=3, tick_s=0))
     following.drained()
     for number in range(8):
         store.create(f"{TOPICS}/new-{number}", listed(number))
@@ -239,7 +209,7 @@ def test_changes_are_cut_into_batches(settings: Settings, store: MemoryStore) ->
 
 
 def test_an_empty_batch_comes_now_and_then(settings: Settings) -> None:
-    following = Following(settings)
+    following = StepByStep(settings)
     following.drained()
     following.now_s += 4
     assert following.batch() is None
@@ -249,7 +219,7 @@ def test_an_empty_batch_comes_now_and_then(settings: Settings) -> None:
 
 
 def test_a_gap_brings_all_nodes_again(settings: Settings, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    following = Following(settings)
+    following = StepByStep(settings)
     following.drained()
     (root,) = following.planner._roots.values()
     assert root.feed is not None
@@ -264,7 +234,7 @@ def test_a_gap_brings_all_nodes_again(settings: Settings, store: MemoryStore, mo
 def test_a_store_without_changes_is_compared_from_time_to_time(
     settings: Settings, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    following = Following(settings, PlanLimits(tick_s=0, compare_s=60))
+    following = StepByStep(settings, PlanLimits(tick_s=0, compare_s=60))
     following.planner.latest(following.at)
     (root,) = following.planner._roots.values()
     assert root.feed is not None
@@ -277,7 +247,7 @@ def test_a_store_without_changes_is_compared_from_time_to_time(
 
 
 def test_all_nodes_are_read_again_once_a_day(settings: Settings) -> None:
-    following = Following(settings, PlanLimits(tick_s=0))
+    following = StepByStep(settings, PlanLimits(tick_s=0))
     following.drained()
     following.now_s += 24 * 3600 - 1
     assert following.batch() is None
@@ -286,7 +256,7 @@ def test_all_nodes_are_read_again_once_a_day(settings: Settings) -> None:
 
 
 def test_a_run_that_ends_has_one_comparison_and_no_empty_batches(settings: Settings, store: MemoryStore) -> None:
-    following = Following(settings)
+    following = StepByStep(settings)
     following.planner.freeze()
     assert following.paths() == ALL
     following.now_s += 1e6
@@ -318,7 +288,7 @@ def test_a_planned_batch_is_planned_once(settings: Settings) -> None:
 def test_a_silent_store_is_asked_again_for_a_while(
     settings: Settings, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    following = Following(settings, PlanLimits(unreachable_s=10))
+    following = StepByStep(settings, PlanLimits(unreachable_s=10))
     following.drained()
     (root,) = following.planner._roots.values()
 
