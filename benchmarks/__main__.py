@@ -11,6 +11,7 @@ from benchmarks import (
     copy,
     delete_oxia,
     delete_zookeeper,
+    follow,
     journal,
     latency,
     ledger_read,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "verify": verify.run,
     "switch": switch.run,
     "copy": copy.run,
+    "follow": follow.run,
 }
 
 

@@ -121,19 +121,20 @@ _DriverT = TypeVar("_DriverT", bound=DriverProcess)
 @contextmanager
 def sweep_process(settings_file: Path) -> Iterator[SweepProcess]:
     """Start Spark and the sweep's driver in a process of their own, which waits for orders."""
-    with _driver_process(SweepProcess, "benchmarks.sweeper", settings_file) as process:
+    with driver_process(SweepProcess, "benchmarks.sweeper", settings_file) as process:
         yield process
 
 
 @contextmanager
 def scan_process(settings_file: Path) -> Iterator[ScanProcess]:
     """Start Spark and the scan's driver in a process of their own, which waits for orders."""
-    with _driver_process(ScanProcess, "benchmarks.scanner", settings_file) as process:
+    with driver_process(ScanProcess, "benchmarks.scanner", settings_file) as process:
         yield process
 
 
 @contextmanager
-def _driver_process(kind: type[_DriverT], module: str, settings_file: Path) -> Iterator[_DriverT]:
+def driver_process(kind: type[_DriverT], module: str, settings_file: Path) -> Iterator[_DriverT]:
+    """Start a module with the settings, as a process that takes orders."""
     child = subprocess.Popen(
         [sys.executable, "-m", module, str(settings_file)],
         cwd=Path(__file__).parents[1],

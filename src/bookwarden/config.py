@@ -271,6 +271,19 @@ class SweepSettings(_Section):
         return self
 
 
+class FollowSettings(_Section):
+    """Following what brokers drop: the place of its state, its time of grace, and the size of a batch."""
+
+    checkpoint: str = Field(default="var/follow", min_length=1)
+    outcomes: str = "var/follow-outcomes"
+    lock: str = "/bookwarden/follow"
+    dry_run: bool = False
+    grace_seconds: float = Field(default=600.0, gt=0)
+    trigger_seconds: float = Field(default=1.0, ge=0)
+    ledgers_per_batch: int = Field(default=10_000, ge=1)
+    compare_hours: float = Field(default=24.0, gt=0)
+
+
 class OrphanSettings(_Section):
     """The orphan scan: the folder of scans and plans, the least age, and the limits of a plan."""
 
@@ -373,6 +386,7 @@ class Settings(BaseSettings):
     deletion: DeletionSettings = DeletionSettings()
     offload: OffloadSettings = OffloadSettings()
     sweep: SweepSettings = SweepSettings()
+    follow: FollowSettings = FollowSettings()
     orphans: OrphanSettings = OrphanSettings()
     metrics: MetricsSettings = MetricsSettings()
     serve: ServeSettings = ServeSettings()

@@ -14,6 +14,7 @@ import pytest
 
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
+from bookwarden.metastore.changes import ChangedNodes, ChangeFeed
 from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore, Write
@@ -414,3 +415,42 @@ def test_four_threads_share_a_store(store: MetadataStore, root: str) -> None:
     for of_one_node in zip(*results, strict=True):
         assert sorted(result.name for result in of_one_node) == ["ABSENT", "ABSENT", "ABSENT", "DELETED"]
     assert store.get_many(paths) == [None] * 800
+
+
+def taken(feed: ChangeFeed, wanted: set[str]) -> set[str]:
+    """Take changes until those wanted were told; what else came is returned too."""
+    found: set[str] = set()
+
+    def came() -> bool:
+        changed = feed.take()
+        assert not changed.gap, changed.gap
+        found.update(changed.paths)
+        return wanted <= found
+
+    eventually(came)
+    return found
+
+
+def test_what_changes_below_some_nodes_is_collected_until_it_is_taken(stores: Pair, root: str) -> None:
+    ours, theirs = stores
+    for name in ("a/old", "b", "c"):
+        theirs.create(f"{root}/{name}", b"", make_parents=True)
+    feed = ours.follow_below([f"{root}/a", f"{root}/b", f"{root}/none"])
+    assert feed.take() == ChangedNodes(frozenset())
+    theirs.create(f"{root}/c/beside", b"")
+    theirs.create(f"{root}/a/t/ns/topic", b"", make_parents=True)
+    theirs.put(f"{root}/a/t/ns/topic", b"new", version_of(theirs, f"{root}/a/t/ns/topic"))
+    theirs.create(f"{root}/a/t/ns/topic/ü", b"")
+    theirs.delete_many([(f"{root}/a/old", version_of(theirs, f"{root}/a/old"))])
+    theirs.put(f"{root}/b", b"new", version_of(theirs, f"{root}/b"))
+    theirs.create(f"{root}/none/made", b"", make_parents=True)
+    told = {f"{root}/a/t/ns/topic", f"{root}/a/t/ns/topic/ü", f"{root}/a/old", f"{root}/none/made"}
+    found = taken(feed, told)
+    # Nodes above them may be told, and a new child for its parent; nothing beside them is.
+    assert not {path for path in found - told if not path.startswith((f"{root}/a/", f"{root}/none/"))}
+    theirs.put(f"{root}/a/t/ns/topic", b"newer", version_of(theirs, f"{root}/a/t/ns/topic"))
+    assert taken(feed, {f"{root}/a/t/ns/topic"}) == {f"{root}/a/t/ns/topic"}
+    feed.close()
+    theirs.create(f"{root}/a/late", b"")
+    ours.sync()
+    assert f"{root}/a/late" not in feed.take().paths

@@ -31,6 +31,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
+from servers.follow.site import LATE_S, FollowingSite
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
 from servers.orphan_grounds import LEDGERS_FOLDER, Refusals
 from servers.pulsar_topics import TopicUnderTest
@@ -291,4 +292,35 @@ def test_what_a_broker_left_behind_after_its_offload_is_reclaimed_once_the_copy_
     assert (place.stored(whole), place.stored(damaged)) == (set(), {kept, hollow})
     assert set(place.site.outcome_of(kept)) == set(place.site.outcome_of(hollow)) == {"retry"}
     assert all("no index" in row["reason"] for row in place.site.outcomes() if row["ledger_id"] == kept)
+    assert whole.read_back() == VALUES
+
+
+@pytest.mark.timeout(900)
+def test_what_a_killed_broker_leaves_of_offloaded_topics_is_marked_without_a_scan(
+    place: Place, proxy: TroubledStore, make_namespace: Callable[[DevCluster], str], spark: SparkSession
+) -> None:
+    kept, gone = make_namespace(place.cluster), make_namespace(place.cluster)
+    whole, doomed = place.topic(kept, "whole"), place.topic(gone, "doomed")
+    whole.admin.put(f"/namespaces/{kept}/offloadDeletionLagMs", 0)
+    following = FollowingSite(place.site)
+    try:
+        following.start()
+        eventually(following.has_caught_up, LATE_S, pause=0.5)
+        copies = {ledger.ledger_id for ledger in place.ledgers(doomed)[:-1]}
+        # The store refuses deletes, which the broker would try again from its memory; so does the other's BookKeeper.
+        proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
+        doomed.admin.delete(topic_path(doomed.name), params={"force": True})
+        place.leave_behind(whole)
+        proxy.refuse(0, 0, "", "")
+        left = place.stored(whole)
+        assert (len(left), len(copies)) == (4, 4)
+        eventually(lambda: len(following.marked()) >= len(left | copies), LATE_S, pause=0.2)
+        eventually(following.is_settled, LATE_S, pause=0.2)
+    finally:
+        following.process.kill()
+    assert following.marked("OFFLOAD_LEDGER") == sorted(copies)
+    assert following.marked("LEDGER") == sorted(left)
+    place.site.sweep_once(spark)
+    assert place.stored(whole) == set()
+    assert not [key for key in place.server.keys(BUCKET) if any(f"-ledger-{ledger}" in key for ledger in copies)]
     assert whole.read_back() == VALUES

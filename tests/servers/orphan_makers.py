@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 
@@ -380,11 +380,15 @@ ALL_MAKERS: Sequence[type[Maker]] = (
 )
 
 
-def make_orphans(makers: Sequence[Maker]) -> dict[Maker, frozenset[int]]:
-    """Let all go wrong in one life of the broker; return the ledgers that exist and that nothing names, by maker."""
+def make_orphans(makers: Sequence[Maker], prepared: Callable[[], None] = lambda: None) -> dict[Maker, frozenset[int]]:
+    """Let all go wrong in one life of the broker; return the ledgers that exist and that nothing names, by maker.
+
+    ``prepared`` is called while everything is still healthy.
+    """
     grounds = makers[0].grounds
     for maker in makers:
         maker.prepare()
+    prepared()
     with closing(Refusals(grounds.cluster.store_url)) as refusals, closing(grounds.client()) as client:
         refusals.deletes_in(LEDGERS_FOLDER)
         for maker in makers:

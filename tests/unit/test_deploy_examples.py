@@ -23,7 +23,8 @@ from bookwarden.config import Settings, load_settings, settings_schema
 
 CONF = Path(__file__).parents[2] / "conf"
 KUBERNETES = CONF / "deploy" / "kubernetes"
-UNIT = CONF / "deploy" / "systemd" / "bookwarden-sweep.service"
+UNITS = sorted((CONF / "deploy" / "systemd").glob("*.service"))
+STREAMS = ("", "follow-")
 KUBERNETES_VERSION = "1.36"
 
 # kubeflow/spark-operator, main branch after 2.5.2:
@@ -78,17 +79,19 @@ def mapped(tmp_path: Path) -> Settings:
 
 
 def driver_pods() -> Iterator[Any]:
-    kubeflow = spec_of("sparkapplication-kubeflow.yaml")
-    yield pytest.param(pod_of(kubeflow["driver"], kubeflow["volumes"]), id="kubeflow driver")
-    apache = spec_of("sparkapplication-apache.yaml")
-    yield pytest.param(apache["driverSpec"]["podTemplateSpec"], id="apache driver")
+    for stream in STREAMS:
+        kubeflow = spec_of(f"sparkapplication-{stream}kubeflow.yaml")
+        yield pytest.param(pod_of(kubeflow["driver"], kubeflow["volumes"]), id=f"{stream}kubeflow driver")
+        apache = spec_of(f"sparkapplication-{stream}apache.yaml")
+        yield pytest.param(apache["driverSpec"]["podTemplateSpec"], id=f"{stream}apache driver")
 
 
 def executor_pods() -> Iterator[Any]:
-    kubeflow = spec_of("sparkapplication-kubeflow.yaml")
-    yield pytest.param(pod_of(kubeflow["executor"], kubeflow["volumes"]), id="kubeflow executor")
-    apache = spec_of("sparkapplication-apache.yaml")
-    yield pytest.param(apache["executorSpec"]["podTemplateSpec"], id="apache executor")
+    for stream in STREAMS:
+        kubeflow = spec_of(f"sparkapplication-{stream}kubeflow.yaml")
+        yield pytest.param(pod_of(kubeflow["executor"], kubeflow["volumes"]), id=f"{stream}kubeflow executor")
+        apache = spec_of(f"sparkapplication-{stream}apache.yaml")
+        yield pytest.param(apache["executorSpec"]["podTemplateSpec"], id=f"{stream}apache executor")
 
 
 def pod_of(part: Mapping[str, Any], volumes: list[Any]) -> dict[str, Any]:
@@ -126,15 +129,17 @@ def test_kubernetes_accepts_the_pods(template: dict[str, Any]) -> None:
     kubernetes_validate.validate(resource, KUBERNETES_VERSION, strict=True)
 
 
-def test_kubeflow_knows_each_field_of_its_application() -> None:
-    (resource,) = resources("sparkapplication-kubeflow.yaml")
+@pytest.mark.parametrize("stream", STREAMS)
+def test_kubeflow_knows_each_field_of_its_application(stream: str) -> None:
+    (resource,) = resources(f"sparkapplication-{stream}kubeflow.yaml")
     assert resource["apiVersion"] == "sparkoperator.k8s.io/v1beta2"
     assert_fields(resource["spec"], KUBEFLOW)
     assert {"type", "mainApplicationFile", "sparkVersion", "driver", "executor"} <= set(resource["spec"])
 
 
-def test_the_apache_operator_knows_each_field_of_its_application() -> None:
-    (resource,) = resources("sparkapplication-apache.yaml")
+@pytest.mark.parametrize("stream", STREAMS)
+def test_the_apache_operator_knows_each_field_of_its_application(stream: str) -> None:
+    (resource,) = resources(f"sparkapplication-{stream}apache.yaml")
     assert resource["apiVersion"] == "spark.apache.org/v1"
     assert_fields(resource["spec"], APACHE)
     tolerations = resource["spec"]["applicationTolerations"]
@@ -168,19 +173,21 @@ def test_the_environment_of_a_driver_names_settings(template: dict[str, Any], mo
     assert load_settings().metadata_store.digest_user == "bookwarden"
 
 
-def test_the_unit_gives_the_sweep_time_to_finish_its_batch() -> None:
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_the_unit_gives_the_stream_time_to_finish_its_batch(path: Path) -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=True)
     unit.optionxform = str  # type: ignore[assignment]  # systemd's names are case-sensitive
-    unit.read(UNIT)
+    unit.read(path)
     assert unit["Service"]["KillMode"] == "mixed"
     assert float(unit["Service"]["TimeoutStopSec"]) > load_settings().sweep.stop_timeout_seconds
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    copy = tmp_path / UNIT.name
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_accepts_the_unit(tmp_path: Path, path: Path) -> None:
+    copy = tmp_path / path.name
     # The only thing that is not so on this machine: where the program is installed.
-    copy.write_text(UNIT.read_text().replace("ExecStart=/opt/bookwarden/bin/bookwarden", "ExecStart=/bin/true"))
+    copy.write_text(path.read_text().replace("ExecStart=/opt/bookwarden/bin/bookwarden", "ExecStart=/bin/true"))
     said = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
     )

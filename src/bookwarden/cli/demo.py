@@ -65,9 +65,10 @@ def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
     """Show the main job on a real Pulsar on this machine.
 
     Starts ZooKeeper or Oxia, bookie, broker and an object store, fills topics, offloads, trims and deletes, sends a
-    forged mark, one that comes before its metadata update and one that cannot be carried out, sweeps, undoes a
-    deletion, and then looks in the metadata store, on the bookie and in the bucket what became of each ledger. Ends
-    with 0 only if that is what should have. Everything is stopped at the end.
+    forged mark, one that comes before its metadata update and one that cannot be carried out, kills the broker between
+    its metadata update and its deletes (on ZooKeeper), sweeps, undoes a deletion, and then looks in the metadata store,
+    on the bookie and in the bucket what became of each ledger. Ends with 0 only if that is what should have. Everything
+    is stopped at the end.
 
     With --story switch, two brokers with bookwarden's jar are switched from one bookie cluster to another and back
     while producers and consumers run, and each message is counted. With --story blue-green the clients of one Pulsar
@@ -127,7 +128,9 @@ def _forget_environment() -> None:
 
 def _write_settings(stage: Stage) -> Path:
     path = stage.cluster.home / "bookwarden.yaml"
-    settings = {**settings_of(stage.cluster), "offload": stage.offload_settings, "deletion": _QUICK}
+    home = stage.cluster.home
+    follow = {"checkpoint": str(home / "follow"), "outcomes": str(home / "follow-outcomes"), "grace_seconds": 3.0}
+    settings = {**settings_of(stage.cluster), "offload": stage.offload_settings, "deletion": _QUICK, "follow": follow}
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path
 

@@ -17,6 +17,7 @@ COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("mark", "bookwarden.cli.mark:mark", "Phase one: mark ledgers, then have them removed."),
     LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
     LateCommand("orphans", "bookwarden.cli.orphans:orphans", "Find ledgers that nobody refers to, and reclaim them."),
+    LateCommand("follow", "bookwarden.cli.follow:follow", "Mark what brokers drop by themselves and leave behind."),
     LateCommand("undo", "bookwarden.cli.undo:undo", "Put back what the sweep deleted."),
     LateCommand("inflight", "bookwarden.cli.inflight:inflight", "Count the pending deletions that wait."),
     LateCommand("dlq", "bookwarden.cli.dlq:dlq", "Look at dead letters, send them back, or drop them."),

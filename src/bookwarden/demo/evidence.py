@@ -7,6 +7,7 @@ from collections import defaultdict
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
 from bookwarden.config import Settings
 from bookwarden.ledgers.metadata import StoredLedger
+from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import decoded
 from bookwarden.wiring.metadata import MetadataContext
@@ -29,6 +30,13 @@ class Evidence:
             if row["ledger_type"] == kind.value:
                 found[row["ledger_id"]].append(row["outcome"])
         return found
+
+    def dropped(self) -> set[int]:
+        """Read the ledgers that were marked because the broker dropped them."""
+        from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+
+        rows = read_outcomes(self._settings.follow.outcomes)
+        return {row["ledger_id"] for row in rows if row["outcome"] == DropOutcome.MARKED.value}
 
     def in_flight(self) -> int:
         """Count the messages in flight."""

@@ -28,6 +28,7 @@ class Fate:
 KEPT = Fate("untouched", frozenset(), stays=True)
 TRIMMED = Fate("trimmed in the store", frozenset({DELETED}), stays=False)
 UNDONE = Fate("trimmed, then undone", frozenset({DELETED}), stays=True, undone=True)
+DROPPED = Fate("broker killed at a trim", frozenset({DELETED}), stays=False)
 TOPIC_DELETED = Fate("topic deleted by the broker", frozenset({GONE, DELETED}), stays=False)
 FORGED = Fate("forged pending deletion", frozenset({Outcome.MISMATCH.value}), stays=True)
 DELAYED = Fate("marked, update comes late", frozenset({DELETED}), stays=False, retried=True)

@@ -24,6 +24,7 @@ from bookwarden.demo.fates import (
     ARCHIVED,
     DAMAGED,
     DELAYED,
+    DROPPED,
     FORGED,
     RETRY,
     TOPIC_DELETED,
@@ -34,6 +35,7 @@ from bookwarden.demo.fates import (
     endings,
 )
 from bookwarden.demo.finale import Finale
+from bookwarden.demo.refusal import refused_deletes
 from bookwarden.demo.stage import BUCKET, Stage
 from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import ServerError
@@ -43,8 +45,8 @@ from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wiring.deletion import PhaseOneContext, UndoContext
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 
-ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
-MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50}
+ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE, FEED = "orders", "clicks", "audit", "invoices", "archive", "feed"
+MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50, FEED: 50}
 # A counter of short ids never gives this one.
 DAMAGED_LEDGER = 5_000_000_001
 _TRIMMED_IN_STORE = (ORDERS, INVOICES, ARCHIVE)
@@ -82,6 +84,9 @@ class Story:
             self._release_bundles(phase_one)
             census = self._take_census(places)
             self._phase_one(phase_one)
+            if self._can_refuse:
+                # From here on, lest it mark what phase one has just marked and the sweep not deleted yet.
+                self._drop(phase_one)
             self._phase_two(phase_one)
             self._undo()
             self._collect_garbage(places, census)
@@ -103,6 +108,34 @@ class Story:
         self._wait("the broker to offload", lambda: topics.is_offloaded(self._admin, ARCHIVE))
         closed = self._ledgers(ManagedLedgers(phase_one.metadata.store), ARCHIVE)[:-1]
         self._fates |= dict.fromkeys(closed, ARCHIVED)
+
+    @property
+    def _can_refuse(self) -> bool:
+        """Whether the metadata store can be made to refuse deletes: Oxia has no permissions."""
+        return self._cluster.store_url.startswith("zk:")
+
+    def _drop(self, phase_one: PhaseOneContext) -> None:
+        """Kill the broker between its update of the metadata and its deletes; what it dropped is marked by itself."""
+        self._say("following what the broker drops (Spark)")
+        follow = self._process("follow")
+        follow.start()
+        try:
+            self._wait("all nodes to be followed", lambda: "following " in follow.spec.log_file.read_text(), follow)
+            store = ManagedLedgers(phase_one.metadata.store)
+            before = self._ledgers(store, FEED)
+            self._say(f"the broker trims {FEED}, and is killed between its metadata update and its deletes")
+            with refused_deletes(self._cluster.store_url):
+                topics.let_trim(self._admin, FEED)
+                self._wait("the broker to trim", lambda: len(self._ledgers(store, FEED)) == 1)
+                self._cluster.broker.kill()
+            dropped = sorted(set(before) - set(self._ledgers(store, FEED)))
+            self._cluster.broker.start()
+            self._wait("the marks of what it dropped", lambda: self._evidence.dropped() >= set(dropped), follow)
+            self._say(f"  {len(dropped)} ledgers that it left behind are marked, without a scan")
+        finally:
+            follow.stop()
+        self._fates |= dict.fromkeys(dropped, DROPPED)
+        self._remaining[FEED] -= len(dropped) * topics.ENTRIES_PER_LEDGER
 
     def _damage_a_ledger(self, phase_one: PhaseOneContext) -> None:
         """Leave the metadata of a ledger cut off in the middle, as a restore that went wrong would."""
@@ -173,7 +206,7 @@ class Story:
 
     def _phase_two(self, phase_one: PhaseOneContext) -> None:
         self._say("phase two: starting the sweep (Spark)")
-        sweep = self._sweep_process()
+        sweep = self._process("sweep")
         sweep.start()
         try:
             self._wait("the first outcomes", lambda: bool(self._evidence.outcomes()), sweep)
@@ -190,10 +223,10 @@ class Story:
         outcomes = self._evidence.outcomes()
         return all(RETRY in outcomes[ledger_id] for ledger_id in self._late)
 
-    def _sweep_process(self) -> ServerProcess:
-        command = [sys.executable, "-m", "bookwarden.cli", "--config", str(self._file), "-v", "sweep"]
-        log = self._cluster.home / "logs" / "sweep.log"
-        spec = ServerSpec("sweep", lambda: command, log, lambda _started: True, self._cluster.home, stop_seconds=60.0)
+    def _process(self, command: str) -> ServerProcess:
+        line = [sys.executable, "-m", "bookwarden.cli", "--config", str(self._file), "-v", command]
+        log = self._cluster.home / "logs" / f"{command}.log"
+        spec = ServerSpec(command, lambda: line, log, lambda _started: True, self._cluster.home, stop_seconds=60.0)
         return ServerProcess(spec)
 
     def _update_late(self, phase_one: PhaseOneContext) -> None:

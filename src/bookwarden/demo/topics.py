@@ -21,6 +21,8 @@ NAMESPACES = {
     "archive": "demo/shop",
     "clicks": "demo/site",
     "audit": "demo/site",
+    # The broker trims it by itself.
+    "feed": "demo/feed",
 }
 ENTRIES_PER_LEDGER = 20
 SUBSCRIPTION = "billing"
@@ -45,6 +47,12 @@ def create_namespaces(admin: PulsarAdmin) -> None:
     for namespace in sorted(set(NAMESPACES.values())):
         admin.put(f"/namespaces/{namespace}")
         admin.post(f"/namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+
+
+def let_trim(admin: PulsarAdmin, name: str) -> None:
+    """Have the broker keep nothing of a namespace that was consumed, and trim the topic now."""
+    admin.post(f"/namespaces/{NAMESPACES[name]}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+    admin.post(f"{topic_path(topic_name(name))}/trim")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Outcomes of pending deletions and of copying ledgers, and the record that is kept of each."""
+"""Outcomes of pending deletions, of what brokers dropped, and of copying ledgers; and the record kept of each."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ class Outcome(enum.Enum):
     WOULD_DELETE = "would delete"
 
 
+class DropOutcome(enum.Enum):
+    """The outcome of a look at what was dropped; the values stand in the outcome table and in metrics."""
+
+    GONE = "gone"  #: As it should be.
+    NAMED = "named again"  #: By this node or by another.
+    MARKED = "marked"
+    WOULD_MARK = "would mark"  #: In a dry run.
+    INSIDE_LIST = "inside the list"  #: A topic lists older ledgers, or none at all: no trim, but a bad write.
+    LEFT = "left to the scan"  #: It cannot be marked from here.
+    WAITING = "waiting"  #: It is looked at again.
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the ledger, or copy, is still there although nothing names it."""
+        return self not in (DropOutcome.GONE, DropOutcome.NAMED, DropOutcome.WAITING)
+
+
 @dataclass(frozen=True, slots=True)
 class OutcomeRow:
     """One row of the outcome table (schemas/ledger_outcome.avsc); times are in milliseconds since the epoch."""
@@ -35,7 +52,7 @@ class OutcomeRow:
     holder: str  #: Text of the holder; the message key where nothing could be read.
     component: str  #: Value of a LedgerComponent; empty where nothing could be read.
     ledger_type: str  #: Value of a LedgerType; empty where nothing could be read.
-    outcome: Outcome  #: See docs/sweep.md.
+    outcome: Outcome | DropOutcome  #: See docs/sweep.md, and docs/follow.md.
     reason: str  #: For people; empty where the outcome says it all.
     attempts: int  #: Retries before this one.
     marked_at: int | None  #: By the clock of phase one; None where it wrote no time.

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from bookwarden.errors import FormatError, MalformedMarkError
 from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent
-from bookwarden.ledgers.managed_ledger import as_uuid
+from bookwarden.ledgers.managed_ledger import OffloadInfo, OffloadSegment, as_uuid
+from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
 
 MAX_LEDGER_ID = 2**63 - 1
 
@@ -43,6 +44,24 @@ class OffloadContext:
     def uuid(self) -> UUID:
         """The id that names the copy's objects."""
         return as_uuid(self.msb, self.lsb)
+
+
+def contexts_of(offload: OffloadInfo | None) -> list[OffloadContext]:
+    """List the places of the offloaded copies: of the whole ledger, and the segments of the former streaming offload.
+
+    An incomplete attempt has a UUID too, and may have left objects; without a UUID nothing was begun.
+    """
+    if offload is None:
+        return []
+    copies: list[OffloadInfo | OffloadSegment] = [offload, *offload.segments]
+    return [_context(copy) for copy in copies if copy.uid_msb != 0 or copy.uid_lsb != 0]
+
+
+def _context(copy: OffloadInfo | OffloadSegment) -> OffloadContext:
+    metadata = dict(copy.driver_metadata)
+    if isinstance(copy, OffloadSegment):
+        metadata[LEGACY_SEGMENT] = "true"
+    return OffloadContext(copy.uid_msb, copy.uid_lsb, copy.driver_name, metadata)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
+from bookwarden.metastore.changes import ChangeFeed
 
 _WRITES_IN_FLIGHT: Final = 16
 
@@ -168,6 +169,13 @@ class MetadataStore(ABC):
         A change may be reported late, twice, or without a visible difference, but not missed while connected;
         after a lost session it is called once more so that the caller reads again.
         """
+
+    def follow_below(self, prefixes: Sequence[str]) -> ChangeFeed:
+        """Begin to collect the nodes that change below these, all levels down, from this call on.
+
+        They need not exist. Raises StoreError where the store tells no changes, and StoreUnavailableError.
+        """
+        raise StoreError("this metadata store tells no changes of its nodes")
 
     @abstractmethod
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:

@@ -9,14 +9,27 @@ from dataclasses import dataclass
 
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
+from bookwarden.metastore.changes import ChangedNodes, ChangeFeed, ChangeLog
 from bookwarden.metastore.interface import CreateResult, NewNode, ScratchStore, Versioned
-from bookwarden.metastore.paths import ancestors, parent_of, validate_path
+from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
     path: str
     changed: Callable[[str], None]
+
+
+class _MemoryChanges(ChangeFeed):
+    def __init__(self, log: ChangeLog, end: Callable[[ChangeLog], None]) -> None:
+        self._log = log
+        self._end = end
+
+    def take(self) -> ChangedNodes:
+        return self._log.take()
+
+    def close(self) -> None:
+        self._end(self._log)
 
 
 class MemoryStore(ScratchStore):
@@ -30,6 +43,7 @@ class MemoryStore(ScratchStore):
         self._sequences: dict[str, int] = {}
         self._ephemerals: list[str] = []
         self._watches: list[_Watch] = []
+        self._logs: tuple[ChangeLog, ...] = ()
         self._closed = False
 
     def get_many(self, paths: Sequence[str]) -> list[Versioned | None]:
@@ -108,6 +122,17 @@ class MemoryStore(ScratchStore):
 
         return end
 
+    def follow_below(self, prefixes: Sequence[str]) -> ChangeFeed:
+        log = ChangeLog(validate_paths(prefixes))
+        with self._lock:
+            self._require_open()
+            self._logs = (*self._logs, log)
+        return _MemoryChanges(log, self._end_log)
+
+    def _end_log(self, log: ChangeLog) -> None:
+        with self._lock:
+            self._logs = tuple(other for other in self._logs if other is not log)
+
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         with self._lock:
             self._require_open()
@@ -185,6 +210,9 @@ class MemoryStore(ScratchStore):
     def _notify(self, paths: Sequence[str]) -> None:
         with self._lock:
             calls = [watch for watch in self._watches if watch.path in paths]
+            logs = self._logs
+        for log in logs:
+            log.add(paths)
         for watch in calls:
             watch.changed(watch.path)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from bookwarden.errors import StoreError, StoreMovedError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
+from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.metastore.pacing import Rate
 
@@ -54,6 +55,9 @@ class ForwardingStore(MetadataStore):
 
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._store.watch(path, changed)
+
+    def follow_below(self, prefixes: Sequence[str]) -> ChangeFeed:
+        return self._store.follow_below(prefixes)
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         return self._store.ephemeral_sequential(prefix, value)

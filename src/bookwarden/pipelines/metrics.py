@@ -90,16 +90,74 @@ class MarkMetrics:
             (self._sent.labels(kind, "deletion") if sent else self._failed.labels(kind)).inc(number)
 
 
-class SweepMetrics:
+class QueryMetrics:
+    """Counters of a streaming query's driver, whatever it does; every series exists from the start."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._batch = Histogram(
+            "bookwarden_batch_seconds",
+            "Time from the start of a batch to its outcome rows.",
+            registry=self.registry,
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
+        )
+        self._last_batch = Gauge(
+            "bookwarden_last_batch_timestamp_seconds",
+            "When the last batch was finished; 0 before the first.",
+            registry=self.registry,
+        )
+        self._restarts = Counter(
+            "bookwarden_query_restarts", "Restarts of the query after a failure or stall.", registry=self.registry
+        )
+        self._failures = Gauge(
+            "bookwarden_query_consecutive_failures",
+            "Failures and stalls of the query since it last got on; 0 while it does.",
+            registry=self.registry,
+        )
+
+    def count_seconds(self, seconds: float) -> None:
+        """Note that a batch was finished, and the time it took."""
+        self._batch.observe(seconds)
+        self._last_batch.set_to_current_time()
+
+    def count_failures(self, in_a_row: int) -> None:
+        """Note a restart after so many failures in a row, or with 0 that the query makes progress again."""
+        self._failures.set(in_a_row)
+        if in_a_row:
+            self._restarts.inc()
+
+    def show_migrations(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
+        """Publish the standing with each metadata store that Pulsar may move, read at each request."""
+        self.registry.register(_MigrationCollector(standings))
+
+    @contextmanager
+    def serving(self, host: str, port: int) -> Iterator[None]:
+        """Keep the endpoint open for the body; raises ConfigError when the address is not available."""
+        try:
+            server, thread = start_http_server(port, addr=host, registry=self.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics endpoint {host}:{port} cannot be opened ({error.strerror}): set metrics.host and metrics.port"
+            ) from error
+        logger.info("metrics at http://%s:%d/metrics", host, port)
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class SweepMetrics(QueryMetrics):
     """Counters over finished batches, so that a replayed batch counts once; every series exists from the start.
 
     ``ledger_type`` is LEDGER or OFFLOAD_LEDGER, and unknown for messages that could not be decoded.
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
+        super().__init__()
         self._sent = Counter(*_SENT, ["ledger_type", "destination"], registry=self.registry)
         self._received = self._by_kind("pending_deletions_received", "Taken from the deletion topics.")
         self._deleted = self._by_kind("ledgers_deleted", "Deleted by the sweep.")
@@ -112,29 +170,10 @@ class SweepMetrics:
         self._bytes = Counter(
             "bookwarden_ledger_bytes_deleted", "Length of the deleted ledgers, in bytes.", registry=self.registry
         )
-        self._batch = Histogram(
-            "bookwarden_batch_seconds",
-            "Time from the start of a batch to its outcome rows.",
-            registry=self.registry,
-            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
-        )
-        self._last_batch = Gauge(
-            "bookwarden_last_batch_timestamp_seconds",
-            "When the last batch was finished; 0 before the first.",
-            registry=self.registry,
-        )
         self._inflight = Gauge(
             "bookwarden_inflight_entries",
             "Backlog of the sweep's subscription, in broker entries; 0 means that nothing is in flight.",
             ["topic"],
-            registry=self.registry,
-        )
-        self._restarts = Counter(
-            "bookwarden_query_restarts", "Restarts of the query after a failure or stall.", registry=self.registry
-        )
-        self._failures = Gauge(
-            "bookwarden_query_consecutive_failures",
-            "Failures and stalls of the query since it last got on; 0 while it does.",
             registry=self.registry,
         )
         self._show_zeros()
@@ -171,8 +210,7 @@ class SweepMetrics:
             self._outcomes.labels(outcome, kind).inc(number)
             if not dry_run:
                 self._count_done(outcome, kind, number, size)
-        self._batch.observe(seconds)
-        self._last_batch.set_to_current_time()
+        self.count_seconds(seconds)
 
     def _count_done(self, outcome: str, kind: str, number: int, size: int) -> None:
         self._acked.labels(kind).inc(number)
@@ -186,33 +224,6 @@ class SweepMetrics:
         if outcome in _DESTINATION:
             self._sent.labels(kind, _DESTINATION[outcome]).inc(number)
 
-    def count_failures(self, in_a_row: int) -> None:
-        """Note a restart after so many failures in a row, or with 0 that the query makes progress again."""
-        self._failures.set(in_a_row)
-        if in_a_row:
-            self._restarts.inc()
-
-    def show_migrations(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
-        """Publish the standing with each metadata store that Pulsar may move, read at each request."""
-        self.registry.register(_MigrationCollector(standings))
-
     def set_inflight(self, topic: str, entries: int) -> None:
         """Publish the backlog of one partition."""
         self._inflight.labels(topic).set(entries)
-
-    @contextmanager
-    def serving(self, host: str, port: int) -> Iterator[None]:
-        """Keep the endpoint open for the body; raises ConfigError when the address is not available."""
-        try:
-            server, thread = start_http_server(port, addr=host, registry=self.registry)
-        except OSError as error:
-            raise ConfigError(
-                f"metrics endpoint {host}:{port} cannot be opened ({error.strerror}): set metrics.host and metrics.port"
-            ) from error
-        logger.info("metrics at http://%s:%d/metrics", host, port)
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()

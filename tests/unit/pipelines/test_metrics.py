@@ -7,12 +7,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from bookwarden.deletion.dropped.drops import DropCause
+from bookwarden.deletion.dropped.following import Tally
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.ledgers.kinds import LedgerComponent
-from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
+from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import Standing
+from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -41,9 +44,13 @@ def test_every_metric_and_every_outcome_is_in_the_documents() -> None:
     metrics.show_migrations(dict)
     MarkMetrics(marks)
     told = (DOCS / "metrics.md").read_text()
-    for metric in (*metrics.registry.collect(), *marks.collect()):
+    for metric in (*metrics.registry.collect(), *marks.collect(), *FollowMetrics().registry.collect()):
         if metric.name.startswith("bookwarden_"):
             assert re.search(rf"`{metric.name}{'_total' if metric.type == 'counter' else ''}[`{{]", told), metric.name
+    followed = (
+        told.partition("| `bookwarden_follow_outcomes_total`")[2].partition("\n| `")[0].partition("by outcome")[2]
+    )
+    assert sorted(re.findall("`([a-z ]+)`", followed)) == sorted(outcome.value for outcome in DropOutcome)
     outcomes = told.partition("| `bookwarden_outcomes_total`")[2].partition("\n| `")[0]
     assert re.findall("`([a-z ]+)`", outcomes.partition("messages by")[2]) == [outcome.value for outcome in Outcome]
     swept = (DOCS / "sweep.md").read_text()
@@ -133,3 +140,20 @@ def test_the_state_of_each_store_in_a_migration_is_as_it_is_when_somebody_asks()
     assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 0
     assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 1
     assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 12.5
+
+
+def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
+    metrics, tally = FollowMetrics(), Tally(nodes=3, problems=1, lag_s=2.5)
+    trimmed = (PlaceKind.MANAGED_LEDGER, DropCause.TRIMMED)
+    labels = {"kind": "managed ledger", "cause": "trimmed"}
+    assert value(metrics.registry, "follow_still_there_total", **labels) == 0
+    tally.dropped[trimmed], tally.still_there[trimmed], tally.outcomes[DropOutcome.MARKED] = 5, 2, 2
+    metrics.count(tally, 10, 4, 0.1)
+    assert value(metrics.registry, "follow_dropped_total", **labels) == 5
+    assert value(metrics.registry, "follow_still_there_total", **labels) == 2
+    assert value(metrics.registry, "follow_outcomes_total", outcome="marked") == 2
+    found = [value(metrics.registry, f"follow_{name}") for name in ("nodes", "pending", "lag_seconds")]
+    assert found == [10, 4, 2.5]
+    assert value(metrics.registry, "follow_unreadable_nodes_total") == 1
+    metrics.count(Tally(), 10, 3, 0.1)
+    assert value(metrics.registry, "follow_lag_seconds") == 2.5

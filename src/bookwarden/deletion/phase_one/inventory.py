@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from bookwarden.ledgers.kinds import CompactedHolder, Holder, ManagedLedgerHolder, SchemaHolder, holders_of_cursor
-from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo, OffloadSegment, VersionedCursor, VersionedSchema
+from bookwarden.ledgers.managed_ledger import LedgerInfo, VersionedCursor, VersionedSchema
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
-from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, contexts_of
 
 
 def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: str) -> list[PendingDeletion]:
@@ -20,7 +19,7 @@ def marks_of_ledgers(topic: TopicName, ledgers: Iterable[LedgerInfo], reason: st
     marks, holder = [], ManagedLedgerHolder(topic.managed_ledger)
     for ledger in ledgers:
         marks.append(_mark(topic, holder, ledger.ledger_id, reason))
-        for context in _contexts(ledger.offload):
+        for context in contexts_of(ledger.offload):
             marks.append(_mark(topic, holder, ledger.ledger_id, reason, context))
     return marks
 
@@ -55,21 +54,3 @@ def _mark(
     _, cursor_name, schema_id = holder.mark_fields()
     kind = LedgerType.LEDGER if copy is None else LedgerType.OFFLOAD_LEDGER
     return PendingDeletion(str(topic), holder.component, kind, ledger_id, cursor_name, schema_id, copy, reason=reason)
-
-
-def _contexts(offload: OffloadInfo | None) -> list[OffloadContext]:
-    """List the places of the offloaded copies: of the whole ledger, and the segments of the former streaming offload.
-
-    An incomplete attempt has a UUID too, and may have left objects; without a UUID nothing was begun.
-    """
-    if offload is None:
-        return []
-    copies: list[OffloadInfo | OffloadSegment] = [offload, *offload.segments]
-    return [_context(copy) for copy in copies if copy.uid_msb != 0 or copy.uid_lsb != 0]
-
-
-def _context(copy: OffloadInfo | OffloadSegment) -> OffloadContext:
-    metadata = dict(copy.driver_metadata)
-    if isinstance(copy, OffloadSegment):
-        metadata[LEGACY_SEGMENT] = "true"
-    return OffloadContext(copy.uid_msb, copy.uid_lsb, copy.driver_name, metadata)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from bookwarden.errors import StoreAccessError, StoreError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
+from bookwarden.metastore.changes import ChangedNodes, ChangeFeed
 from bookwarden.metastore.following.follower import Follower
 from bookwarden.metastore.following.phases import (
     BEFORE_WRITING,
@@ -170,6 +171,9 @@ class MigratingStore(MetadataStore):
             raise
         return lambda: self._drop(watch)
 
+    def follow_below(self, prefixes: Sequence[str]) -> ChangeFeed:
+        return _MovingChanges(self._serving, prefixes)
+
     def close(self) -> None:
         with self._progress.changed:
             self._progress.closed = True
@@ -282,6 +286,28 @@ class _Permission:
                 progress.tell(Event.OWN_NODE_GONE)
             else:
                 progress.tell(Event.FLAG_IN_DOUBT)
+
+
+class _MovingChanges(ChangeFeed):
+    """Changes in the store that serves reads; when that becomes another one, there is a gap."""
+
+    def __init__(self, serving: Callable[[], MetadataStore], prefixes: Sequence[str]) -> None:
+        self._serving = serving
+        self._prefixes = prefixes
+        self._on = serving()
+        self._feed = self._on.follow_below(prefixes)
+
+    def take(self) -> ChangedNodes:
+        store = self._serving()
+        if store is self._on:
+            return self._feed.take()
+        before, self._feed = self._feed, store.follow_below(self._prefixes)
+        self._on = store
+        before.close()
+        return ChangedNodes(self._feed.take().paths, "the metadata was moved to another store")
+
+    def close(self) -> None:
+        self._feed.close()
 
 
 class _Watch:

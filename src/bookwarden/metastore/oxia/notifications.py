@@ -55,6 +55,10 @@ class Watch:
         self._ended.set()
         self.restart()
 
+    def close(self) -> None:
+        """Stop calling `changed`."""
+        self.end()
+
     def restart(self) -> None:
         """Break the stream, so that the watcher is called when the next has begun."""
         call = self._call
@@ -95,7 +99,7 @@ class Watch:
             self._tell()
         self._begun.set()
         for batch in batches:
-            if self._path in batch.notifications or _deletes_ranges(batch):
+            if self._path in batch.notifications or deletes_ranges(batch):
                 self._tell()
 
     def _tell(self) -> None:
@@ -106,6 +110,7 @@ class Watch:
         return not (self._ended.is_set() or self._cluster.is_closed)
 
 
-def _deletes_ranges(batch: pb.NotificationBatch) -> bool:
+def deletes_ranges(batch: pb.NotificationBatch) -> bool:
+    """Return whether the keys of a range were deleted, which are not named."""
     # No user of a metadata store deletes ranges; if one did, the watcher reads whether the key was in it.
     return any(change.type == pb.KEY_RANGE_DELETED for change in batch.notifications.values())

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
+from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import CreateResult, MigrationTarget, NewNode, TargetSeen, Versioned
+from bookwarden.metastore.oxia.changes import KeyChanges
 from bookwarden.metastore.oxia.channels import ServerLost
 from bookwarden.metastore.oxia.children import Parents
 from bookwarden.metastore.oxia.connection import OxiaConnection
@@ -52,7 +54,7 @@ class OxiaStore(MigrationTarget):
         self._sessions = OxiaSessions(self._cluster, self._writers, self._session_ended)
         self._numbers = KeyNumbers(self._cluster, self._reader, self._writers, self._write)
         self._lock = threading.Lock()
-        self._watches: list[Watch] = []
+        self._watches: list[Watch | KeyChanges] = []
 
     @property
     def connection(self) -> OxiaConnection:
@@ -145,6 +147,13 @@ class OxiaStore(MigrationTarget):
             self._watches = [other for other in self._watches if not other.is_over] + [watch]
         return watch.end
 
+    def follow_below(self, prefixes: Sequence[str]) -> ChangeFeed:
+        feed = KeyChanges(self._cluster, validate_paths(prefixes))
+        feed.start(self._cluster.deadline())
+        with self._lock:
+            self._watches = [other for other in self._watches if not other.is_over] + [feed]
+        return feed
+
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         validate_path(prefix + "0")
         deadline = self._cluster.deadline()
@@ -189,7 +198,7 @@ class OxiaStore(MigrationTarget):
         with self._lock:
             watches, self._watches = self._watches, []
         for watch in watches:
-            watch.end()
+            watch.close()
         if not self._cluster.is_closed:
             self._sessions.close()
         self._writers.close()

@@ -24,6 +24,7 @@ GET_DATA: Final = 4
 SET_DATA: Final = 5
 GET_CHILDREN: Final = 8
 CHECK: Final = 13
+ADD_WATCH: Final = 106
 
 OK: Final = 0
 ROLLED_BACK: Final = -2
@@ -36,6 +37,7 @@ NOT_EMPTY: Final = -111
 INVALID_ACL: Final = -114
 
 EPHEMERAL_SEQUENTIAL: Final = 3
+_PERSISTENT_RECURSIVE: Final = 1
 
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
@@ -161,6 +163,22 @@ class GetChildren:
         begin = offset + _INT.size
         alike = _names_alike(reply, begin, count)
         return _names(reply, begin, count) if alike is None else alike
+
+
+class AddWatch:
+    """Watch a node and all below it until the connection ends, whether it exists or not (from 3.6 on)."""
+
+    type = ADD_WATCH
+
+    def __init__(self, path: str) -> None:
+        self._body = _string(path) + _INT.pack(_PERSISTENT_RECURSIVE)
+
+    def serialize(self) -> bytes:
+        return self._body
+
+    @staticmethod
+    def deserialize(reply: bytes, offset: int) -> bool:
+        return True
 
 
 class Multi:

@@ -29,7 +29,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.serialization import Auth, Exists, Sync
+from kazoo.protocol.serialization import Auth, Exists, Sync, Watch
 from kazoo.protocol.states import KazooState, KeeperState
 
 from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUnavailableError
@@ -193,6 +193,8 @@ class ZooKeeperSession:
         self._closed = False
         self._lost_sessions = 0
         self._synced_in: int | None = None
+        self._breaks = 0
+        self._listeners: tuple[Callable[[str], None], ...] = ()
 
     def deadline(self) -> Deadline:
         """Begin the time that a call has without progress."""
@@ -250,6 +252,19 @@ class ZooKeeperSession:
     def watch_next(self, path: str, fired: Callable[[Any], None], deadline: Deadline) -> None:
         """Call `fired` once: at the node's next change, or when the connection is lost."""
         self.read(Exists(self.absolute(path), fired), deadline)
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with the path of each event of a watch, in the connection's own thread: it must not wait."""
+        self._listeners = (*self._listeners, changed)
+
+    def forget(self, changed: Callable[[str], None]) -> None:
+        """End the calls of a listener."""
+        self._listeners = tuple(other for other in self._listeners if other != changed)
+
+    @property
+    def breaks(self) -> int:
+        """The number of times that a connection ended, and with it its watches."""
+        return self._breaks
 
     def absolute(self, path: str) -> str:
         """Put the chroot before the path."""
@@ -331,7 +346,7 @@ class ZooKeeperSession:
     def _new_client(self) -> Any:
         settings = self.connection
         auth = [("digest", ":".join(settings.digest))] if settings.digest else None
-        return KazooClient(
+        client = KazooClient(
             hosts=",".join([settings.hosts] * _repeats(settings)),
             timeout=settings.session_timeout_s,
             auth_data=auth,
@@ -340,6 +355,23 @@ class ZooKeeperSession:
             handler=polling_handler(),
             **_tls_options(settings),
         )
+        self._tell_listeners(client)
+        return client
+
+    def _tell_listeners(self, client: Any) -> None:
+        """Pass on the events of watches that kazoo does not know: it looks for a watcher of exactly their path."""
+        connection = client._connection
+        known = connection._read_watch_event
+        chroot = self.connection.chroot.rstrip("/")
+
+        def read(buffer: bytes, offset: int) -> None:
+            event, _ = Watch.deserialize(buffer, offset)
+            if event.path.startswith(f"{chroot}/"):
+                for changed in self._listeners:
+                    changed(event.path[len(chroot) :])
+            known(buffer, offset)
+
+        connection._read_watch_event = read
 
     def _require_chroot(self, client: Any) -> None:
         # Below a chroot that does not exist every ledger and every reference would look absent.
@@ -366,6 +398,7 @@ class ZooKeeperSession:
             self._log.last_warning = ""
             self._up.set()
             return
+        self._breaks += 1
         if state == KazooState.LOST:
             self._lost_sessions += 1
             # kazoo's thread is gone for good after a protocol error or refused credentials.

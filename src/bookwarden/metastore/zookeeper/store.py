@@ -21,6 +21,7 @@ from bookwarden.errors import (
     StoreUnavailableError,
 )
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
+from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import Versioned, Write
@@ -30,6 +31,7 @@ from bookwarden.metastore.zookeeper import lists
 from bookwarden.metastore.zookeeper import requests as wire
 from bookwarden.metastore.zookeeper.access import NodeAccess, validate_acl
 from bookwarden.metastore.zookeeper.batches import BatchReader
+from bookwarden.metastore.zookeeper.changes import TreeChanges
 from bookwarden.metastore.zookeeper.deletes import ZooKeeperBatchDelete
 from bookwarden.metastore.zookeeper.multis import ConditionalMulti
 from bookwarden.metastore.zookeeper.session import (
@@ -210,6 +212,11 @@ class ZooKeeperStore(ConditionalStore):
         watch = _Watch(self._session, validate_path(path), changed)
         watch.start()
         return watch.end
+
+    def follow_below(self, prefixes: Sequence[str]) -> ChangeFeed:
+        feed = TreeChanges(self._session, validate_paths(prefixes))
+        feed.start()
+        return feed
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         validate_path(prefix + "0")

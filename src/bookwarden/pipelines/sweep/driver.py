@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from bookwarden.config import Settings
+from bookwarden.config import MetadataStoreSettings, Settings, SweepSettings
 from bookwarden.errors import NotFoundError, PulsarError, StoppedFailingError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.interface import MetadataStore
@@ -65,15 +65,7 @@ def _run_sweep(
     metrics.show_migrations(metadata.migrations.standings)
     writers = Writers(settings.metadata_store, metadata.ledgers_moved_to, metadata.bookie_clusters.own_store_urls)
     query = LedgerDeletion(spark, settings, pulse, metrics, writers=writers)
-    patience = Patience(
-        # Between two triggers the query gives no signs of life.
-        stall=sweep.stall_seconds + sweep.trigger_seconds,
-        max_failures=sweep.max_failures,
-        failure_window=sweep.failure_window_seconds,
-        backoff=sweep.backoff_seconds,
-        max_backoff=sweep.max_backoff_seconds,
-        stop_timeout=sweep.stop_timeout_seconds,
-    )
+    patience = patience_of(sweep, sweep.trigger_seconds)
     supervisor = Supervisor(
         lambda: query.start(once=once),
         pulse,
@@ -87,7 +79,7 @@ def _run_sweep(
     try:
         with (
             _alone(settings, metadata.store, supervisor.stop),
-            _stopped_by_signals(supervisor.stop),
+            stopped_by_signals(supervisor.stop),
             _published(settings, metrics, topics),
         ):
             if sweep.dry_run:
@@ -107,6 +99,18 @@ def _run_sweep(
     return SweepEnd(query.totals, supervisor.through)
 
 
+def patience_of(sweep: SweepSettings, trigger_s: float) -> Patience:
+    """Return the limits of a supervisor; ``trigger_s`` is the time between two triggers, without signs of life."""
+    return Patience(
+        stall=sweep.stall_seconds + trigger_s,
+        max_failures=sweep.max_failures,
+        failure_window=sweep.failure_window_seconds,
+        backoff=sweep.backoff_seconds,
+        max_backoff=sweep.max_backoff_seconds,
+        stop_timeout=sweep.stop_timeout_seconds,
+    )
+
+
 def _in_flight(topics: TopicsContext) -> str:
     try:
         return f"with {topics.in_flight().messages:,} pending deletions in flight"
@@ -123,12 +127,21 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
     deletion = settings.deletion
     name = encode_local_name(f"{deletion.topic} {deletion.subscription}")
     lock = SweepLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
-    lock.acquire(settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
+    with holding(lock, settings.metadata_store, stop):
+        yield
+
+
+@contextmanager
+def holding(lock: SweepLock, store: MetadataStoreSettings, stop: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock for the body, which `stop` should end when it is lost to another."""
+    lock.acquire(store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
     with lock.kept(stop):
         yield
 
 
-def _stopped_by_signals(stop: Callable[[], None]) -> AbstractContextManager[None]:
+def stopped_by_signals(stop: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call `stop` at SIGTERM and SIGINT during the body."""
+
     def finish(number: signal.Signals) -> None:
         logger.info("%s: finishing the running batch", number.name)
         stop()

@@ -24,11 +24,13 @@ LOOK_SECONDS = 5.0
 class SweepLock:
     """Held by the driver whose node is the first below ``path``.
 
-    A node's value is JSON: host, pid, began (UTC), id; ids and started tell on the same machine whether it is dead.
+    ``what`` is what its holders are, for people. A node's value is JSON:
+    host, pid, began (UTC), id; ids and started tell on the same machine whether it is dead.
     """
 
-    def __init__(self, store: MetadataStore, path: str, *, look_s: float = LOOK_SECONDS) -> None:
+    def __init__(self, store: MetadataStore, path: str, *, what: str = "sweep", look_s: float = LOOK_SECONDS) -> None:
         self._store = store
+        self._what = what
         self._path = path
         self._look_s = look_s
         self._held = False
@@ -74,7 +76,7 @@ class SweepLock:
             return self._take()
         except (StoreError, NotFoundError) as error:
             if str(error) != self._trouble:
-                logger.warning("the sweep's lock %s: %s; sweeping goes on without it", self._path, error)
+                logger.warning("the lock %s of the %s: %s; it goes on without it", self._path, self._what, error)
             self._trouble = str(error)
             return None
 
@@ -87,14 +89,14 @@ class SweepLock:
             first = self._first()
         if first is None:
             if self._held:
-                logger.warning("the sweep's lock %s went with its session; taking it again", self._path)
+                logger.warning("the lock %s of the %s went with its session; taking it again", self._path, self._what)
             self._store.ephemeral_sequential(f"{self._path}/driver-", self._value)
             first = self._first()
         self._held = first == self._value
         if self._held or first is None:
             return None
         self._remove(self._value)
-        return _describe(first)
+        return _describe(first, self._what)
 
     def _first(self) -> bytes | None:
         while True:
@@ -123,9 +125,9 @@ def _is_dead(value: bytes) -> bool:
         return False
 
 
-def _describe(value: bytes) -> str:
+def _describe(value: bytes, what: str) -> str:
     try:
         record = json.loads(value)
     except ValueError:
         record = None
-    return f"another sweep runs on {describe_holder(record)}"
+    return f"another {what} runs on {describe_holder(record)}"

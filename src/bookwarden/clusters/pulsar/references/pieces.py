@@ -155,6 +155,17 @@ class ReferencePieces:
         """Read node by node, without those that are gone; a doubt about the whole piece has no node."""
         yield from self._guarded(piece, self._root(piece.root), None)
 
+    def values(self, piece: ReferencePiece) -> Iterator[list[tuple[ReferenceNode, Versioned]]]:
+        """Yield all nodes of the piece with their values, some at a time; never older than this call.
+
+        Raises StoreAccessError and FormatError where the piece cannot be listed or read; nothing is known of it then.
+        """
+        store = self._root(piece.root)
+        for portion in _listed(store, piece):
+            unread = [node for node, value in portion if value is None]
+            read = _values(store, unread) if unread else portion
+            yield [(node, value) for node, value in read if value is not None]
+
     def read_into(self, index: ReferenceIndex) -> None:
         """Add what every node of all roots names, and note each that cannot be read or parsed.
 

@@ -1,0 +1,218 @@
+"""The look at what was dropped, after its time of grace: gone, as nearly always, or still there, and then marked.
+
+A mark is only asked for where nothing speaks against it. The sweep verifies it anew, as every mark; what is withheld
+here is told, and left to the orphan scan.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Final, Protocol
+
+from bookwarden.deletion.dropped.drops import Drop, Key
+from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.deletion.phase_one.mark import MarkReport
+from bookwarden.deletion.phase_two.copy_deletion import copy_of
+from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.custom_metadata import identify_holder
+from bookwarden.ledgers.holes import Standing, has_entries, standing_of
+from bookwarden.ledgers.kinds import Holder, LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.live_references import LiveReferences, References
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, UnreadableCopy
+from bookwarden.ledgers.outcomes import DropOutcome
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, mark_of_holder
+
+logger = logging.getLogger(__name__)
+
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A drop, looked at."""
+
+    drop: Drop
+    outcome: DropOutcome
+    reason: str = ""  #: For people; empty where the outcome says it all.
+    holder: Holder | None = None  #: By its metadata; None where that was not read, or names none.
+    ledger: StoredLedger | None = None  #: None where it is not there, and for a copy.
+
+
+class Marks(Protocol):
+    """The way of a mark to the deletion topic."""
+
+    def mark(self, marks: Sequence[PendingDeletion]) -> MarkReport:
+        """Send all and wait until each is confirmed or has failed."""
+
+
+@dataclass(frozen=True)
+class DropCheck:
+    """Looks at dropped ledgers in batches: BookKeeper's metadata of all, then whatever else speaks about the rest."""
+
+    nodes: FollowedNodes  #: All that is named, over all roots.
+    catalog: LedgerCatalog  #: BookKeeper's ledgers.
+    references: ReferenceReader  #: Reads single holders.
+    copies: OffloadedCopies  #: Stores of offloaded copies.
+    marks: Marks | None  #: None in a dry run.
+    clock: Callable[[], float]  #: In seconds since the epoch.
+
+    def look(self, drops: Sequence[Drop]) -> list[Looked]:
+        """Look at each and mark what is to be marked; the order is kept. Raises StoreError, and PulsarError.
+
+        Where it raises nothing was marked, or marks were sent that may be sent again.
+        """
+        batch = _Batch(self._read_ledgers(drops), self._read_copies(drops))
+        there = [drop for drop in drops if batch.is_there(drop)]
+        if there:
+            batch.holders = {drop.key: batch.holder_of(drop) for drop in there}
+            # Mostly nothing is there, and then all nodes need not be gone through.
+            batch.named = self.nodes.named_among([drop.key for drop in there])
+            batch.references = dict(
+                self.references.read([holder for holder in batch.holders.values() if holder is not None])
+            )
+        looked = [self._patient(batch.judge(drop)) for drop in drops]
+        return self._marked(looked)
+
+    def _read_ledgers(self, drops: Sequence[Drop]) -> dict[Key, LedgerReading]:
+        ids = [drop.ledger_id for drop in drops if drop.copy is None]
+        return dict(zip(ids, self.catalog.read_many(ids), strict=True)) if ids else {}
+
+    def _read_copies(self, drops: Sequence[Drop]) -> dict[Key, CopyReading]:
+        asked = [drop for drop in drops if drop.copy is not None]
+        if not asked:
+            return {}
+        readings = self.copies.read_many([copy_of(mark_of_copy(drop)) for drop in asked])
+        return {drop.key: reading for drop, reading in zip(asked, readings, strict=True)}
+
+    def _patient(self, looked: Looked) -> Looked:
+        """Return it as left to the scan if it has waited for a day."""
+        if looked.outcome is DropOutcome.WAITING and self.clock() * 1000 - looked.drop.at_ms > _DAY_MS:
+            return Looked(looked.drop, DropOutcome.LEFT, looked.reason, looked.holder, looked.ledger)
+        return looked
+
+    def _marked(self, looked: Sequence[Looked]) -> list[Looked]:
+        wanted = [one for one in looked if one.outcome is DropOutcome.MARKED]
+        if not wanted:
+            return list(looked)
+        if self.marks is None:
+            return [
+                Looked(one.drop, DropOutcome.WOULD_MARK, one.reason, one.holder, one.ledger) if one in wanted else one
+                for one in looked
+            ]
+        report = self.marks.mark([_mark_of(one) for one in wanted])
+        failures = {_key_of(marked.mark): marked.failure for marked in report.ledgers if marked.failure is not None}
+        return [
+            Looked(one.drop, DropOutcome.WAITING, f"its mark was not confirmed: {why}", one.holder, one.ledger)
+            if one.outcome is DropOutcome.MARKED and (why := failures.get(one.drop.key)) is not None
+            else one
+            for one in looked
+        ]
+
+
+@dataclass
+class _Batch:
+    """Readings of a batch of drops."""
+
+    ledgers: dict[Key, LedgerReading]
+    copies: dict[Key, CopyReading]
+    holders: dict[Key, Holder | None] = field(default_factory=dict)
+    named: dict[Key, str] = field(default_factory=dict)
+    references: dict[Holder, References] = field(default_factory=dict)
+
+    def is_there(self, drop: Drop) -> bool:
+        if drop.copy is not None:
+            return not isinstance(self.copies[drop.key], AbsentCopy)
+        return not isinstance(self.ledgers[drop.key], AbsentLedger)
+
+    def holder_of(self, drop: Drop) -> Holder | None:
+        if drop.copy is not None:
+            return ManagedLedgerHolder(_name_in(drop.path))
+        reading = self.ledgers[drop.key]
+        return identify_holder(reading.metadata.custom) if isinstance(reading, StoredLedger) else None
+
+    def judge(self, drop: Drop) -> Looked:
+        if not self.is_there(drop):
+            return Looked(drop, DropOutcome.GONE)
+        if drop.key in self.named:
+            return Looked(drop, DropOutcome.NAMED, f"{self.named[drop.key]} names it")
+        return self._judge_copy(drop, drop.key) if drop.copy is not None else self._judge_ledger(drop)
+
+    def _judge_copy(self, drop: Drop, key: Key) -> Looked:
+        holder, reading = self.holders[key], self.copies[key]
+        references = self.references.get(holder) if holder is not None else None
+        if not isinstance(references, LiveReferences):
+            return Looked(drop, DropOutcome.WAITING, _why_unknown(references), holder)
+        if key in references.offloaded:
+            return Looked(drop, DropOutcome.NAMED, f"{holder} names it", holder)
+        if isinstance(reading, UnreadableCopy):
+            return Looked(drop, DropOutcome.WAITING, f"{reading.reason}; {_described(drop)}", holder)
+        return Looked(drop, DropOutcome.MARKED, _reason(drop), holder)
+
+    def _judge_ledger(self, drop: Drop) -> Looked:
+        reading, holder = self.ledgers[drop.key], self.holders[drop.key]
+        if isinstance(reading, UnreadableLedger) or not isinstance(reading, StoredLedger):
+            return Looked(drop, DropOutcome.LEFT, reading.reason if isinstance(reading, UnreadableLedger) else "")
+        if holder is None or not holder.is_markable():
+            return Looked(drop, DropOutcome.LEFT, "its custom metadata names nobody that can be marked", None, reading)
+        references = self.references.get(holder)
+        if not isinstance(references, LiveReferences):
+            return Looked(drop, DropOutcome.WAITING, _why_unknown(references), holder, reading)
+        if drop.ledger_id in references.left_behind:
+            return Looked(drop, DropOutcome.MARKED, _reason(drop), holder, reading)
+        if references.names(drop.ledger_id):
+            return Looked(drop, DropOutcome.NAMED, f"{holder} names it", holder, reading)
+        if isinstance(holder, ManagedLedgerHolder):
+            standing = standing_of(drop.ledger_id, references.first_listed, has_entries(reading.metadata))
+            if standing is not Standing.LET_GO:
+                text = f"{holder} does not list it, which no trim can do: {standing.value}"
+                return Looked(drop, DropOutcome.INSIDE_LIST, text, holder, reading)
+        return Looked(drop, DropOutcome.MARKED, _reason(drop), holder, reading)
+
+
+def mark_of_copy(drop: Drop) -> PendingDeletion:
+    """Make the mark of an offloaded copy that a topic dropped."""
+    return PendingDeletion(
+        _name_in(drop.path),
+        LedgerComponent.MANAGED_LEDGER,
+        LedgerType.OFFLOAD_LEDGER,
+        drop.ledger_id,
+        offload_context=drop.copy,
+        reason=_reason(drop),
+    )
+
+
+def _mark_of(looked: Looked) -> PendingDeletion:
+    if looked.drop.copy is not None:
+        return mark_of_copy(looked.drop)
+    if looked.holder is None:
+        raise FormatError(f"ledger {looked.drop.ledger_id} has no holder to be marked for")
+    return mark_of_holder(looked.drop.ledger_id, looked.holder, looked.reason)
+
+
+def _key_of(mark: PendingDeletion) -> Key:
+    return mark.ledger_id if mark.offload_context is None else mark.offload_context.uuid
+
+
+def _reason(drop: Drop) -> str:
+    at = datetime.fromtimestamp(drop.at_ms / 1000, timezone.utc)
+    return f"dropped by the broker at {at:%Y-%m-%dT%H:%M:%SZ} ({drop.cause.value})"
+
+
+def _described(drop: Drop) -> str:
+    """Return all that is known of a copy, which nobody knows but its former node."""
+    context = drop.copy
+    return "" if context is None else f"copy {context.uuid} by {context.driver_name}, {dict(context.metadata)}"
+
+
+def _why_unknown(references: References | None) -> str:
+    return "its holder was not read" if references is None else getattr(references, "reason", "")
+
+
+def _name_in(path: str) -> str:
+    """Return the name of the managed ledger whose node this is."""
+    return path.split("/", 2)[2]

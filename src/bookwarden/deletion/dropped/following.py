@@ -1,0 +1,145 @@
+"""Following what nodes name, batch by batch: drops are noted, and looked at once their time has come."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from bookwarden.deletion.dropped.checking import DropCheck, Looked
+from bookwarden.deletion.dropped.drops import DropCause
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.ledgers.kinds import PlaceKind
+from bookwarden.ledgers.outcomes import DropOutcome
+
+logger = logging.getLogger(__name__)
+_STEP: Final = 1_000
+_READ_AT_ONCE: Final = 5_000
+
+
+class ReadsNodes(Protocol):
+    """Pulsar's metadata, over all configured metadata roots."""
+
+    def __call__(self, root: str, paths: Sequence[str]) -> list[NodeNow]:
+        """Read what each node names now, never older than this call; StoreError where the root does not answer."""
+
+
+@dataclass
+class Tally:
+    """Numbers of one batch."""
+
+    nodes: int = 0  #: Read, changed or not.
+    problems: int = 0  #: That could not be read or understood.
+    seen_dropped: int = 0  #: Ledgers and copies that left a node.
+    lag_s: float = 0.0  #: Age of the oldest change, when it was taken.
+    dropped: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Looked at, and named by nobody.
+    still_there: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Of these.
+    outcomes: Counter[DropOutcome] = field(default_factory=Counter)  #: Of all looks.
+
+
+class DroppedLedgers:
+    """Takes batches of nodes, and settles what is due; one thread at a time.
+
+    Nothing is looked at before the first comparison with the present has ended: before, not every node is known that
+    may name a ledger. ``most_due`` limits the looks, and so the marks, of a batch.
+    """
+
+    def __init__(
+        self,
+        nodes: FollowedNodes,
+        check: DropCheck,
+        read: ReadsNodes,
+        clock: Callable[[], float],
+        *,
+        most_due: int = 10_000,
+        look_again_s: float = 60.0,
+    ) -> None:
+        self.nodes = nodes
+        self._check = check
+        self._read = read
+        self._clock = clock
+        self._most_due = most_due
+        self._look_again_s = look_again_s
+
+    def take(self, rows: Iterable[NodeNow], tally: Tally, ended: int | None = None) -> None:
+        """Take what nodes name now; ``ended`` is the number of a comparison that has ended with these rows."""
+        now_ms = self._now_ms()
+        taken = _Noted(tally, now_ms)
+        tally.seen_dropped += len(self.nodes.take(taken.noted(rows), now_ms))
+        if ended is not None:
+            self._end_listing(ended, tally)
+
+    def settle(self, tally: Tally) -> list[Looked]:
+        """Look at what is due; return all that was not simply gone. Raises StoreError, and PulsarError."""
+        if not self.nodes.listed:
+            return []
+        drops = self.nodes.due(self._now_ms(), self._most_due)
+        told: list[Looked] = []
+        for at in range(0, len(drops), _STEP):
+            try:
+                looked = self._check.look(drops[at : at + _STEP])
+            except BaseException:
+                self.nodes.postpone(drops[at:], self._now_ms())
+                raise
+            self._account(looked, tally)
+            told += [one for one in looked if one.outcome is not DropOutcome.GONE]
+        return told
+
+    @property
+    def has_due(self) -> bool:
+        """Whether there is something to be looked at now."""
+        now_ms = self._now_ms()
+        return bool(self.nodes.listed) and any(timer.due_ms <= now_ms for timer in self.nodes.timers.values())
+
+    def _end_listing(self, listing: int, tally: Tally) -> None:
+        left: dict[str, list[str]] = {}
+        for root, path in self.nodes.unlisted(listing):
+            left.setdefault(root, []).append(path)
+        for root, paths in left.items():
+            for at in range(0, len(paths), _READ_AT_ONCE):
+                self.take(self._read(root, paths[at : at + _READ_AT_ONCE]), tally)
+        if self.nodes.end_listing(listing):
+            logger.info("following %d nodes", len(self.nodes))
+
+    def _account(self, looked: Sequence[Looked], tally: Tally) -> None:
+        for one in looked:
+            kind = (one.drop.place, one.drop.cause)
+            tally.outcomes[one.outcome] += 1
+            if one.outcome.is_there or one.outcome is DropOutcome.GONE:
+                tally.dropped[kind] += 1
+            if one.outcome.is_there:
+                tally.still_there[kind] += 1
+                _tell(one)
+        again = [one.drop for one in looked if one.outcome is DropOutcome.WAITING]
+        self.nodes.settle(one.drop for one in looked if one.outcome is not DropOutcome.WAITING)
+        self.nodes.postpone(again, self._now_ms() + int(self._look_again_s * 1000))
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+
+@dataclass
+class _Noted:
+    """Counts rows on their way."""
+
+    tally: Tally
+    now_ms: int
+
+    def noted(self, rows: Iterable[NodeNow]) -> Iterable[NodeNow]:
+        for row in rows:
+            self.tally.nodes += 1
+            if row.problem:
+                self.tally.problems += 1
+                logger.warning("%s in %s says nothing now: %s", row.path, row.root, row.problem)
+            elif row.listing is None:
+                self.tally.lag_s = max(self.tally.lag_s, (self.now_ms - row.at_ms) / 1000)
+            yield row
+
+
+def _tell(one: Looked) -> None:
+    drop = one.drop
+    what = f"ledger {drop.ledger_id}" if drop.copy is None else f"the copy {drop.copy.uuid} of ledger {drop.ledger_id}"
+    level = logging.INFO if one.outcome in (DropOutcome.MARKED, DropOutcome.WOULD_MARK) else logging.WARNING
+    logger.log(level, "%s, which left %s, is %s: %s", what, drop.path, one.outcome.value, one.reason)

@@ -1,0 +1,1 @@
+"""Namings of nodes, as millions of them are kept."""

@@ -1,0 +1,137 @@
+"""The driver process of following: state, lock, metrics, supervisor, signals."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from bookwarden.config import Settings
+from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.errors import ConfigError, StoppedFailingError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.pipelines.follow.metrics import FollowMetrics
+from bookwarden.pipelines.follow.query import ReferenceChanges
+from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.pipelines.metadata_source.columns import read_now
+from bookwarden.pipelines.session import unless_gone
+from bookwarden.pipelines.sweep.driver import holding, patience_of, stopped_by_signals
+from bookwarden.pipelines.sweep.lock import SweepLock
+from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
+from bookwarden.pipelines.sweep.supervisor import Pulse, Supervisor, attach
+from bookwarden.pipelines.sweep.task_beats import figures_of
+from bookwarden.wiring.following import FollowContext
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.roots import roots_proof_of
+
+logger = logging.getLogger(__name__)
+# How long an idle query waits between two triggers, beside the interval of these.
+_IDLE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class FollowEnd:
+    """The end of following: what was looked at, by outcome, and how it stands."""
+
+    counts: Counter[str]
+    nodes: int  #: Known.
+    pending: int  #: Dropped, and not looked at yet.
+    through: bool  #: With ``once``: whether all that was due is done.
+
+
+def run_follow(spark: SparkSession, settings: Settings, *, once: bool = False) -> FollowEnd:
+    """Follow until SIGTERM or SIGINT; with `once` until the present was compared and what is due was looked at.
+
+    Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
+    while it failed, FormatError for a damaged state, RefusedError while another one runs or once another Pulsar cluster
+    shares the BookKeeper, and ConfigError where roots and BookKeeper do not belong together or marks are turned off.
+    """
+    if not settings.deletion.topic_two_phase_deletion_enabled and not settings.follow.dry_run:
+        raise ConfigError(
+            "deletion.topic_two_phase_deletion_enabled is false, so nothing may be marked: set it, or use --dry-run"
+        )
+    with MetadataContext(settings) as metadata:
+        return _run(spark, settings, metadata, once=once)
+
+
+def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, once: bool) -> FollowEnd:
+    follow, metrics, pulse = settings.follow, FollowMetrics(), Pulse()
+    metrics.show_migrations(metadata.migrations.standings)
+    state = KeptState(follow.checkpoint)
+    patience = patience_of(settings.sweep, follow.trigger_seconds + _IDLE_SECONDS)
+    attach(spark, pulse)
+    try:
+        supervisor: Supervisor
+        query: ReferenceChanges
+        nodes = FollowedNodes(int(follow.grace_seconds * 1000))
+        with FollowContext(
+            settings, metadata, nodes, partial(read_now, metadata.stores), on_report=metrics.count_marks
+        ) as context:
+            supervisor = Supervisor(
+                lambda: query.start(once=once),
+                pulse,
+                patience,
+                once=once,
+                on_failures=metrics.count_failures,
+                migrations=metadata.migrations,
+                progress=figures_of(spark),
+            )
+            with (
+                _alone(settings, metadata.store, supervisor.stop),
+                stopped_by_signals(supervisor.stop),
+                _published(settings, metrics),
+            ):
+                _load(state, nodes, settings)
+                query = ReferenceChanges(
+                    spark, settings, pulse, metrics, context.dropped, None if follow.dry_run else state
+                )
+                if not follow.dry_run:
+                    prove_roots(settings, metadata, patience, supervisor.wait)
+                with looked_at_again(
+                    roots_proof_of(settings.metadata_store, metadata).require_all_roots, supervisor.stop
+                ):
+                    supervisor.run()
+                if once and supervisor.through:
+                    query.finish_due()
+    finally:
+        unless_gone(lambda: spark.streams.removeListener(pulse))
+    if supervisor.failing is not None:
+        raise StoppedFailingError(f"stopped while batches failed; the last failure: {supervisor.failing}")
+    return FollowEnd(query.totals, len(nodes), len(nodes.timers), supervisor.through)
+
+
+def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> None:
+    if state.load(nodes, settings.metadata_store.urls):
+        logger.info("%d nodes and %d dropped ledgers are known from before", len(nodes), len(nodes.timers))
+    else:
+        logger.warning(
+            "%s has no state: what is named now is followed from here on; what was dropped before is found by the "
+            "orphan scan alone",
+            settings.follow.checkpoint,
+        )
+
+
+@contextmanager
+def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock until the store is closed; a dry run, which keeps nothing, needs none."""
+    follow = settings.follow
+    if follow.dry_run or not follow.lock:
+        yield
+        return
+    lock = SweepLock(store, follow.lock.rstrip("/"), what="follow")
+    with holding(lock, settings.metadata_store, stop):
+        yield
+
+
+@contextmanager
+def _published(settings: Settings, metrics: FollowMetrics) -> Iterator[None]:
+    if not settings.metrics.port:
+        yield
+        return
+    with metrics.serving(settings.metrics.host, settings.metrics.port):
+        yield

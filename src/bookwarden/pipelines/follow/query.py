@@ -1,0 +1,148 @@
+"""The query that follows Pulsar's metadata: nodes are read by Spark's workers, what they name is kept in the driver.
+
+One table in the driver's memory takes 45,000 nodes a second, and Spark's own keyed state a sixth of that
+(docs/follow.md). It is made durable at the end of each batch, before that counts as done; what a batch that is done
+again brings is the present, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bookwarden.config import Settings
+from bookwarden.deletion.dropped.checking import Looked
+from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
+from bookwarden.ledgers.outcomes import OutcomeRow
+from bookwarden.ledgers.pending_deletion import LedgerType
+from bookwarden.pipelines.follow.metrics import FollowMetrics
+from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.pipelines.metadata_source import bound_source
+from bookwarden.pipelines.metadata_source.columns import ended_in, nodes_in
+from bookwarden.pipelines.sweep.outcome_table import OutcomeTable, outcome_batch
+from bookwarden.pipelines.sweep.supervisor import Pulse
+
+logger = logging.getLogger(__name__)
+
+_TICKS_IN_GRACE = 60
+_MOST_TICK_S = 10.0
+
+
+class ReferenceChanges:
+    """Assembles and starts the query; `pulse` is the gate that each batch passes.
+
+    ``totals`` counts what was looked at, by outcome. ``state`` is None in a dry run, which keeps nothing.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        pulse: Pulse,
+        metrics: FollowMetrics,
+        dropped: DroppedLedgers,
+        state: KeptState | None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._pulse = pulse
+        self._metrics = metrics
+        self._dropped = dropped
+        self._state = state
+        self._table = OutcomeTable(outcomes_location(settings))
+        self.totals: Counter[str] = Counter()
+        spark.dataSource.register(bound_source(settings))
+
+    def start(self, *, once: bool = False) -> StreamingQuery:
+        """Start the query; with `once` it ends when the present was compared with what was known."""
+        follow = self._settings.follow
+        options = {
+            "tickSeconds": str(min(_MOST_TICK_S, max(1.0, follow.grace_seconds / _TICKS_IN_GRACE))),
+            "compareHours": str(follow.compare_hours),
+            "maxUnreachableSeconds": str(self._settings.sweep.max_unreachable_seconds),
+        }
+        rows = self._spark.readStream.format("pulsar-metadata").options(**options).load()
+        # Without a checkpoint of Spark's: each start compares all nodes with what the state has.
+        writer = rows.writeStream.queryName("reference-changes").foreachBatch(self._batch)
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{follow.trigger_seconds} seconds").start()
+
+    def finish_due(self) -> None:
+        """Look at all that is due now, for a run that ends."""
+        number = 1_000_000
+        while self._dropped.has_due:
+            number += 1
+            self._settle(Tally(), "once", number, time.monotonic())
+
+    def _batch(self, batch: DataFrame, number: int) -> None:
+        self._pulse.enter(number)
+        finished = False
+        try:
+            started = time.monotonic()
+            query = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
+            rows, tally = batch.toArrow(), Tally()
+            if rows.num_rows:
+                self._dropped.take(nodes_in(rows), tally, ended_in(rows))
+            self._settle(tally, query, number, started)
+            finished = True
+        finally:
+            self._pulse.leave(number, finished=finished)
+
+    def _settle(self, tally: Tally, query: str, number: int, started: float) -> None:
+        told = self._dropped.settle(tally)
+        self._table.write(_rows(told, number), query, number)
+        if self._state is not None:
+            self._state.keep(self._dropped.nodes)
+        seconds = time.monotonic() - started
+        for outcome, count in tally.outcomes.items():
+            self.totals[outcome.value] += count
+        nodes = self._dropped.nodes
+        self._metrics.count(tally, len(nodes), len(nodes.timers), seconds)
+        if tally.nodes or tally.outcomes:
+            outcomes = ", ".join(f"{count} {outcome.value}" for outcome, count in tally.outcomes.items())
+            logger.info(
+                "%d nodes read, %d ledgers dropped, %.2f s%s",
+                tally.nodes,
+                tally.seen_dropped,
+                seconds,
+                f"; looked at: {outcomes}" if outcomes else "",
+            )
+
+
+def outcomes_location(settings: Settings) -> str:
+    """Return the place of the outcome table; a dry run has one of its own."""
+    return settings.follow.outcomes + ("-dry-run" if settings.follow.dry_run else "")
+
+
+def _rows(told: Sequence[Looked], number: int) -> pa.Table:
+    now_ms = int(time.time() * 1000)
+    return pa.Table.from_batches([outcome_batch([_row(one, now_ms) for one in told], number)])
+
+
+def _row(one: Looked, now_ms: int) -> OutcomeRow:
+    drop, ledger = one.drop, one.ledger
+    metadata = None if ledger is None else ledger.metadata
+    return OutcomeRow(
+        ledger_id=drop.ledger_id,
+        holder=drop.path if one.holder is None else str(one.holder),
+        component="" if one.holder is None else one.holder.component.value,
+        ledger_type=(LedgerType.LEDGER if drop.copy is None else LedgerType.OFFLOAD_LEDGER).value,
+        outcome=one.outcome,
+        reason=one.reason,
+        attempts=0,
+        marked_at=None,
+        published_at=drop.at_ms,
+        decided_at=now_ms,
+        ledger_created_at=None if ledger is None or metadata is None else metadata.ctime_ms or ledger.created_ms,
+        ledger_bytes=None if metadata is None else metadata.length,
+        topic="",
+        message="",
+        bookie_cluster="" if ledger is None else ledger.bookie_cluster,
+    )

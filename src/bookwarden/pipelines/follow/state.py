@@ -1,0 +1,175 @@
+"""The state of following in files: what every node named, and what is to be looked at.
+
+A file has the changes of a batch; now and then one has everything, and those before it go. A file is whole or absent,
+and names its place in the order: ``000000000007-all.arrow``, ``000000000008-more.arrow``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from bookwarden.deletion.dropped.drops import Drop, DropCause, Key
+from bookwarden.deletion.dropped.table import Changes, FollowedNodes, Timer
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.kinds import PlaceKind
+from bookwarden.ledgers.pending_deletion import OffloadContext
+from bookwarden.pipelines.folders import Folder
+
+logger = logging.getLogger(__name__)
+
+_ALL: Final = "-all.arrow"
+_MORE: Final = "-more.arrow"
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("root", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("naming", pa.binary()),
+        pa.field("key", pa.string()),
+        pa.field("timer", pa.string()),
+    ],
+    metadata={"bookwarden.follow": "1"},
+)
+_ROWS: Final = 50_000
+# Below so many rows, and so many files, a restart reads them at once.
+_FEW_ROWS: Final = 100_000
+_FEW_FILES: Final = 200
+
+# Root, path and naming of a node, then key and timer, in place of each other; the last is None for one that is gone.
+_Row = tuple[str | None, str | None, bytes | None, str | None, str | None]
+
+
+class KeptState:
+    """The files of a state below `location`, a path or a URI; one process at a time writes them."""
+
+    def __init__(self, location: str) -> None:
+        self._folder = Folder(location)
+        self._next = 0
+        self._files: list[str] = []
+        self._rows_since = 0
+
+    def load(self, nodes: FollowedNodes, roots: Iterable[str]) -> bool:
+        """Read what was kept into ``nodes``, of these roots; return whether there was anything.
+
+        Raises FormatError for a damaged file.
+        """
+        known = frozenset(roots)
+        names = [name for name in self._folder.files() if name.endswith((_ALL, _MORE))]
+        whole = max((number for number, name in enumerate(names) if name.endswith(_ALL)), default=0)
+        self._files = names
+        for name in names[whole:]:
+            for batch in self._read(name):
+                rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+                nodes.restore(_nodes_in(rows, known), _timers_in(rows, known))
+                self._rows_since += len(rows)
+        self._next = 1 + max((int(name[:12]) for name in names), default=-1)
+        return bool(names)
+
+    def keep(self, nodes: FollowedNodes) -> None:
+        """Make what changed since the last call durable."""
+        changes, nodes.changes = nodes.changes, Changes()
+        if not changes:
+            return
+        try:
+            if self._rows_since > _FEW_ROWS + len(nodes) or len(self._files) > _FEW_FILES:
+                self._keep_all(nodes)
+                return
+            rows = len(changes.nodes) + len(changes.timers)
+            self._write(f"{self._next:012d}{_MORE}", _rows_of_changes(changes))
+            self._rows_since += rows
+        except BaseException:
+            changes.nodes.update(nodes.changes.nodes)
+            changes.timers.update(nodes.changes.timers)
+            nodes.changes = changes
+            raise
+
+    def _keep_all(self, nodes: FollowedNodes) -> None:
+        former = list(self._files)
+        self._write(f"{self._next:012d}{_ALL}", _rows_of_all(nodes))
+        self._files = self._files[-1:]
+        self._rows_since = 0
+        for name in former:
+            self._folder.remove(name)
+
+    def _write(self, name: str, rows: Iterator[_Row]) -> None:
+        def write(sink: pa.NativeFile) -> None:
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
+                while some := list(islice(rows, _ROWS)):
+                    columns = [
+                        pa.array(values, field.type)
+                        for values, field in zip(zip(*some, strict=True), _SCHEMA, strict=True)
+                    ]
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+
+        self._folder.write(name, write, durable=True)
+        self._files.append(name)
+        self._next += 1
+
+    def _read(self, name: str) -> Iterator[pa.RecordBatch]:
+        try:
+            with self._folder.open(name) as source, pa.ipc.open_file(source) as reader:
+                if reader.schema != _SCHEMA:
+                    raise FormatError(self._damaged(name, "its columns are others"))
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+        except (pa.ArrowException, ValueError) as error:
+            raise FormatError(self._damaged(name, str(error))) from error
+
+    def _damaged(self, name: str, why: str) -> str:
+        return (
+            f"{self._folder.location}/{name} is damaged ({why}): remove this folder to begin anew; what was dropped "
+            "before is found by the orphan scan then"
+        )
+
+
+def _rows_of_changes(changes: Changes) -> Iterator[_Row]:
+    for (root, path), naming in changes.nodes.items():
+        yield root, path, naming, None, None
+    for key, timer in changes.timers.items():
+        yield None, None, None, str(key), None if timer is None else _timer_text(timer)
+
+
+def _rows_of_all(nodes: FollowedNodes) -> Iterator[_Row]:
+    return chain(
+        ((root, path, naming, None, None) for root, path, naming in nodes.items()),
+        ((None, None, None, str(key), _timer_text(timer)) for key, timer in nodes.timers.items()),
+    )
+
+
+def _nodes_in(rows: Iterable[_Row], roots: frozenset[str]) -> Iterator[tuple[str, str, bytes | None]]:
+    return ((root, path, naming) for root, path, naming, _, _ in rows if root in roots and root and path is not None)
+
+
+def _timers_in(rows: Iterable[_Row], roots: frozenset[str]) -> Iterator[tuple[Key, Timer | None]]:
+    for _, _, _, key, text in rows:
+        if key is None:
+            continue
+        timer = None if text is None else _timer_of(text)
+        if timer is None or timer.drop.root in roots:
+            yield _key_of(key), timer
+
+
+def _key_of(text: str) -> Key:
+    """Read the text of a key back."""
+    return int(text) if text.isdecimal() else UUID(text)
+
+
+def _timer_text(timer: Timer) -> str:
+    drop, copy = timer.drop, timer.drop.copy
+    context = None if copy is None else [copy.msb, copy.lsb, copy.driver_name, dict(copy.metadata)]
+    return json.dumps(
+        [timer.due_ms, drop.ledger_id, drop.place.value, drop.cause.value, drop.path, drop.root, drop.at_ms, context]
+    )
+
+
+def _timer_of(text: str) -> Timer:
+    due_ms, ledger_id, place, cause, path, root, at_ms, context = json.loads(text)
+    copy: Any = None if context is None else OffloadContext(*context)
+    return Timer(due_ms, Drop(ledger_id, PlaceKind(place), DropCause(cause), path, root, at_ms, copy))

@@ -1,0 +1,77 @@
+"""The reading of a batch's nodes, in Spark's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from bookwarden.clusters.pulsar.references.pieces import ReferencePiece
+from bookwarden.clusters.pulsar.references.said import Said, read_said
+from bookwarden.config import Settings
+from bookwarden.errors import FormatError, StoreAccessError
+from bookwarden.ledgers.nodes.naming import NodeKind
+from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.metadata_source.columns import end_batch, node_batches, said_batch
+from bookwarden.pipelines.orphaned_worker import end_with_daemon
+from bookwarden.pipelines.per_process import PerProcess
+from bookwarden.wiring.following import RootsContext
+
+_AT_ONCE = 5_000
+
+_contexts: PerProcess[RootsContext] = PerProcess()
+
+
+@dataclass
+class PieceShare(InputPartition):
+    """Parts of the trees to be read whole, in the comparison of this number."""
+
+    pieces: tuple[ReferencePiece, ...]
+    listing: int
+
+
+@dataclass
+class PathShare(InputPartition):
+    """Changed nodes of one root, to be read again."""
+
+    root: str
+    paths: tuple[str, ...]
+
+
+@dataclass
+class ListingEnd(InputPartition):
+    """The end of a comparison."""
+
+    listing: int
+
+
+def read_share(share: InputPartition, settings: Settings) -> Iterator[pa.RecordBatch]:
+    """Read what a task has to; StoreError where a root does not answer."""
+    collect_seldom()
+    end_with_daemon()
+    if isinstance(share, ListingEnd):
+        yield end_batch(share.listing)
+        return
+    context = _contexts.get(settings.model_dump_json(), lambda: RootsContext(settings))
+    if isinstance(share, PathShare):
+        for at in range(0, len(share.paths), _AT_ONCE):
+            said = read_said(context.stores[share.root], share.root, share.paths[at : at + _AT_ONCE])
+            if said:
+                yield said_batch(said, share.root, None)
+    elif isinstance(share, PieceShare):
+        for piece in share.pieces:
+            yield from _read_piece(context, piece, share.listing)
+
+
+def _read_piece(context: RootsContext, piece: ReferencePiece, listing: int) -> Iterator[pa.RecordBatch]:
+    problem = piece.problem
+    if not problem:
+        try:
+            for nodes in context.pieces.values(piece):
+                yield from node_batches(nodes, piece.root, listing)
+        except (StoreAccessError, FormatError) as error:
+            problem = str(error)
+    if problem:
+        yield said_batch([Said(piece.path, NodeKind.TOPIC.value, None, 0, problem=problem)], piece.root, listing)

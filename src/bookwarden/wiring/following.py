@@ -1,0 +1,87 @@
+"""Wiring of what follows Pulsar's metadata, and looks for what brokers dropped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.config import Settings
+from bookwarden.deletion.dropped.checking import DropCheck
+from bookwarden.deletion.dropped.following import DroppedLedgers, ReadsNodes
+from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_two.copy_deletion import NoStores
+from bookwarden.deletion.ports import OffloadedCopies
+from bookwarden.resources import Resources
+from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.offload import offload_stores_of
+from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.stores import open_metadata_store
+
+
+class RootsContext(Resources):
+    """The metadata roots, to be read alone; close it, or use it in a with statement."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        store = settings.metadata_store
+        with self._closed_on_error():
+            self.stores = {url: self._keep(open_metadata_store(store, url)) for url in dict.fromkeys(store.urls)}
+            self.pieces = ReferencePieces(self.stores)
+
+
+class FollowContext(Resources):
+    """Everything that looks for what brokers dropped, over a state; close it, or use it in a with statement.
+
+    ``read`` reads single nodes of the roots, and ``on_report`` is called with each report of marks.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metadata: MetadataContext,
+        nodes: FollowedNodes,
+        read: ReadsNodes,
+        *,
+        on_report: Callable[[MarkReport], None] = lambda _: None,
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._metadata = metadata
+        self._on_report = on_report
+        follow = settings.follow
+        with self._closed_on_error():
+            check = DropCheck(
+                nodes,
+                metadata.catalog,
+                # Shadow topics are among the nodes that are followed; what is in use unnamed the sweep asks for.
+                MetadataReferences(list(metadata.stores.values())),
+                self._copies,
+                None if follow.dry_run else self._marker,
+                time.time,
+            )
+            self.dropped = DroppedLedgers(
+                nodes,
+                check,
+                read,
+                time.time,
+                most_due=follow.ledgers_per_batch,
+                look_again_s=min(60.0, follow.grace_seconds),
+            )
+
+    @cached_property
+    def _marker(self) -> Marker:
+        deletion = self._settings.deletion
+        sender = self._keep(
+            PendingDeletionSender(connection_of(self._settings.pulsar), deletion.topic, PendingDeletionCodec())
+        )
+        return Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=self._on_report)
+
+    @property
+    def _copies(self) -> OffloadedCopies:
+        return self._keep(offload_stores_of(self._settings.offload)) if self._settings.offload.stores else NoStores()

@@ -1,0 +1,133 @@
+"""Drops of every kind are marked once, and nothing else is, on each store; kills and restarts lose none.
+
+Nodes and ledgers are written as brokers and bookies write them, so that each drop leaves its ledger behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookwarden.devcluster import DevCluster
+from bookwarden.ledgers.kinds import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    SchemaHolder,
+)
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from servers.deletion_site import DeletionSite
+from servers.each_store import on_each_store
+from servers.follow.planted import PlantedNodes
+from servers.follow.site import LATE_S, FollowingSite
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
+    cluster = shared_cluster
+    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    made.create_topics()
+    return made
+
+
+@pytest.fixture
+def store(shared_cluster: DevCluster) -> Iterator[MetadataStore]:
+    opened = open_store(shared_cluster.store_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def following(site: DeletionSite) -> Iterator[FollowingSite]:
+    made = FollowingSite(site, grace_s=5.0)
+    yield made
+    made.process.kill()
+
+
+@on_each_store
+def test_each_kind_that_is_dropped_is_marked_once_and_swept_and_nothing_else_is(
+    store: MetadataStore, site: DeletionSite, following: FollowingSite, spark: SparkSession
+) -> None:
+    ground = PlantedNodes(store, site.namespace)
+    trimmed, gone, cut, emptied, damaged, source, rescued, others = (
+        ground.topic(name) for name in ("trimmed", "gone", "cut", "emptied", "damaged", "source", "rescued", "others")
+    )
+    lists = {holder: ground.named(4, holder) for holder in (trimmed, gone, cut, emptied, damaged, source)}
+    # On a topic of their own: the sweep asks its broker about some of these, which loads it and writes its node.
+    replaced: list[Holder] = [
+        CursorHolder(others.name, "billing"),
+        CompactedHolder(others.name),
+        BucketHolder(others.name, "delays"),
+        SchemaHolder(f"{site.namespace}/others"),
+    ]
+    ground.named(1, others)
+    old = {holder: ground.named(1, holder) for holder in replaced}
+    following.start()
+    eventually(following.has_caught_up, LATE_S, pause=0.5)
+
+    ground.population.names(rescued, lists[source])
+    for holder in replaced[:3]:
+        ground.named(1, holder)
+    ground.population.names(trimmed, lists[trimmed][2:])
+    ground.remove(f"/schemas/{site.namespace}/others")
+    ground.remove(f"/managed-ledgers/{gone.name}")
+    ground.remove(f"/managed-ledgers/{source.name}")
+    ground.population.names(cut, [lists[cut][0], lists[cut][3]])
+    # Not a byte is left of its node, as of a damaged one: neither says anything.
+    ground.population.names(emptied, [])
+    value = ground.write(f"/managed-ledgers/{damaged.name}", b"\xff\xff")
+    expected = sorted([*lists[trimmed][:2], *lists[gone], *(ledger for ids in old.values() for ledger in ids)])
+    eventually(lambda: following.marked() == expected, LATE_S, pause=0.2)
+    assert following.with_outcome("inside the list") == set(lists[cut][1:3])
+    ground.write(f"/managed-ledgers/{damaged.name}", value)
+    ground.population.names(emptied, lists[emptied])
+    eventually(following.is_settled, LATE_S, pause=0.2)
+    following.process.stop()
+
+    assert following.marked() == expected
+    assert following.with_outcome("named again") <= set(lists[source])
+    site.sweep_once(spark)
+    kept = {ledger for holder in (cut, emptied, damaged, source) for ledger in lists[holder]}
+    left = {ledger for ledger in (*expected, *kept) if ground.has(ledger)}
+    assert left >= kept
+    assert left.isdisjoint(lists[trimmed][:2])
+    assert left.isdisjoint(lists[gone])
+
+
+def test_kills_lose_no_drop_and_a_lost_state_is_told(
+    store: MetadataStore, site: DeletionSite, following: FollowingSite
+) -> None:
+    ground = PlantedNodes(store, site.namespace)
+    topic = ground.topic("trimmed")
+    ids = ground.named(9, topic)
+    following.start()
+    assert following.told("the orphan scan alone") == 1
+    eventually(following.has_caught_up, LATE_S, pause=0.5)
+
+    ground.population.names(topic, ids[2:])
+    eventually(lambda: set(following.state().timers) >= set(ids[:2]), LATE_S, pause=0.2)
+    # With its timers armed, and nothing looked at.
+    following.process.kill()
+    ground.population.names(topic, ids[4:])
+    following.start()
+    assert following.told("are known from before") == 1
+    eventually(lambda: following.marked() == ids[:4], LATE_S, pause=0.2)
+
+    ground.population.names(topic, ids[6:])
+    following.process.stop()
+    shutil.rmtree(site.settings.follow.checkpoint)
+    following.start()
+    assert following.told("the orphan scan alone") == 2
+    ground.population.names(topic, ids[8:])
+    eventually(lambda: following.marked() == [*ids[:4], *ids[6:8]], LATE_S, pause=0.2)
+    eventually(following.is_settled, LATE_S, pause=0.2)
+    assert following.marked() == [*ids[:4], *ids[6:8]]

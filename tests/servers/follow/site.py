@@ -1,0 +1,105 @@
+"""`bookwarden follow` as a process of its own beside a test's deletion topics, and what it told."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import yaml
+
+from bookwarden.clusters.pulsar.references.pieces import LOGS
+from bookwarden.clusters.pulsar.references.said import said_by
+from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.devcluster import ServerProcess, ServerSpec
+from bookwarden.pipelines.follow.query import outcomes_location
+from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.pipelines.metadata_source.columns import now_of
+from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+from bookwarden.wiring.following import RootsContext
+from servers.deletion_site import DeletionSite
+from servers.waiting import eventually
+
+GRACE_S = 15.0
+# A busy machine starts Spark in a minute, and a batch may wait for its turn.
+LATE_S = 240.0
+
+
+class FollowingSite:
+    """Follows what brokers drop, and reads what became of it."""
+
+    def __init__(self, site: DeletionSite, *, grace_s: float = GRACE_S) -> None:
+        folder = site.folder
+        site.overrides = {
+            **site.overrides,
+            "follow.checkpoint": str(folder / "follow"),
+            "follow.outcomes": str(folder / "follow-outcomes"),
+            "follow.lock": f"/bookwarden/follow-{folder.name}",
+            "follow.grace_seconds": str(grace_s),
+        }
+        self.site = site
+        self._file = folder / "follow.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(yaml.safe_dump(site.settings.model_dump(mode="json")))
+        self.log = folder / "follow.log"
+        line = [sys.executable, "-m", "bookwarden.cli", "--config", str(self._file), "follow"]
+        spec = ServerSpec("follow", lambda: line, self.log, lambda _: True, folder, stop_seconds=90)
+        self.process = ServerProcess(spec)
+
+    def start(self) -> None:
+        """Start it, and wait until it follows all nodes."""
+        before = self.told("following ")
+        self.process.start()
+        eventually(lambda: self.told("following ") > before, LATE_S, pause=0.2)
+
+    def told(self, part: str) -> int:
+        """Count the lines of its log that have this part."""
+        return sum(part in line for line in self.log.read_text().splitlines()) if self.log.exists() else 0
+
+    def state(self) -> FollowedNodes:
+        """Read its state."""
+        # A file that is being replaced by one with everything may go in the midst of this.
+        found = eventually(self._load)
+        assert found is not None
+        return found
+
+    def _load(self) -> FollowedNodes | None:
+        nodes, settings = FollowedNodes(0), self.site.settings
+        try:
+            kept = KeptState(settings.follow.checkpoint).load(nodes, settings.metadata_store.urls)
+        except FileNotFoundError:
+            return None
+        # One without any node is as true, but nothing that a test waits for.
+        return nodes if kept and len(nodes) else None
+
+    def is_settled(self) -> bool:
+        """Return whether nothing is left that was dropped and not looked at."""
+        return not self.state().timers
+
+    def has_caught_up(self) -> bool:
+        """Return whether it knows what all nodes name now."""
+        settings = self.site.settings
+        known = {path: naming for _, path, naming in self.state().items()}
+        (url,) = settings.metadata_store.urls
+        with RootsContext(settings) as roots:
+            for piece in roots.pieces.pieces():
+                if piece.kind == LOGS:
+                    continue
+                for nodes in roots.pieces.values(piece):
+                    for node, value in nodes:
+                        said = now_of(said_by(node, value, url), url)
+                        if not said.problem and known.get(said.path) != said.naming:
+                            return False
+        return True
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Read the rows of all that was not simply gone, oldest first."""
+        return read_outcomes(outcomes_location(self.site.settings))
+
+    def marked(self, kind: str = "") -> list[int]:
+        """List the ledgers marked, each as often as it was, or only those of a LedgerType."""
+        rows = [row for row in self.outcomes() if row["outcome"] == "marked"]
+        return sorted(row["ledger_id"] for row in rows if kind in ("", row["ledger_type"]))
+
+    def with_outcome(self, outcome: str) -> set[int]:
+        """List the ledgers with this outcome."""
+        return {row["ledger_id"] for row in self.outcomes() if row["outcome"] == outcome}

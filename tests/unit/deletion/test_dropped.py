@@ -1,0 +1,449 @@
+"""What brokers drop: noted by comparing nodes, cancelled when named again, looked at, and marked or told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
+
+import pytest
+
+from bookwarden.deletion.dropped.checking import DropCheck
+from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
+from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_two.copy_deletion import NoStores
+from bookwarden.deletion.ports import OffloadedCopies
+from bookwarden.errors import FormatError, StoreUnavailableError
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
+from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
+from bookwarden.ledgers.managed_ledger import LedgerInfo
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger
+from bookwarden.ledgers.nodes.naming import NamedCopy, Naming, NodeKind, copies_text, pack, pack_ids, unpack
+from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, PresentCopy
+from bookwarden.ledgers.outcomes import DropOutcome
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
+
+ROOT, OTHER = "zk:one", "zk:other"
+NAME = "t/n/persistent/orders"
+TOPIC = f"/managed-ledgers/{NAME}"
+ORDERS = ManagedLedgerHolder(NAME)
+CURSOR = CursorHolder(NAME, "billing")
+COPY = NamedCopy(2, OffloadContext(7, 8, "S3", {"bucket": "b", "region": "r", "serviceEndpoint": "e"}))
+GRACE_MS = 600_000
+
+
+def topic(*ids: int, copies: Sequence[NamedCopy] = ()) -> bytes:
+    return pack("topic", pack_ids(sorted(ids)), None, copies_text(copies))
+
+
+def cursor(ledger: int, *, compacted: int | None = None) -> bytes:
+    places = {ledger: PlaceKind.CURSOR.value} | ({compacted: PlaceKind.COMPACTED.value} if compacted else {})
+    ids = sorted(places)
+    return pack("cursor", pack_ids(ids), [places[one] for one in ids] if compacted else None)
+
+
+def now(
+    naming: bytes | None, path: str = TOPIC, *, root: str = ROOT, at_ms: int = 1000, listing: int | None = None
+) -> NodeNow:
+    return NodeNow(root, path, naming, at_ms, listing)
+
+
+def problem(path: str = TOPIC, listing: int | None = None) -> NodeNow:
+    return NodeNow(ROOT, path, None, 1000, listing, "damaged")
+
+
+@pytest.mark.parametrize("kind", list(NodeKind))
+@pytest.mark.parametrize("ids", [(), (1,), (1, 2**40, 2**63 - 1), tuple(range(9))])
+def test_a_naming_is_read_back_as_it_was_written(kind: NodeKind, ids: tuple[int, ...]) -> None:
+    assert unpack(pack(kind.value, pack_ids(ids))) == Naming(kind, dict.fromkeys(ids, kind.place))
+
+
+def test_places_and_copies_are_part_of_a_naming() -> None:
+    assert unpack(cursor(5, compacted=3)) == Naming(NodeKind.CURSOR, {3: PlaceKind.COMPACTED, 5: PlaceKind.CURSOR})
+    assert unpack(topic(2, 3, copies=[COPY])).copies == (COPY,)
+    assert unpack(topic(copies=[COPY])).places == {}
+
+
+@pytest.mark.parametrize("packed", [b"", b"X", b"t", b"t\x01\x00\x00\x00", b"T\x01", topic(2, copies=[COPY])[:-3]])
+def test_damaged_bytes_are_no_naming(packed: bytes) -> None:
+    with pytest.raises(FormatError):
+        unpack(packed)
+
+
+def drops(before: bytes, after: bytes | None) -> list[tuple[object, PlaceKind, DropCause]]:
+    found = drops_between(unpack(before), None if after is None else unpack(after), TOPIC, ROOT, 5)
+    return [(drop.key, drop.place, drop.cause) for drop in found]
+
+
+def test_what_left_a_node_has_the_place_that_named_it_and_a_cause() -> None:
+    listed = PlaceKind.MANAGED_LEDGER
+    assert drops(topic(1, 2, 3), topic(2, 3, 4)) == [(1, listed, DropCause.TRIMMED)]
+    assert drops(topic(1), None) == [(1, listed, DropCause.DELETED)]
+    assert drops(cursor(5, compacted=3), cursor(6, compacted=4)) == [
+        (3, PlaceKind.COMPACTED, DropCause.REPLACED),
+        (5, PlaceKind.CURSOR, DropCause.REPLACED),
+    ]
+    # The list says of ledger 2 that BookKeeper's copy is deleted: it is not named there any more.
+    assert drops(topic(1, 2, copies=[COPY]), topic(1, copies=[COPY])) == [(2, listed, DropCause.OFFLOADED)]
+    assert drops(topic(1, copies=[COPY]), topic(1)) == [(COPY.uuid, listed, DropCause.TRIMMED)]
+    again = COPY._replace(context=OffloadContext(9, 9, "S3", {}))
+    assert drops(topic(1, copies=[COPY]), topic(1, copies=[again])) == [(COPY.uuid, listed, DropCause.REPLACED)]
+    assert drops(topic(1, copies=[COPY]), None)[-1] == (COPY.uuid, listed, DropCause.DELETED)
+
+
+@pytest.fixture
+def nodes() -> FollowedNodes:
+    return FollowedNodes(GRACE_MS)
+
+
+def test_a_ledger_that_left_its_node_is_due_after_the_time_of_grace(nodes: FollowedNodes) -> None:
+    nodes.take([now(topic(1, 2, 3))], 0)
+    (drop,) = nodes.take([now(topic(2, 3), at_ms=900)], 1000)
+    assert (drop.ledger_id, drop.at_ms, drop.root, drop.path) == (1, 900, ROOT, TOPIC)
+    assert nodes.due(GRACE_MS + 999, 10) == []
+    assert nodes.due(GRACE_MS + 1000, 10) == [drop]
+    assert nodes.due(GRACE_MS * 9, 10) == []
+    nodes.settle([drop])
+    assert not nodes.timers
+
+
+def test_what_was_never_seen_named_is_never_dropped(nodes: FollowedNodes) -> None:
+    assert nodes.take([now(topic(1)), now(topic(1, 2)), now(None, "/managed-ledgers/none")], 0) == []
+
+
+@pytest.mark.parametrize("where", [TOPIC, "/managed-ledgers/t/n/persistent/rescue"])
+@pytest.mark.parametrize("root", [ROOT, OTHER])
+def test_a_ledger_that_is_named_again_anywhere_is_dropped_no_more(nodes: FollowedNodes, where: str, root: str) -> None:
+    nodes.take([now(topic(1, 2, copies=[COPY]))], 0)
+    nodes.take([now(topic(2))], 0)
+    assert set(nodes.timers) == {1, COPY.uuid}
+    nodes.take([now(topic(1, 2, copies=[COPY]), where, root=root)], 1)
+    assert not nodes.timers
+    assert nodes.due(GRACE_MS * 2, 10) == []
+
+
+def test_a_node_that_cannot_be_read_says_nothing_was_dropped(nodes: FollowedNodes) -> None:
+    nodes.take([now(topic(1, 2))], 0)
+    assert nodes.take([problem()], 0) == []
+    (drop,) = nodes.take([now(topic(2))], 0)
+    assert drop.ledger_id == 1
+
+
+def test_an_empty_list_drops_all_of_it(nodes: FollowedNodes) -> None:
+    nodes.take([now(topic(1, 2))], 0)
+    assert {drop.ledger_id for drop in nodes.take([now(topic())], 0)} == {1, 2}
+
+
+def test_what_a_comparison_did_not_meet_is_to_be_read(nodes: FollowedNodes) -> None:
+    away, closed = "/managed-ledgers/t/n/persistent/away", "/managed-ledgers/t/closed/persistent/one"
+    nodes.take([now(topic(1)), now(topic(2), away), now(topic(3), closed), now(topic(4), root=OTHER)], 0)
+    nodes.take([now(topic(1), listing=7), problem("/managed-ledgers/t/closed", listing=7)], 0)
+    assert nodes.unlisted(7) == [(ROOT, away), (OTHER, TOPIC)]
+    assert nodes.unlisted(6) == []
+    # A later one begins anew, and the former never ends.
+    nodes.take([now(topic(1), away, listing=8)], 0)
+    assert not nodes.end_listing(7)
+    assert nodes.listed == 0
+
+
+def test_all_that_names_a_ledger_is_found_over_all_roots(nodes: FollowedNodes) -> None:
+    nodes.take([now(topic(1, 257)), now(topic(3, copies=[COPY]), root=OTHER)], 0)
+    assert nodes.named_among([1, 2, 256, 257]) == {1: TOPIC, 257: TOPIC}
+    assert nodes.named_among([COPY.uuid, UUID(int=1)]) == {COPY.uuid: TOPIC}
+    assert nodes.named_among([]) == {}
+
+
+class Ledgers:
+    """BookKeeper's list; ``silent``: it does not answer."""
+
+    def __init__(self) -> None:
+        self.stored: dict[int, StoredLedger] = {}
+        self.silent = False
+        self.asked: list[int] = []
+
+    def add(self, ledger_id: int, holder: Holder | None, *, entries: int | None = 9) -> None:
+        custom = (
+            {} if holder is None else {key: text.encode() for key, text in expected_custom_metadata(holder).items()}
+        )
+        state = LedgerState.OPEN if entries is None else LedgerState.CLOSED
+        last = None if entries is None else entries - 1
+        size = 10 * entries if entries else 0
+        metadata = LedgerMetadata(3, state, 1, 1, 1, (), size, last, custom=custom)
+        self.stored[ledger_id] = StoredLedger(ledger_id, f"/ledgers/{ledger_id}", 0, 5, b"", metadata)
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        if self.silent:
+            raise StoreUnavailableError("no answer")
+        self.asked += ledger_ids
+        return [self.stored.get(one) or AbsentLedger(one) for one in ledger_ids]
+
+    def delete_many(self, *_: object) -> list[object]:  # type: ignore[empty-body]  # never called
+        ...
+
+
+class Live:
+    """What holders name now."""
+
+    def __init__(self) -> None:
+        self.known: dict[Holder, References] = {}
+
+    def read(
+        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
+    ) -> Mapping[Holder, References]:
+        gone = LiveReferences(frozenset(), False)
+        return {holder: self.known.get(holder, gone) for holder in holders}
+
+
+class Sent:
+    """The deletion topic; ``refusing``: it confirms nothing."""
+
+    def __init__(self) -> None:
+        self.marks: list[PendingDeletion] = []
+        self.refusing = False
+
+    def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
+        if self.refusing:
+            return ["no answer"] * len(marks)
+        self.marks += marks
+        return [None] * len(marks)
+
+
+class Copies(NoStores):
+    """The stores of copies, by UUID."""
+
+    def __init__(self, *uuids: UUID) -> None:
+        self.there = set(uuids)
+
+    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        return [PresentCopy(None) if copy.uuid in self.there else AbsentCopy() for copy in copies]
+
+    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
+        raise AssertionError("following deletes nothing")
+
+
+class Ground:
+    """Following with all that it asks in a test's hand."""
+
+    def __init__(self, copies: OffloadedCopies | None = None, *, dry: bool = False, most_due: int = 100) -> None:
+        self.ledgers, self.live, self.sent = Ledgers(), Live(), Sent()
+        self.now_s = 0.0
+        self.present: dict[tuple[str, str], NodeNow] = {}
+        self.nodes = FollowedNodes(GRACE_MS)
+        marks = None if dry else Marker(self.sent, clock=lambda: self.now_s)
+        check = DropCheck(self.nodes, self.ledgers, self.live, copies or NoStores(), marks, lambda: self.now_s)  # type: ignore[arg-type]  # what it asks for
+        self.dropped = DroppedLedgers(
+            self.nodes, check, self._read, lambda: self.now_s, most_due=most_due, look_again_s=60
+        )
+
+    def _read(self, root: str, paths: Sequence[str]) -> list[NodeNow]:
+        return [self.present.get((root, path), now(None, path, root=root)) for path in paths]
+
+    def take(self, *rows: NodeNow, ended: int | None = None) -> None:
+        self.dropped.take(rows, Tally(), ended)
+
+    def begin(self, *rows: NodeNow) -> None:
+        """Take the first comparison, of these."""
+        self.take(*(row._replace(listing=1) for row in rows))
+        self.take(ended=1)
+
+    def settle(self, after_s: float = 600.0) -> dict[int, DropOutcome]:
+        self.now_s += after_s
+        return {one.drop.ledger_id: one.outcome for one in self.dropped.settle(Tally())}
+
+
+def test_a_dropped_ledger_that_is_gone_leaves_no_mark() -> None:
+    ground = Ground()
+    ground.begin(now(topic(1, 2)))
+    ground.take(now(topic(2)))
+    assert ground.settle() == {}
+    assert (ground.ledgers.asked, ground.sent.marks, ground.nodes.timers) == ([1], [], {})
+
+
+@pytest.mark.parametrize(
+    ("holder", "before", "after"),
+    [
+        (ORDERS, now(topic(1, 2)), now(topic(2), at_ms=1_700_000_000_000)),
+        (CURSOR, now(cursor(1), f"{TOPIC}/billing"), now(None, f"{TOPIC}/billing", at_ms=1_700_000_000_000)),
+        (
+            CompactedHolder(NAME),
+            now(cursor(5, compacted=1), f"{TOPIC}/__compaction"),
+            now(cursor(5), f"{TOPIC}/__compaction", at_ms=1_700_000_000_000),
+        ),
+        (
+            SchemaHolder("t/n/orders"),
+            now(pack("schema", pack_ids([1])), "/schemas/t/n/orders"),
+            now(None, "/schemas/t/n/orders", at_ms=1_700_000_000_000),
+        ),
+    ],
+    ids=["topic", "cursor", "compacted", "schema"],
+)
+def test_one_that_is_still_there_is_marked_once_as_its_own_metadata_says(
+    holder: Holder, before: NodeNow, after: NodeNow
+) -> None:
+    ground = Ground()
+    ground.ledgers.add(1, holder)
+    ground.live.known[ORDERS] = LiveReferences(frozenset([2]), True)
+    ground.begin(before)
+    ground.take(after)
+    assert ground.settle(599) == {}
+    assert ground.settle(1) == {1: DropOutcome.MARKED}
+    assert ground.settle(6000) == {}
+    (mark,) = ground.sent.marks
+    assert (mark.ledger_id, mark.holder(), mark.ledger_type) == (1, holder, LedgerType.LEDGER)
+    assert mark.reason.startswith("dropped by the broker at 2023-11-14T22:13:20Z")
+
+
+def test_nothing_is_looked_at_before_all_nodes_are_known() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS)
+    ground.take(now(topic(1)), now(None))
+    assert ground.settle() == {}
+    ground.take(now(topic(2), "/managed-ledgers/t/n/persistent/other", listing=1))
+    ground.take(ended=1)
+    assert ground.settle(0) == {1: DropOutcome.MARKED}
+
+
+def test_what_another_node_names_is_not_marked() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS)
+    ground.begin(now(topic(1)), now(topic(1), "/managed-ledgers/t/n/persistent/shadow", root=OTHER))
+    ground.take(now(None))
+    assert ground.settle() == {1: DropOutcome.NAMED}
+    # And when that one drops it too, it is.
+    ground.take(now(None, "/managed-ledgers/t/n/persistent/shadow", root=OTHER))
+    assert ground.settle() == {1: DropOutcome.MARKED}
+
+
+def test_what_its_holder_names_at_the_look_is_not_marked() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS)
+    ground.live.known[ORDERS] = LiveReferences(frozenset([1]), True)
+    ground.begin(now(topic(1)))
+    ground.take(now(None))
+    assert ground.settle() == {1: DropOutcome.NAMED}
+    assert not ground.sent.marks
+
+
+def test_a_doubt_about_its_holder_waits_and_is_left_to_the_scan_after_a_day() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS)
+    ground.live.known[ORDERS] = UnknownReferences("damaged")
+    ground.now_s = 1.0
+    ground.begin(now(topic(1)))
+    ground.take(now(None))
+    assert ground.settle() == {1: DropOutcome.WAITING}
+    assert ground.settle(59) == {}
+    assert ground.settle(1) == {1: DropOutcome.WAITING}
+    assert ground.settle(24 * 3600) == {1: DropOutcome.LEFT}
+    assert not ground.sent.marks
+
+
+@pytest.mark.parametrize(
+    ("listed", "entries", "outcome"),
+    [
+        (frozenset([5]), 9, DropOutcome.MARKED),
+        (frozenset([0]), 9, DropOutcome.INSIDE_LIST),
+        (frozenset([0]), 0, DropOutcome.MARKED),
+        (frozenset([0]), None, DropOutcome.INSIDE_LIST),
+        (frozenset(), 9, DropOutcome.INSIDE_LIST),
+    ],
+    ids=["trimmed", "hole", "without entries", "not closed", "emptied list"],
+)
+def test_a_hole_is_told_and_never_marked(listed: frozenset[int], entries: int | None, outcome: DropOutcome) -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS, entries=entries)
+    ground.live.known[ORDERS] = LiveReferences(listed, True, names_nothing=not listed)
+    ground.begin(now(topic(0, 1)))
+    ground.take(now(topic(*listed)))
+    assert ground.settle()[1] == outcome
+    assert len(ground.sent.marks) == (outcome is DropOutcome.MARKED)
+
+
+def test_what_was_offloaded_and_not_deleted_is_marked_although_it_is_listed() -> None:
+    ground = Ground()
+    ground.ledgers.add(2, ORDERS)
+    ground.live.known[ORDERS] = LiveReferences(frozenset([2, 3]), True, left_behind={2: LedgerInfo(2)})
+    ground.begin(now(topic(2, 3, copies=[COPY])))
+    ground.take(now(topic(3, copies=[COPY])))
+    assert ground.settle() == {2: DropOutcome.MARKED}
+
+
+def test_what_names_nobody_is_left_to_the_scan() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, None)
+    ground.begin(now(topic(1)))
+    ground.take(now(None))
+    assert ground.settle() == {1: DropOutcome.LEFT}
+
+
+def test_a_copy_that_is_still_there_is_marked_with_its_place() -> None:
+    ground = Ground(Copies(COPY.uuid))
+    ground.begin(now(topic(3, copies=[COPY])))
+    ground.take(now(topic(3)))
+    assert ground.settle() == {2: DropOutcome.MARKED}
+    (mark,) = ground.sent.marks
+    assert (mark.ledger_type, mark.offload_context, mark.holder()) == (LedgerType.OFFLOAD_LEDGER, COPY.context, ORDERS)
+
+
+def test_a_copy_that_is_gone_or_named_or_whose_store_is_not_set_up_is_not_marked() -> None:
+    gone, named, unknown = Ground(Copies()), Ground(Copies(COPY.uuid)), Ground()
+    named.live.known[ORDERS] = LiveReferences(frozenset(), True, offloaded=frozenset([COPY.uuid]))
+    for ground in (gone, named, unknown):
+        ground.begin(now(topic(3, copies=[COPY])))
+        ground.take(now(None))
+    found = [ground.settle().get(2) for ground in (gone, named, unknown)]
+    assert found == [None, DropOutcome.NAMED, DropOutcome.WAITING]
+    assert not any(ground.sent.marks for ground in (gone, named, unknown))
+
+
+def test_a_dry_run_marks_nothing() -> None:
+    ground = Ground(dry=True)
+    ground.ledgers.add(1, ORDERS)
+    ground.begin(now(topic(1)))
+    ground.take(now(None))
+    assert ground.settle() == {1: DropOutcome.WOULD_MARK}
+    assert not ground.sent.marks
+
+
+def test_a_store_that_does_not_answer_and_a_mark_that_is_not_confirmed_lose_nothing() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS)
+    ground.begin(now(topic(1)))
+    ground.take(now(None))
+    ground.ledgers.silent = True
+    with pytest.raises(StoreUnavailableError):
+        ground.settle()
+    ground.ledgers.silent, ground.sent.refusing = False, True
+    assert ground.settle(0) == {1: DropOutcome.WAITING}
+    ground.sent.refusing = False
+    assert ground.settle(60) == {1: DropOutcome.MARKED}
+
+
+def test_many_drops_are_looked_at_and_marked_some_at_a_time() -> None:
+    ground = Ground(most_due=30)
+    ids = range(1, 101)
+    for ledger_id in ids:
+        ground.ledgers.add(ledger_id, ORDERS)
+    ground.begin(now(topic(*ids)))
+    ground.take(now(None))
+    found = [len(ground.settle(600 if not at else 0)) for at in range(5)]
+    assert found == [30, 30, 30, 10, 0]
+    assert [mark.ledger_id for mark in ground.sent.marks] == list(ids)
+
+
+def test_nodes_that_went_unseen_are_dropped_once_they_were_looked_for() -> None:
+    ground = Ground()
+    away, missed = (f"/managed-ledgers/t/n/persistent/{name}" for name in ("away", "missed"))
+    ground.begin(now(topic(1), away), now(topic(2), missed), now(topic(3)))
+    ground.present[ROOT, missed] = now(topic(2), missed)
+    # The second comparison lacks two of the three; one of them is there all the same.
+    ground.take(now(topic(3), listing=2), ended=2)
+    assert set(ground.nodes.timers) == {1}
+    assert len(ground.nodes) == 2
+
+
+def test_a_drop_has_the_key_of_what_it_is() -> None:
+    drop = Drop(1, PlaceKind.MANAGED_LEDGER, DropCause.TRIMMED, TOPIC, ROOT, 0)
+    assert (drop.key, drop._replace(copy=COPY.context).key) == (1, COPY.uuid)
