@@ -38,7 +38,7 @@ COMMANDS: tuple[LateCommand, ...] = (
         "Move clients to another cluster (PIP-188).",
     ),
     LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST."),
-    LateCommand("demo", "bookwarden.cli.demo:demo", "Show the main job on a real Pulsar on this machine."),
+    LateCommand("demo", "bookwarden.cli.demos.ledgers:demo", "Show the main job on a real Pulsar on this machine."),
 )
 
 _EPILOG = """\b

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bookwarden.cli.demo import describe
+from bookwarden.cli.demos.ledgers import describe
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.output import Table
 from bookwarden.demo import fates

@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 import yaml
 
-from bookwarden.cli.blue_green_demo import describe_move, play_move
+from bookwarden.cli.demos.blue_green import describe_move, play_move
 from bookwarden.cli.dev import settings_of
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
-from bookwarden.cli.switch_demo import describe_switch, play_switch
+from bookwarden.cli.demos.switch import describe_switch, play_switch
 from bookwarden.config import load_settings
 from bookwarden.demo.fates import Ending
 from bookwarden.demo.finale import Finale

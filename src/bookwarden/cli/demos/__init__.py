@@ -1,0 +1,1 @@
+"""The command `demo`, a module for each story that it tells."""
