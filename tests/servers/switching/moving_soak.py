@@ -22,6 +22,8 @@ from servers.switching.watched_load import watched_load
 
 _PER_SECOND = 10
 _BUCKET = "pulsar-offload"
+# In ms: what was cleaned up comes back only once its bookies have collected the garbage.
+_BOOKIES = {"gcWaitTime": "2000"}
 _SLOWLY = ("--max-ledgers-per-second", "0.5")
 
 
@@ -111,7 +113,9 @@ def _there_and_back(offloads: ObjectStore, home: Path, topics: int) -> None:
         "managedLedgerOffloadServiceEndpoint": offloads.endpoint,
     }
     environment = {"ACCESS_KEY_ID": ACCESS_KEY, "ACCESS_KEY_SECRET": SECRET_KEY}
-    with switching_site(home, ("4.0.8",), broker_settings=settings, offload_environment=environment) as site:
+    with switching_site(
+        home, ("4.0.8",), broker_settings=settings, bookie_settings=_BOOKIES, offload_environment=environment
+    ) as site:
         site.ensure("a")
         for source, target in ("ab", "ba"):
             folder = home / f"to-{target}"

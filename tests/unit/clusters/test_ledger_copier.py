@@ -260,8 +260,19 @@ def test_a_target_without_enough_bookies_defers_everything(ground: CopySite) -> 
         bookie.add_status = pb.EREADONLY
     result = ground.copy(7)
     assert (result.outcome, "there are 1" in result.reason) == (CopyOutcome.DEFERRED, True)
+    assert "is read-only: its disks may be full" in result.reason
     ground.targets[1].add_status = pb.EOK
     assert ground.copy(7).outcome is CopyOutcome.COPIED
+
+
+def test_bookies_that_keep_an_earlier_ledger_of_the_id_are_told_to_collect_it_first(ground: CopySite) -> None:
+    ground.plant(7)
+    for bookie in ground.targets:
+        bookie.entries[7, 0] = b"of an earlier life"
+    result = ground.copy(7)
+    assert (result.outcome, "missing" in result.reason) == (CopyOutcome.DEFERRED, True)
+    assert "has entries of an earlier ledger of this id, which its next garbage collection removes" in result.reason
+    assert ground.copied(7) is None
 
 
 class Forgetful(dict[tuple[int, int], bytes]):

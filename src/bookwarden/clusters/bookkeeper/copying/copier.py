@@ -142,7 +142,8 @@ class LedgerCopier:
         self._entries = EntryCopying(bookies, limits)
         self._most_bytes = min(_BYTES_AT_ONCE, _LIMITED_S * (limits.bytes_per_second or math.inf))
         self._most_ledgers = max(1.0, _LIMITED_S * (limits.ledgers_per_second or math.inf))
-        self._avoided: defaultdict[int, set[str]] = defaultdict(set)
+        #: By ledger: the bookies that it cannot go to now, and why.
+        self._avoided: defaultdict[int, dict[str, str]] = defaultdict(dict)
 
     def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
         """Copy these ledgers, each given once; yield a result for each, in any order.
@@ -266,7 +267,7 @@ class LedgerCopier:
             elif isinstance(error, DigestMismatchError) and not one.ledger.suspects:
                 yield one.candidate.result(CopyOutcome.FAILED, str(error))
             else:
-                self._avoided[one.ledger.source.ledger_id] |= one.ledger.suspects
+                self._avoided[one.ledger.source.ledger_id].update(dict.fromkeys(one.ledger.suspects, str(error)))
                 yield one.candidate.trouble(str(error), _outcome_of(error))
         yield from self._close(whole)
 
@@ -278,7 +279,8 @@ class LedgerCopier:
             try:
                 ensemble = self._bookies_for(each)
             except (BookieError, FormatError) as error:
-                yield each.trouble(str(error))
+                reasons = dict.fromkeys((str(error), *self._avoided[ledger_id].values()))
+                yield each.trouble("; ".join(reasons))
             else:
                 chosen[ledger_id] = each, ensemble
         problems = self._remnants(chosen)
@@ -328,7 +330,7 @@ class LedgerCopier:
                     assert isinstance(answer.request, ReadEntry)
                     problem = _why_not_empty(answer)
                     if problem is not None:
-                        self._avoided[answer.request.ledger_id].add(answer.bookie_id)
+                        self._avoided[answer.request.ledger_id][answer.bookie_id] = problem
                         problems[answer.request.ledger_id] = problem
         return problems
 
