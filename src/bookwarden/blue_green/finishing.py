@@ -30,7 +30,7 @@ class Removable:
 
 @dataclass(frozen=True, slots=True)
 class FinishPlan:
-    """What blue may lose, what it keeps and why, and what brokers keep for themselves in these namespaces."""
+    """Topics that blue may lose, those that it keeps with the reason, and those that brokers keep for themselves."""
 
     removable: tuple[Removable, ...]
     kept: Mapping[str, str]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
+from bookwarden.blue_green.readiness.findings import Judged, Override
 from bookwarden.blue_green.record import ABORTED, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, is_subscription
 from bookwarden.blue_green.states import TopicState, entries_of
@@ -31,12 +32,12 @@ Say = Callable[[str], None]
 class Started:
     """The result for one namespace; ``left`` are the topics that were not marked, and then the flag is off again."""
 
-    namespace: str
-    topics: int
-    marked: int
-    left: tuple[str, ...] = ()
-    took_back: bool = False
-    trouble: str = ""
+    namespace: str  #: Its name.
+    topics: int  #: Topics and partitions that were there.
+    marked: int  #: Those of them that are marked.
+    left: tuple[str, ...] = ()  #: Those that are not.
+    took_back: bool = False  #: The flag is off again.
+    trouble: str = ""  #: Why blue could not be looked at.
 
     @property
     def ok(self) -> bool:
@@ -167,6 +168,15 @@ class Starting:
         marked = sum(seen.is_marked for seen in look.topics)
         names = tuple(seen.topic for seen in left)
         return Started(namespace, len(look.topics), marked, names, took_back=True, trouble=trouble)
+
+
+def without_moved(findings: Iterable[Judged], expected: Mapping[str, Expected]) -> list[Judged]:
+    """Leave out data without a subscription where each topic had some when an earlier start found it.
+
+    Blue deletes a subscription of a marked topic once it was drained: what it held was read.
+    """
+    held = {topic for topic, one in expected.items() if one.subscriptions and one.entries is not None}
+    return [one for one in findings if one.override is not Override.READERS or not held.issuperset(one.evidence)]
 
 
 def _expected(topic: str, stats: Any) -> Expected:

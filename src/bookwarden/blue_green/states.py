@@ -41,7 +41,7 @@ UNNEEDED: Final = DONE | {TopicState.PRODUCERS_LEFT}
 LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
 
 ADVICE: Final[Mapping[TopicState, str]] = {
-    TopicState.STRANDED: "`cluster-migration abort` now, let consumers drain it on blue, then `start` again",
+    TopicState.STRANDED: "`cluster-migration abort` now, restart its consumers on blue to drain it, then `start` again",
     TopicState.UNMARKED: "`cluster-migration abort` now, then `start` again, which loads every topic first",
     TopicState.STUCK: "bring its consumers back with blue's service URL, or skip what is left on the subscription",
     TopicState.HELD: "wait for the other cluster to take what is left, or remove it from the namespace's clusters",

@@ -30,7 +30,7 @@ class TopicVerified:
     unread: int | None  #: Entries that are left on blue; None where somebody could not tell.
     on_green: int | None  #: Entries on green; None where it has no such topic, or its broker does not say.
     missing: tuple[str, ...] = ()  #: Subscriptions that blue has, or had when it began, and green has not.
-    faults: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()  #: Why it is not done.
 
     @property
     def ok(self) -> bool:

@@ -82,6 +82,10 @@ class Traffic:
         """Return how many messages of the topic are confirmed."""
         return len(self._flows[topic].acknowledged)
 
+    def numbers(self, topic: str) -> set[int]:
+        """Return the numbers of the topic's confirmed messages."""
+        return set(self._flows[topic].acknowledged)
+
     def wait_for(self, more: int, seconds: float) -> None:
         """Wait until each flow has this many more confirmed messages; PulsarError if that takes too long."""
         wanted = {topic: self.sent(topic) + more for topic in self._flows}

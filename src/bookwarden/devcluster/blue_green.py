@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bookwarden.devcluster.cluster import DevCluster
+from bookwarden.devcluster.credentials import broker_credentials
 from bookwarden.devcluster.releases.cache import Progress
 from bookwarden.devcluster.servers.settings import ClusterOptions
 
 #: How often blue's brokers look at the flags, in seconds.
 ROUND_SECONDS: Final = 3
+_CREDENTIALS: Final = "credentials"
 _BLUE: Final = {
     "clusterMigrationCheckDurationSeconds": str(ROUND_SECONDS),
     "brokerDeleteInactiveTopicsEnabled": "true",
@@ -46,6 +49,11 @@ class BlueAndGreen:
         self.blue = DevCluster(home / "blue", blue, progress=progress)
         taken = [port for port in dataclasses.astuple(self.blue.ports) if port]
         self.green = DevCluster(home / "green", green, avoid=taken, progress=progress)
+        if base.auth != "none":
+            # Clients take their credentials along to green.
+            folder = home / "blue" / _CREDENTIALS
+            broker_credentials(folder)
+            shutil.copytree(folder, home / "green" / _CREDENTIALS, dirs_exist_ok=True)
 
     def settings(self, side_of: Callable[[DevCluster], Mapping[str, Any]]) -> dict[str, Any]:
         """Return the section cluster_migration; ``side_of`` gives the sections pulsar and metadata_store of one."""

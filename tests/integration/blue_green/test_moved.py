@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from bookwarden.blue_green.starting import Starting
+from bookwarden.blue_green.verifying import verify
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.traffic import FAILOVER, KEY_SHARED, SHARED, Flow
+from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import ClusterFlag, RedirectUrls
-from bookwarden.wiring.blue_green import redirect_urls
+from bookwarden.server.cluster_migration import migration_metrics
+from bookwarden.wiring.blue_green import FinishingContext, redirect_urls
+from servers.blue_green.application import Application
+from servers.blue_green.dying import Dying, KilledError
 from servers.blue_green.moving import SECONDS, Watching, drained, require_exact, traffic
 from servers.blue_green.site import BlueGreenSite, blue_green_site
+from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -92,9 +100,10 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
     with site.context() as context:
         store = ManagedLedgers(context.blue.store)
         read = store.read(TopicName.parse(kept).managed_ledger)
-        before = [one.managed_ledger for one in context.blue.nodes.topics(namespace)]
+        topics = list(context.blue.nodes.topics(namespace))
+    before = [one for one in topics if "__change_events" not in one.managed_ledger]
     assert read is not None
-    assert len(before) >= 10
+    assert len(before) == 10
     site.bookwarden("init")
     assert not site.answer("finish", namespace)["executed"]
     finished = site.answer("finish", namespace, "--execute", "--yes")
@@ -102,7 +111,13 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
     assert len(finished["topics"]) == 8
     assert site.answer("finish", namespace, "--execute", "--yes")["topics"] == []
     assert site.answer("verify", namespace)["done"]
+    # The sweep takes what was marked, and nothing else.
+    site.bookwarden("sweep", "--once")
+    moved = {ledger_id for one in before for ledger_id in one.info.ledger_ids}
     with site.context() as context:
+        catalog = context.blue.metadata.catalog
+        assert all(isinstance(one, AbsentLedger) for one in catalog.read_many(sorted(moved)))
+        assert all(isinstance(one, StoredLedger) for one in catalog.read_many(sorted(read.info.ledger_ids)))
         left = [TopicName.of_managed_ledger(one.managed_ledger) for one in context.blue.nodes.topics(namespace)]
         assert {topic.local_name for topic in left} <= {"__change_events"}
         again = ManagedLedgers(context.blue.store).read(TopicName.parse(kept).managed_ledger)
@@ -110,10 +125,15 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
     assert read.info.ledger_ids <= again.info.ledger_ids
 
 
-def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_drained(site: BlueGreenSite) -> None:
+def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: BlueGreenSite, tmp_path: Path) -> None:
     namespace = site.make_namespace("stranded/live")
-    slow = Flow(f"persistent://{namespace}/slow", per_second=30, kind=SHARED, pause_s=0.3)
-    with traffic(site, [slow, Flow(f"persistent://{namespace}/quick")], before=150) as running:
+    topic = f"persistent://{namespace}/slow"
+    sends = Flow(topic, subscription=None, per_second=30)
+    with (
+        Application(site.blue.service_url, topic, "app", 0.1, tmp_path / "received") as application,
+        traffic(site, [sends], before=150) as running,
+    ):
+        eventually(lambda: application.received, SECONDS)
         site.run("prepare", namespace, "--execute", "--yes")
         site.run("start", namespace, "--yes")
         with Watching(site, namespace) as watching:
@@ -122,22 +142,36 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_drained(site
                 admin.put(f"/namespaces/{namespace}/unload")
             step = watching.until("STRANDED")
             assert any("STRANDED" in text and "abort" in text for text in step["warnings"])
+            metric = 'bookwarden_cluster_migration_topics{namespace="stranded/live",state="STRANDED"} 1.0'
+            assert metric in migration_metrics(site.settings).decode()
             assert site.answer("abort", namespace)["taken_off"] == [namespace]
             watching.until("flag off")
+        # It went to green at once, and what it had not read is on blue: a restart brings it back.
+        application.restart()
+        eventually_read(application)
         site.run("start", namespace, "--yes")
         with Watching(site, namespace) as watching:
             watching.until("DRAINING")
             site.blue.broker.kill()
             site.blue.broker.start()
-            step = watching.until("STRANDED")
+            watching.until("STRANDED")
             assert any("restarted" in text for one in watching.steps for text in one["warnings"])
         site.run("abort", namespace)
+        application.restart()
         drained(site, namespace)
         site.run("start", namespace, "--yes")
-        site.run("watch", namespace, "--timeout", "60")
+        site.run("watch", namespace, "--timeout", "90")
         running.wait_for(20, SECONDS)
-        require_exact(running.stop())
+        (account,) = running.stop()
+        assert account.tally.send_errors == 0
+        eventually(lambda: not running.numbers(topic) - set(application.received), SECONDS, 0.5)
     assert site.answer("verify", namespace)["done"]
+
+
+def eventually_read(application: Application) -> None:
+    """Wait until a consumer that was started anew gets messages."""
+    before = len(application.received)
+    eventually(lambda: len(application.received) > before, SECONDS)
 
 
 def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSite) -> None:
@@ -163,3 +197,43 @@ def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSi
     site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
     site.run("watch", namespace, "--timeout", "90", expected=None)
     assert site.answer("verify", namespace)["done"]
+
+
+def begin(starting: Starting, namespace: str) -> None:
+    starting.set_urls()
+    starting.start(namespace)
+
+
+def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite) -> None:
+    deaths = [
+        ("admin", "write_flag", "after"),
+        ("record", "starting", "after"),
+        ("admin", "set_migrated", "after"),
+        ("record", "marked", "before"),
+    ]
+    site.bookwarden("init")
+    for number, (part, call, when) in enumerate(deaths):
+        namespace = site.make_namespace(f"killed-{number}/live")
+        with traffic(site, [Flow(f"persistent://{namespace}/orders")], before=20) as running:
+            site.run("prepare", namespace, "--execute", "--yes")
+            with site.context() as context:
+                starting = context.starting(lambda _line: None)
+                if call == "write_flag":
+                    context.blue.admin.write_flag(context.blue.cluster, ClusterFlag(False, RedirectUrls()))
+                setattr(starting, f"_{part}", Dying(getattr(starting, f"_{part}"), call, when))
+                with pytest.raises(KilledError):
+                    begin(starting, namespace)
+            (begun,) = site.answer("start", namespace, "--yes")["namespaces"]
+            assert begun["ok"], (part, call, when)
+            running.wait_for(20, SECONDS)
+            require_exact(running.stop())
+        assert site.answer("verify", namespace)["done"]
+        with site.context() as context, FinishingContext(site.settings, context, lambda _line: None) as finishing:
+            names, record = [namespace], context.record
+            verified = verify(context.observer, context.green.nodes, context.green.admin, names, record.expected(names))
+            doomed = finishing.finishing
+            doomed._record = Dying(record, "append", "after")
+            with pytest.raises(KilledError):
+                list(doomed.carry_out(doomed.plan(names, verified)))
+        site.run("finish", namespace, "--execute", "--yes")
+        assert site.answer("finish", namespace)["topics"] == []

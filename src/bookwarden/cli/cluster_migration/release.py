@@ -21,7 +21,7 @@ Exit codes: 0 nobody is held, or all are planned or released; 25 some topics hav
 @output_option
 @pass_invocation
 def release(invocation: Invocation, namespaces: tuple[str, ...], execute: bool) -> None:
-    """Let producers go that blue keeps fenced.
+    """Release producers that blue keeps fenced.
 
     A broker, of Pulsar 4.2 above all, may hold a topic fenced after it was marked, so that its producers are on neither
     side. A topic that has nothing left to read is unloaded, which sends them to green; one that still has is named, and

@@ -10,7 +10,7 @@ import click
 from bookwarden.blue_green.readiness.findings import ACCEPTED, Override, blocking
 from bookwarden.blue_green.readiness.judging import judge
 from bookwarden.blue_green.scope import checked_namespace, refuse_deletion_topics
-from bookwarden.blue_green.starting import Started
+from bookwarden.blue_green.starting import Started, without_moved
 from bookwarden.cli.cluster_migration.exit_codes import LEFT, WOULD_FAIL
 from bookwarden.cli.cluster_migration.preflight import describe_preflight
 from bookwarden.cli.cluster_migration.scope import accept_option, required_namespaces_argument
@@ -77,7 +77,7 @@ def _is_ready(
         return True
     with ReadinessContext(invocation.settings, context) as readiness:
         seen = readiness.observe(left, lambda name: invocation.say(f"reading {name}"))
-    findings = judge(seen)
+    findings = without_moved(judge(seen), context.record.expected(left))
     if blocking(findings, accepted):
         invocation.write(describe_preflight(seen, findings, accepted))
         return False

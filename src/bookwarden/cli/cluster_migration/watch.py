@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.releasing import held_in
 from bookwarden.blue_green.states import DONE, TopicSeen
 from bookwarden.blue_green.watching import Ending, Step, follow
 from bookwarden.cli.cluster_migration.exit_codes import FLAG_OFF, LEFT, UNDER_WAY
@@ -55,9 +56,12 @@ producer that blue had; 4 nothing was begun."""
     metavar="SECONDS",
     help="Time between two looks.",
 )
+@click.option("--release", "releases", is_flag=True, help="Do what `release --execute` does, as soon as it is seen.")
 @output_option
 @pass_invocation
-def watch(invocation: Invocation, namespaces: tuple[str, ...], timeout: float | None, every: float) -> None:
+def watch(
+    invocation: Invocation, namespaces: tuple[str, ...], timeout: float | None, every: float, releases: bool
+) -> None:
     """Follow a migration until everything is drained.
 
     Shows how many topics are done and what is left to read, by the nodes of the topics in blue's metadata and by the
@@ -65,7 +69,8 @@ def watch(invocation: Invocation, namespaces: tuple[str, ...], timeout: float | 
     restarted, or whose bundle moved. With -o json one line for each change. Stopping it stops nothing.
     """
     with BlueGreenContext(invocation.settings) as context:
-        code = watch_to_the_end(invocation, context, named_or_begun(context, namespaces), every=every, timeout=timeout)
+        names = named_or_begun(context, namespaces)
+        code = watch_to_the_end(invocation, context, names, every=every, timeout=timeout, releases=releases)
     click.get_current_context().exit(code)
 
 
@@ -76,12 +81,21 @@ def watch_to_the_end(
     *,
     every: float = _EVERY_S,
     timeout: float | None = None,
+    releases: bool = False,
 ) -> int:
-    """Report on a migration until it is over; return the exit code."""
+    """Report on a migration until it is over; return the exit code.
+
+    With ``releases`` producers that blue keeps fenced are let go, once two looks have found them.
+    """
+    lacked: set[str] = set()
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
         for step in follow(_Looks(context, namespaces), every_s=every):
             tell(step)
+            free = held_in(step.look.topics).free
+            for topic in lacked.intersection(free) if releases else ():
+                context.releasing.release(topic)
+            lacked = set(free)
             if step.ending is not None:
                 return _CODES[step.ending]
             if deadline is not None and time.monotonic() >= deadline:

@@ -1,0 +1,74 @@
+"""A consumer as a process of its own, which can be killed and started again as an application is.
+
+Arguments: the service URL, a topic, a subscription, the pause between two messages in seconds, and the file to which
+the number of each message is appended before it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+import pulsar
+
+
+class Application:
+    """The process; ``received`` is what all of its lives got."""
+
+    def __init__(self, service_url: str, topic: str, subscription: str, pause_s: float, file: Path) -> None:
+        arguments = [service_url, topic, subscription, str(pause_s), str(file)]
+        self._command = [sys.executable, __file__, *arguments]
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def received(self) -> list[int]:
+        """The numbers received so far; a line that is being written is not among them."""
+        if not self._file.exists():
+            return []
+        return [int(line) for line in self._file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def restart(self) -> None:
+        """Kill it if it runs, and start it."""
+        self.kill()
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Application:
+        self.restart()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def consume(service_url: str, topic: str, subscription: str, pause_s: float, file: Path) -> None:
+    """Receive until killed."""
+    consumer = pulsar.Client(service_url).subscribe(
+        topic,
+        subscription,
+        consumer_type=pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        receiver_queue_size=10,
+    )
+    with file.open("a") as received:
+        while True:
+            message = consumer.receive()
+            received.write(f"{int(message.data())}\n")
+            received.flush()
+            consumer.acknowledge(message)
+            time.sleep(pause_s)
+
+
+if __name__ == "__main__":
+    url, name, read_by, pause, path = sys.argv[1:]
+    consume(url, name, read_by, float(pause), Path(path))
