@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own
-from bookwarden.blue_green.sides.ports import ClusterAdmin, SideSources
+from bookwarden.blue_green.sides.ports import BrokerAnswer, ClusterAdmin, SideSources
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
     NamespaceSeen,
@@ -44,6 +44,7 @@ class SideObserver:
     def __init__(self, sources: SideSources) -> None:
         self._sources = sources
         self._admin = sources.admin
+        self._answers: list[BrokerAnswer] | None = None
 
     def observe(self, scope: Sequence[str], tell: Callable[[str], None] = lambda _name: None) -> SideSeen:
         """Observe the cluster and these of its namespaces; each topic of them is loaded.
@@ -76,7 +77,7 @@ class SideObserver:
     def configurations(self) -> frozenset[str]:
         """List the configuration stores of the brokers, as their settings name them."""
         found = set()
-        for _, _, settings, _, other in self._sources.brokers():
+        for _, _, settings, _, other in self._asked_brokers():
             told = other or (settings or {}).get("metadataStoreUrl")
             if told:
                 found.add(told)
@@ -86,8 +87,14 @@ class SideObserver:
         addresses = self._sources.addresses()
         return tuple(
             BrokerSeen(name, version, settings, trouble, addresses.get(name, ()))
-            for name, version, settings, trouble, _ in self._sources.brokers()
+            for name, version, settings, trouble, _ in self._asked_brokers()
         )
+
+    def _asked_brokers(self) -> list[BrokerAnswer]:
+        """Ask each broker once."""
+        if self._answers is None:
+            self._answers = list(self._sources.brokers())
+        return self._answers
 
     def _transactions(self) -> tuple[Mapping[str, frozenset[str]], str]:
         try:

@@ -75,10 +75,10 @@ def prepare(
     if sum((execute, verify, take_back)) > 1:
         raise click.UsageError("--execute, --verify and --take-back exclude each other")
     with ReadinessContext(invocation.settings) as context:
-        scope = namespaces or context.namespaces()
         if take_back:
-            code = _take_back(invocation, context, scope, yes=yes, show=show)
+            code = _take_back(invocation, context, namespaces, yes=yes, show=show)
         else:
+            scope = namespaces or context.namespaces()
             code = _prepare(invocation, context, scope, execute=execute, verify=verify, yes=yes, show=show)
     click.get_current_context().exit(code)
 
