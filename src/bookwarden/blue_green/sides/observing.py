@@ -38,6 +38,18 @@ def all_namespaces(admin: ClusterAdmin) -> list[str]:
     return sorted(name for name in found if name.count("/") == 1)
 
 
+def still_moving(admin: ClusterAdmin, namespaces: Iterable[str]) -> list[str]:
+    """List those of these namespaces of blue that are flagged and still have topics of applications."""
+    return [name for name in namespaces if _is_flagged(admin, name) and not all(map(_is_system, admin.topics(name)))]
+
+
+def _is_flagged(admin: ClusterAdmin, name: str) -> bool:
+    try:
+        return bool(admin.policies(name).get("migrated"))
+    except NotFoundError:
+        return False
+
+
 class SideObserver:
     """Observes one cluster; asks about several topics at once."""
 
