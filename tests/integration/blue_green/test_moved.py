@@ -164,6 +164,7 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
         running.wait_for(20, SECONDS)
         (account,) = running.stop()
         assert account.tally.send_errors == 0
+        application.hurry()
         eventually(lambda: not running.numbers(topic) - set(application.received), SECONDS, 0.5)
     assert site.answer("verify", namespace)["done"]
 
