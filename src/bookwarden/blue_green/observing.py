@@ -155,7 +155,8 @@ class Observer:
         seen = TopicSeen(topic, info, flagged, loaded, compacted=COMPACTION_CURSOR in cursors)
         if info.terminated is None:
             return replace(seen, cursors=tuple(CursorSeen(name, None) for name in relevant))
-        lacks = bool(expected and expected.had_producer and not self._has_producer_on_green(topic))
+        wanted = flagged and expected is not None and expected.had_producer
+        lacks = wanted and not self._has_producer_on_green(topic)
         stats, trouble = self._stats(topic) if loaded and relevant else (None, "")
         if stats is not None:
             publishers, found = len(stats.get("publishers") or ()), _cursors_by_stats(relevant, stats)

@@ -27,7 +27,7 @@ from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
-READY, NOT_READY, MISSING = 0, 23, 22
+READY, REFUSED, NOT_READY, MISSING = 0, 5, 23, 22
 BROKER_URL = "BOOKWARDEN_CLUSTER_MIGRATION__GREEN__CLIENTS__BROKER_SERVICE_URL"
 
 
@@ -231,6 +231,14 @@ def test_green_keeps_what_nobody_uses_yet(site: BlueGreenSite) -> None:
         eventually(lambda: admin.get_json(f"/persistent/{control}") == [], 120, 0.2)
         assert admin.get_json(f"/persistent/{namespace}") == [unused]
     site.run("prepare", namespace, "--verify")
+    # While it moves, neither cluster is let delete again.
+    with site.context() as context:
+        context.blue.admin.set_migrated(namespace, True)
+        site.run("prepare", namespace, "--take-back", "--yes", expected=REFUSED)
+        context.blue.admin.set_migrated(namespace, False)
+    site.run("prepare", namespace, "--take-back", "--yes")
+    with site.admin(site.green) as admin:
+        eventually(lambda: admin.get_json(f"/persistent/{namespace}") == [], 120, 0.2)
 
 
 class Killed(BaseException):

@@ -32,7 +32,10 @@ class BlueGreenSite:
         self.home = home
         self.file = home / "bookwarden.yaml"
         sides = {**clusters.settings(_side), "journal": str(home / "cluster-migration")}
-        self.file.write_text(yaml.safe_dump({**settings_of(self.blue), "cluster_migration": sides}))
+        # What is young is deleted all the same: no ledger here is only just being created.
+        quick = {"unlisted_grace_seconds": 0.0, "two_phase_deletion_reconsume_later_in_seconds": 1.0}
+        settings = {**settings_of(self.blue), "deletion": quick, "cluster_migration": sides}
+        self.file.write_text(yaml.safe_dump(settings))
 
     @property
     def settings(self) -> Settings:

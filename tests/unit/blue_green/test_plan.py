@@ -163,6 +163,12 @@ def test_what_would_begin_to_be_replicated_to_green_is_not_made_there() -> None:
     assert SINGLE in found.told[0].seen
 
 
+def test_a_name_that_blue_does_not_have_is_told() -> None:
+    found = plan(ready(scope=(NAME, "shop/ordres")), {})
+    assert found.steps == ()
+    assert [one.namespace for one in found.told] == ["shop/ordres"]
+
+
 def test_a_third_cluster_goes_along() -> None:
     west = policies("blue", replication_clusters=["blue", "west"])
     green = side("green", clusters=frozenset({"green", "west"}), namespaces={})

@@ -42,7 +42,11 @@ _EMPTY: Final = NamespaceSeen("", {})
 def plan(seen: Observations, originals: Originals) -> Plan:
     """Plan what is missing now; nothing where all is done."""
     steps: list[Step] = []
-    told: list[Told] = []
+    told = [
+        Told("blue has no such namespace", "name one that it has", name)
+        for name in seen.scope
+        if name not in seen.blue.namespaces
+    ]
     tenants: set[str] = set()
     for ours, theirs in seen.pairs():
         unknown = sorted(_clusters(seen, ours) - seen.green.clusters)

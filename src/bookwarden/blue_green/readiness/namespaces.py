@@ -129,7 +129,7 @@ def alike(seen: Observations) -> Lines:
             if kept:
                 yield warns(f"not copied: {some(kept)}", "set them on green as they are to be there", ours.name, kept)
 
-    yield from or_good(found(), "policies and rights are the same on both")
+    yield from or_good(found(), "policies and rights, as far as they are copied, are the same on both")
 
 
 def _of_topics(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:

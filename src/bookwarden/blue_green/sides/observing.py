@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own
-from bookwarden.blue_green.sides.ports import ClusterAdmin, SideSources
+from bookwarden.blue_green.sides.ports import BrokerAnswer, ClusterAdmin, SideSources
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
     NamespaceSeen,
@@ -38,12 +38,25 @@ def all_namespaces(admin: ClusterAdmin) -> list[str]:
     return sorted(name for name in found if name.count("/") == 1)
 
 
+def still_moving(admin: ClusterAdmin, namespaces: Iterable[str]) -> list[str]:
+    """List those of these namespaces of blue that are flagged and still have topics of applications."""
+    return [name for name in namespaces if _is_flagged(admin, name) and not all(map(_is_system, admin.topics(name)))]
+
+
+def _is_flagged(admin: ClusterAdmin, name: str) -> bool:
+    try:
+        return bool(admin.policies(name).get("migrated"))
+    except NotFoundError:
+        return False
+
+
 class SideObserver:
     """Observes one cluster; asks about several topics at once."""
 
     def __init__(self, sources: SideSources) -> None:
         self._sources = sources
         self._admin = sources.admin
+        self._answers: list[BrokerAnswer] | None = None
 
     def observe(self, scope: Sequence[str], tell: Callable[[str], None] = lambda _name: None) -> SideSeen:
         """Observe the cluster and these of its namespaces; each topic of them is loaded.
@@ -76,7 +89,7 @@ class SideObserver:
     def configurations(self) -> frozenset[str]:
         """List the configuration stores of the brokers, as their settings name them."""
         found = set()
-        for _, _, settings, _, other in self._sources.brokers():
+        for _, _, settings, _, other in self._asked_brokers():
             told = other or (settings or {}).get("metadataStoreUrl")
             if told:
                 found.add(told)
@@ -86,8 +99,14 @@ class SideObserver:
         addresses = self._sources.addresses()
         return tuple(
             BrokerSeen(name, version, settings, trouble, addresses.get(name, ()))
-            for name, version, settings, trouble, _ in self._sources.brokers()
+            for name, version, settings, trouble, _ in self._asked_brokers()
         )
+
+    def _asked_brokers(self) -> list[BrokerAnswer]:
+        """Ask each broker once."""
+        if self._answers is None:
+            self._answers = list(self._sources.brokers())
+        return self._answers
 
     def _transactions(self) -> tuple[Mapping[str, frozenset[str]], str]:
         try:
