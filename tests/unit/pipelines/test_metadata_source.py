@@ -105,7 +105,7 @@ def test_a_cursor_names_its_ledger_and_the_compacted_one() -> None:
     [
         (b"\xff\xff", f"{TOPICS}/orders"),
         (b"", f"{TOPICS}/orders"),
-        (listed(1), "/managed-ledgers/t/n/persistent/persistent/orders"),
+        (cursor(9), "/managed-ledgers/t/n/persistent/persistent/orders"),
     ],
     ids=["damaged", "emptied", "topic or cursor"],
 )
