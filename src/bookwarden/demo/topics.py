@@ -46,13 +46,22 @@ def create_namespaces(admin: PulsarAdmin) -> None:
     admin.put(f"/tenants/{TENANT}", {"allowedClusters": clusters})
     for namespace in sorted(set(NAMESPACES.values())):
         admin.put(f"/namespaces/{namespace}")
-        admin.post(f"/namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        _retain(admin, namespace, -1)
 
 
-def let_trim(admin: PulsarAdmin, name: str) -> None:
-    """Have the broker keep nothing of a namespace that was consumed, and trim the topic now."""
-    admin.post(f"/namespaces/{NAMESPACES[name]}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+def trim(admin: PulsarAdmin, name: str) -> None:
+    """Have the broker keep nothing of a topic's namespace that was consumed, and trim the topic now."""
+    _retain(admin, NAMESPACES[name], 0)
     admin.post(f"{topic_path(topic_name(name))}/trim")
+
+
+def keep_all(admin: PulsarAdmin, name: str) -> None:
+    """Have the broker trim nothing more in the topic's namespace."""
+    _retain(admin, NAMESPACES[name], -1)
+
+
+def _retain(admin: PulsarAdmin, namespace: str, limit: int) -> None:
+    admin.post(f"/namespaces/{namespace}/retention", {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit})
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Nodes and ledgers are written as brokers and bookies write them, so that each dr
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +132,20 @@ def test_kills_lose_no_drop_and_a_lost_state_is_told(
     eventually(lambda: following.marked() == [*ids[:4], *ids[6:8]], LATE_S, pause=0.2)
     eventually(following.is_settled, LATE_S, pause=0.2)
     assert following.marked() == [*ids[:4], *ids[6:8]]
+
+
+def test_a_run_that_ends_marks_what_was_dropped_since_the_last_and_a_dry_one_only_tells(
+    store: MetadataStore, site: DeletionSite, following: FollowingSite
+) -> None:
+    ground = PlantedNodes(store, site.namespace)
+    topic = ground.topic("trimmed")
+    ids = ground.named(6, topic)
+    assert "nothing was due" in following.run("--once")
+    ground.population.names(topic, ids[2:])
+    # It notes them, and their time of grace begins.
+    assert "2 to be looked at" in following.run("--once")
+    eventually(lambda: all(timer.due_ms < time.time() * 1000 for timer in following.state().timers.values()), LATE_S)
+    assert "2 would mark" in following.run("--once", "--dry-run")
+    assert following.marked() == []
+    assert "2 marked" in following.run("--once")
+    assert following.marked() == ids[:2]

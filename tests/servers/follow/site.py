@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import Any
 
@@ -41,8 +42,8 @@ class FollowingSite:
         folder.mkdir(parents=True, exist_ok=True)
         self._file.write_text(yaml.safe_dump(site.settings.model_dump(mode="json")))
         self.log = folder / "follow.log"
-        line = [sys.executable, "-m", "bookwarden.cli", "--config", str(self._file), "follow"]
-        spec = ServerSpec("follow", lambda: line, self.log, lambda _: True, folder, stop_seconds=90)
+        self._line = [sys.executable, "-m", "bookwarden.cli", "--config", str(self._file), "follow"]
+        spec = ServerSpec("follow", lambda: self._line, self.log, lambda _: True, folder, stop_seconds=90)
         self.process = ServerProcess(spec)
 
     def start(self) -> None:
@@ -50,6 +51,12 @@ class FollowingSite:
         before = self.told("following ")
         self.process.start()
         eventually(lambda: self.told("following ") > before, LATE_S, pause=0.2)
+
+    def run(self, *options: str) -> str:
+        """Run it until it ends; return what it said in the end."""
+        ended = subprocess.run([*self._line, *options], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        return ended.stdout
 
     def told(self, part: str) -> int:
         """Count the lines of its log that have this part."""

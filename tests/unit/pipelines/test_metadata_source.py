@@ -105,7 +105,7 @@ def test_a_cursor_names_its_ledger_and_the_compacted_one() -> None:
     [
         (b"\xff\xff", f"{TOPICS}/orders"),
         (b"", f"{TOPICS}/orders"),
-        (listed(1), "/managed-ledgers/t/n/persistent/persistent/orders"),
+        (cursor(9), "/managed-ledgers/t/n/persistent/persistent/orders"),
     ],
     ids=["damaged", "emptied", "topic or cursor"],
 )
@@ -206,6 +206,33 @@ def test_changes_are_cut_into_batches(settings: Settings, store: MemoryStore) ->
     while (rows := following.batch()) is not None:
         sizes.append(len(rows))
     assert sizes == [3, 3, 2]
+
+
+def test_a_comparison_ends_although_there_is_always_a_change(settings: Settings, store: MemoryStore) -> None:
+    following = StepByStep(settings)
+    ended = False
+    for number in range(20):
+        store.create(f"{TOPICS}/new-{number}", listed(number))
+        rows = following.batch() or []
+        ended |= any(isinstance(row, int) for row in rows)
+    assert ended
+
+
+def test_a_root_that_does_not_answer_at_the_beginning_is_asked_again(
+    settings: Settings, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = StepByStep(settings)
+    pieces, failures = following.planner._context.pieces.pieces, iter([StoreUnavailableError("no answer")])
+
+    def failing_once() -> list[ReferencePiece]:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        return pieces()
+
+    monkeypatch.setattr(following.planner._context.pieces, "pieces", failing_once)
+    assert following.batch() is None
+    assert following.paths() == ALL
 
 
 def test_an_empty_batch_comes_now_and_then(settings: Settings) -> None:

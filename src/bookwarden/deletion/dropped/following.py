@@ -15,7 +15,8 @@ from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 
 logger = logging.getLogger(__name__)
-_STEP: Final = 1_000
+# So many looks go through all nodes once, if anything is still there.
+_STEP: Final = 10_000
 _READ_AT_ONCE: Final = 5_000
 
 

@@ -26,7 +26,7 @@ from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source import bound_source
 from bookwarden.pipelines.metadata_source.columns import ended_in, nodes_in
 from bookwarden.pipelines.sweep.outcome_table import OutcomeTable, outcome_batch
-from bookwarden.pipelines.sweep.supervisor import Pulse
+from bookwarden.pipelines.sweep.supervisor import BatchRefusedError, Pulse
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,12 @@ class ReferenceChanges:
             self._settle(Tally(), "once", number, time.monotonic())
 
     def _batch(self, batch: DataFrame, number: int) -> None:
-        self._pulse.enter(number)
+        try:
+            self._pulse.enter(number)
+        except BatchRefusedError as refused:
+            # Other than a sweep's it may count as done: the next start compares all nodes.
+            logger.debug("%s", refused)
+            return
         finished = False
         try:
             started = time.monotonic()

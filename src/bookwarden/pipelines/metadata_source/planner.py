@@ -83,6 +83,7 @@ class Planner:
         self._listing = 0
         self._wanted = True
         self._untold = False
+        self._is_turn_of_pieces = False
         self._listed_at: float | None = None
         self._began_at = clock()
         self._took_s = 0.0
@@ -129,10 +130,13 @@ class Planner:
 
     def _next(self) -> list[InputPartition] | None:
         self._collect()
-        changed = self._changed()
+        # In turns, lest a comparison never end while much changes.
+        compares = self._pieces is not None or self._is_listing_due()
+        self._is_turn_of_pieces = compares and not self._is_turn_of_pieces
+        changed = [] if self._is_turn_of_pieces else self._changed()
         if changed:
             return changed
-        if self._pieces is None and self._is_listing_due():
+        if self._pieces is None and compares:
             self._begin_listing()
         if self._pieces:
             return self._next_pieces()
@@ -180,8 +184,10 @@ class Planner:
     def _begin_listing(self) -> None:
         self._listing = max(self._listing + 1, int(time.time() * 1000))
         self._began_at = self._clock()
+        pieces = self._context.pieces.pieces()
+        # Only now: a root that does not answer is asked again.
         self._wanted = False
-        self._pieces = deque(piece for piece in self._context.pieces.pieces() if piece.kind != LOGS)
+        self._pieces = deque(piece for piece in pieces if piece.kind != LOGS)
 
     def _next_pieces(self) -> list[InputPartition]:
         assert self._pieces
