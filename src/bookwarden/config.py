@@ -357,6 +357,11 @@ class ClusterSideSettings(_Section):
     cluster: str = ""  #: Its name; "": its broker tells it.
     pulsar: PulsarSettings | None = None
     metadata_store: MetadataStoreSettings | None = None
+
+
+class GreenSideSettings(ClusterSideSettings):
+    """The cluster that clients go to."""
+
     clients: ClientUrlSettings = ClientUrlSettings()
 
 
@@ -364,7 +369,7 @@ class ClusterMigrationSettings(_Section):
     """The clusters of a migration of clients (PIP-188): blue, which they leave, and green."""
 
     blue: ClusterSideSettings = ClusterSideSettings()
-    green: ClusterSideSettings = ClusterSideSettings()
+    green: GreenSideSettings = GreenSideSettings()
     journal: str = Field(default="var/cluster-migration", min_length=1)
 
 
