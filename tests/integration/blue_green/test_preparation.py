@@ -27,7 +27,7 @@ from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
-READY, NOT_READY, MISSING = 0, 23, 22
+READY, REFUSED, NOT_READY, MISSING = 0, 5, 23, 22
 BROKER_URL = "BOOKWARDEN_CLUSTER_MIGRATION__GREEN__CLIENTS__BROKER_SERVICE_URL"
 
 
@@ -188,6 +188,23 @@ def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: B
         client.close()
 
 
+def test_replication_to_green_is_refused_and_not_begun(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace("twice/all")
+    with site.admin(site.blue) as admin:
+        admin.put("/clusters/green", {"serviceUrl": site.green.admin_url, "brokerServiceUrl": site.green.service_url})
+        admin.post("/tenants/twice", {"adminRoles": [], "allowedClusters": ["blue", "green"]})
+        admin.post(f"/namespaces/{namespace}/replication", ["blue", "green"])
+    answer = site.answer("preflight", namespace, expected=NOT_READY)
+    assert "two-way-replication" in {one["override"] for one in answer["findings"]}
+    planned = site.answer("prepare", namespace)
+    assert [one["side"] for one in planned["steps"]] == ["blue", "blue"]
+    assert any("replicated to green" in one["seen"] for one in planned["left_to_you"])
+    with site.admin(site.blue) as admin:
+        admin.post(f"/namespaces/{namespace}/replication", ["blue"])
+    site.run("prepare", namespace, "--execute", "--yes")
+    site.run("preflight", namespace)
+
+
 def test_transactions_that_are_open_are_refused(site: BlueGreenSite) -> None:
     namespace = site.make_namespace("shop/paid")
     topic = f"persistent://{namespace}/paid"
@@ -214,6 +231,14 @@ def test_green_keeps_what_nobody_uses_yet(site: BlueGreenSite) -> None:
         eventually(lambda: admin.get_json(f"/persistent/{control}") == [], 120, 0.2)
         assert admin.get_json(f"/persistent/{namespace}") == [unused]
     site.run("prepare", namespace, "--verify")
+    # While it moves, neither cluster is let delete again.
+    with site.context() as context:
+        context.blue.admin.set_migrated(namespace, True)
+        site.run("prepare", namespace, "--take-back", "--yes", expected=REFUSED)
+        context.blue.admin.set_migrated(namespace, False)
+    site.run("prepare", namespace, "--take-back", "--yes")
+    with site.admin(site.green) as admin:
+        eventually(lambda: admin.get_json(f"/persistent/{namespace}") == [], 120, 0.2)
 
 
 class Killed(BaseException):

@@ -12,7 +12,7 @@ from bookwarden.blue_green.preparing.journal import BEGUN, DONE, TAKEN_BACK, Pre
 from bookwarden.blue_green.preparing.operation import Cluster, Preparation
 from bookwarden.blue_green.preparing.steps import Action, Plan, Side, Step
 from bookwarden.blue_green.sides.values import SideSeen
-from bookwarden.errors import FormatError, PulsarConflictError, RefusedError
+from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError, RefusedError
 from unit.blue_green.seen import NAME, SINGLE, policies, ready, side
 
 KEY = "inactiveTopicPolicies"
@@ -127,6 +127,37 @@ def test_a_policy_that_somebody_changed_meanwhile_is_not_replaced(tmp_path: Path
     assert not operation.take_back(operation.held([NAME])).failed
     assert blue.written[-1] == ("set_policy", (NAME, KEY, before))
     assert operation.held([NAME]) == []
+
+
+def test_what_another_broker_does_not_know_yet_is_waited_for(tmp_path: Path) -> None:
+    green = Recorded(policies("green"))
+    failures = [NotFoundError("not yet")] * 2
+    slept: list[float] = []
+
+    class Late(Recorded):
+        def policies(self, namespace: str) -> dict[str, Any]:
+            if failures:
+                raise failures.pop()
+            return super().policies(namespace)
+
+    late = Late(policies("green"))
+    sides = {Side.GREEN: Cluster("green", late, green), Side.BLUE: Cluster("blue", late, green)}
+    operation = Preparation(ready, sides, PreparationJournal(tmp_path), slept.append)
+    step = Step(Side.GREEN, Action.POLICY, NAME, KEY, {"a": 1}, policies("green")["inactive_topic_policies"], NAME)
+    assert operation.execute(Plan((step,))).done == (step,)
+    assert len(slept) == 2
+    failures += [NotFoundError("gone")] * 9
+    assert [why for _, why in operation.execute(Plan((step,))).failed] == ["gone"]
+
+
+def test_all_of_the_journal_is_taken_back_where_nothing_is_named(tmp_path: Path) -> None:
+    operation = preparation(tmp_path, Recorded({}), Recorded({}))
+    with PreparationJournal(tmp_path).writing() as note:
+        note(BEGUN, STEP)
+        note(BEGUN, Step(Side.GREEN, Action.POLICY, NAME, "messageTTL", 5, None, NAME))
+    assert operation.held() == [STEP]
+    assert operation.held([NAME]) == [STEP]
+    assert operation.held(["a/b"]) == []
 
 
 def test_the_journal_names_a_step_before_it_is_taken(tmp_path: Path) -> None:

@@ -181,6 +181,14 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
             ),
             [(11, W, None), (20, L, None)],
         ),
+        (
+            with_green(policies=policies("green", subscription_expiration_time_minutes=60)),
+            [(11, W, None), (20, L, None)],
+        ),
+        (
+            with_green(policies=policies("green", subscription_expiration_time_minutes=5_000)),
+            [(11, W, None), (20, W, None)],
+        ),
         (with_topic(terminated=True), [(21, W, None)]),
         (with_topic(terminated=True, migrated=True), [(21, W, None)]),
         (with_topic(metadata_trouble="500"), [(21, F, None)]),

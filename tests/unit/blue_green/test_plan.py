@@ -149,6 +149,26 @@ def test_a_cluster_that_green_does_not_know_keeps_the_namespace_from_being_made(
     assert "west" in found.told[0].seen
 
 
+def test_what_would_begin_to_be_replicated_to_green_is_not_made_there() -> None:
+    both = policies("blue", replication_clusters=["blue", "green"])
+    blue = side("blue", namespaces={NAME: namespace("blue", policies=both)})
+    found = plan(ready(blue=blue, green=side("green", namespaces={})), {})
+    assert found.steps == ()
+    assert "replicated to green" in found.told[0].seen
+    own = {SINGLE: {"replicationClusters": ["blue", "green"]}}
+    theirs = namespace("green", topics={name: topic(name) for name in PARTS}, topic_policies={}, schemas={})
+    green = side("green", namespaces={NAME: theirs})
+    found = plan(ready(blue=side("blue", namespaces={NAME: namespace("blue", topic_policies=own)}), green=green), {})
+    assert found.steps == ()
+    assert SINGLE in found.told[0].seen
+
+
+def test_a_name_that_blue_does_not_have_is_told() -> None:
+    found = plan(ready(scope=(NAME, "shop/ordres")), {})
+    assert found.steps == ()
+    assert [one.namespace for one in found.told] == ["shop/ordres"]
+
+
 def test_a_third_cluster_goes_along() -> None:
     west = policies("blue", replication_clusters=["blue", "west"])
     green = side("green", clusters=frozenset({"green", "west"}), namespaces={})

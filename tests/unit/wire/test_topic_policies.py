@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bookwarden.errors import FormatError
-from bookwarden.wire.topic_policies import decode_topic_quorums
+from bookwarden.wire.topic_policies import decode_topic_policies, decode_topic_quorums
 from bookwarden.wire.writer_schema import parse_writer_schema
 
 # Both are Schema.AVRO(PulsarEvent.class) of Pulsar 4.0.8: of a topic t/n/orders with a persistence policy, and of one
@@ -26,6 +26,14 @@ WITHOUT = bytes.fromhex(
 def test_the_quorums_of_a_topic_are_read() -> None:
     assert decode_topic_quorums(WITH_PERSISTENCE, WRITTEN) == ("persistent://t/n/orders", (5, 3, 2))
     assert decode_topic_quorums(WITHOUT, WRITTEN) is None
+
+
+def test_all_policies_of_a_topic_are_read() -> None:
+    found = decode_topic_policies(WITHOUT, WRITTEN)
+    assert found is not None
+    name, policies = found
+    assert name == "persistent://t/n/orders"
+    assert {field: value for field, value in policies.items() if value} == {"maxMessageSize": 7}
 
 
 @pytest.mark.parametrize("payload", [b"", WITH_PERSISTENCE[:-9], b"\xff" * 40])

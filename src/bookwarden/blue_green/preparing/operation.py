@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ from bookwarden.blue_green.sides.values import Observations
 from bookwarden.errors import BookwardenError, LostRaceError, NotFoundError, PulsarUnavailableError
 
 Tell = Callable[[Step], None]
+_PAUSES_S: Final = (0.1, 0.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,12 @@ class Preparation:
         observe: Callable[[], Observations],
         clusters: Mapping[Side, Cluster],
         journal: PreparationJournal,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._observe = observe
         self._clusters = clusters
         self._journal = journal
+        self._sleep = sleep
 
     def making(self, side: Side) -> Making:
         """Return what writes to one side."""
@@ -81,8 +86,7 @@ class Preparation:
                 tell(step)
                 note(BEGUN, step)
                 try:
-                    self._verify(step)
-                    _carry_out(self._clusters[step.side].making, step)
+                    self._take(step)
                 except PulsarUnavailableError:
                     note(FAILED, step)
                     raise
@@ -94,10 +98,10 @@ class Preparation:
                 done.append(step)
         return Done(tuple(done), tuple(failed), self.plan())
 
-    def held(self, namespaces: Iterable[str]) -> list[Step]:
-        """List the policies of these namespaces that were changed for the time of a migration, by the journal."""
-        wanted = set(namespaces)
-        return [step for step in self._journal.changes().values() if _is_hold(step) and step.namespace in wanted]
+    def held(self, namespaces: Collection[str] = ()) -> list[Step]:
+        """List the policies of these namespaces, or all, that were changed for a migration, by the journal."""
+        changed = (step for step in self._journal.changes().values() if _is_hold(step))
+        return [step for step in changed if not namespaces or step.namespace in namespaces]
 
     def take_back(self, steps: Sequence[Step], tell: Tell = lambda _step: None) -> Done:
         """Restore policies to their values from before, unless somebody changed them since; what was created stays."""
@@ -107,13 +111,28 @@ class Preparation:
             for step in steps:
                 tell(step)
                 try:
-                    self._give_back(step)
+                    # Of what is gone by now there is nothing to be given back.
+                    with suppress(NotFoundError):
+                        self._give_back(step)
                 except BookwardenError as error:
                     failed.append((step, str(error)))
                     continue
                 note(TAKEN_BACK, step)
                 done.append(step)
         return Done(tuple(done), tuple(failed))
+
+    def _take(self, step: Step) -> None:
+        # What one broker has just made, another may not know for a moment.
+        for pause_s in _PAUSES_S:
+            try:
+                return self._take_now(step)
+            except NotFoundError:
+                self._sleep(pause_s)
+        return self._take_now(step)
+
+    def _take_now(self, step: Step) -> None:
+        self._verify(step)
+        _carry_out(self._clusters[step.side].making, step)
 
     def _give_back(self, step: Step) -> None:
         making = self._clusters[step.side].making
@@ -145,10 +164,7 @@ class Preparation:
 
     def _policy(self, step: Step) -> Any:
         cluster = self._clusters[step.side]
-        try:
-            return namespace_settings(cluster.reading.policies(step.target), cluster.name).get(step.key)
-        except NotFoundError:
-            return None
+        return namespace_settings(cluster.reading.policies(step.target), cluster.name).get(step.key)
 
 
 def _is_hold(step: Step) -> bool:

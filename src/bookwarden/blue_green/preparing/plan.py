@@ -16,6 +16,7 @@ from bookwarden.blue_green.sides.policies import (
     AUTO_CREATION,
     INACTIVE,
     NO_AUTO_CREATION,
+    REPLICATION,
     Grant,
     creates_topics,
     deletes_inactive,
@@ -34,19 +35,29 @@ Originals = Mapping[tuple[str, str], Any]
 
 _DELETING: Final = "brokerDeleteInactiveTopicsEnabled"
 _CREATING: Final = "allowAutoTopicCreation"
+_APART: Final = "take green out of its clusters on blue, then prepare again: else green gets messages twice"
 _EMPTY: Final = NamespaceSeen("", {})
 
 
 def plan(seen: Observations, originals: Originals) -> Plan:
     """Plan what is missing now; nothing where all is done."""
     steps: list[Step] = []
-    told: list[Told] = []
+    told = [
+        Told("blue has no such namespace", "name one that it has", name)
+        for name in seen.scope
+        if name not in seen.blue.namespaces
+    ]
     tenants: set[str] = set()
     for ours, theirs in seen.pairs():
         unknown = sorted(_clusters(seen, ours) - seen.green.clusters)
         if unknown:
             advice = "`pulsar-admin clusters create` on green, with these clusters' addresses; then prepare again"
             told.append(Told(f"green does not know the clusters {', '.join(unknown)}", advice, ours.name))
+            continue
+        if theirs is None and seen.is_other(seen.green.cluster, ours.clusters):
+            told.append(
+                Told("it is replicated to green, which would begin with the namespace there", _APART, ours.name)
+            )
             continue
         if ours.tenant not in tenants:
             tenants.add(ours.tenant)
@@ -113,10 +124,12 @@ class _Topics:
         self._blue, self._green = seen.blue.cluster, seen.green.cluster
         self._ours, self._theirs = ours, theirs
         self._other = [topic for topic in ours.whole_topics if self._is_other(topic)]
+        self._replicated = [topic for topic in ours.whole_topics if self._is_replicated(seen, topic)]
 
     def steps(self) -> Iterator[Step]:
         """Return what is missing, by kind, in the order of need."""
-        topics = [topic for topic in self._ours.whole_topics if topic not in self._other]
+        left = {*self._other, *self._replicated}
+        topics = [topic for topic in self._ours.whole_topics if topic not in left]
         for make in (self._topic, self._schemas, self._policies):
             for topic in topics:
                 yield from make(topic)
@@ -131,6 +144,10 @@ class _Topics:
                 f"green has {topic} of another kind, or single topics that are named like its partitions",
                 "delete them on green if nobody needs what is in them, then prepare again",
                 self._ours.name,
+            )
+        for topic in self._replicated:
+            yield Told(
+                f"{topic} is replicated to green, which would begin with the topic there", _APART, self._ours.name
             )
         for topic in self._ours.schemas:
             if topic not in self._other and self._missing_schemas(topic) is None:
@@ -148,6 +165,10 @@ class _Topics:
         if wanted is None:
             return there is not None
         return there is None and (topic in self._theirs.topics or bool(single_partitions(self._theirs, topic)))
+
+    def _is_replicated(self, seen: Observations, topic: str) -> bool:
+        own = topic_settings(self._ours.topic_policies.get(topic, {})).get(REPLICATION) or ()
+        return topic not in self._theirs.whole_topics and seen.is_other(self._green, own)
 
     def _topic(self, topic: str) -> Iterator[Step]:
         wanted, there = self._ours.partitioned.get(topic), self._theirs.partitioned.get(topic)

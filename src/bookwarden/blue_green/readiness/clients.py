@@ -23,8 +23,8 @@ class Follows(Enum):
     UNKNOWN = "unknown"
 
 
-# How clients name themselves to brokers; the first one with a name alone is the Java client before 2.11.
-_JAVA: Final = re.compile(r"(?:Pulsar-Java-v)?(\d+)\.(\d+)(?:\.(\d+))?")
+# As clients name themselves to brokers: Java before 3.0 by its number alone; newer ones may add a description.
+_JAVA: Final = re.compile(r"(?:Pulsar-Java-v)?(\d+)\.(\d+)(?:\.\d+)*(?:-.*)?")
 _CPP: Final = re.compile(r"Pulsar-CPP-v(\d+)\.(\d+)")
 _GO: Final = re.compile(r"Pulsar Go (\d+)\.(\d+)")
 _UPGRADE: Final = (

@@ -22,6 +22,8 @@ from bookwarden.blue_green.sides.policies import (
 from bookwarden.blue_green.sides.values import NamespaceSeen, Observations, SideSeen
 from bookwarden.findings import some
 
+# Between the preparation and the first client of a topic.
+_SOON_MINUTES: Final = 24 * 60
 _PREPARE: Final = "`bookwarden cluster-migration prepare --execute`"
 _DELETING: Final = "brokerDeleteInactiveTopicsEnabled"
 _CREATING: Final = "allowAutoTopicCreation"
@@ -127,7 +129,7 @@ def alike(seen: Observations) -> Lines:
             if kept:
                 yield warns(f"not copied: {some(kept)}", "set them on green as they are to be there", ours.name, kept)
 
-    yield from or_good(found(), "policies and rights are the same on both")
+    yield from or_good(found(), "policies and rights, as far as they are copied, are the same on both")
 
 
 def _of_topics(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
@@ -156,8 +158,20 @@ def held(seen: Observations) -> Lines:
                 yield from _deleting(
                     seen.green, theirs, "green deletes topics without a subscription before their clients come"
                 )
+                yield from _expiring(seen.green, theirs)
 
     yield from or_good(found(), "neither cluster deletes inactive topics of the scope")
+
+
+def _expiring(green: SideSeen, namespace: NamespaceSeen) -> Lines:
+    """Judge whether green removes subscriptions before their consumers come."""
+    minutes = _limit(green, namespace, "subscription_expiration_time_minutes", "subscriptionExpirationTimeMinutes")
+    if minutes > 0:
+        yield (loses if minutes < _SOON_MINUTES else warns)(
+            f"green removes subscriptions that were not used for {minutes} min: those that were prepared among them",
+            "`pulsar-admin namespaces set-subscription-expiration-time --time 0` on green until the clients are there",
+            namespace.name,
+        )
 
 
 def _deleting(side: SideSeen, namespace: NamespaceSeen, seen: str) -> Lines:

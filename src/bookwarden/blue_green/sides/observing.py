@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own
-from bookwarden.blue_green.sides.ports import ClusterAdmin, SideSources
+from bookwarden.blue_green.sides.ports import BrokerAnswer, ClusterAdmin, SideSources
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
     NamespaceSeen,
@@ -30,8 +30,24 @@ _BROKERS_OWN: Final = "pulsar"
 
 
 def all_namespaces(admin: ClusterAdmin) -> list[str]:
-    """List the namespaces of a cluster that applications may use: all but those of tenant ``pulsar``."""
-    return sorted(name for tenant in admin.tenants() if tenant != _BROKERS_OWN for name in admin.namespaces(tenant))
+    """List the namespaces of a cluster that applications may use: all but those of tenant ``pulsar``.
+
+    Those of the first version (``tenant/cluster/namespace``) are left out: they cannot be flagged.
+    """
+    found = (name for tenant in admin.tenants() if tenant != _BROKERS_OWN for name in admin.namespaces(tenant))
+    return sorted(name for name in found if name.count("/") == 1)
+
+
+def still_moving(admin: ClusterAdmin, namespaces: Iterable[str]) -> list[str]:
+    """List those of these namespaces of blue that are flagged and still have topics of applications."""
+    return [name for name in namespaces if _is_flagged(admin, name) and not all(map(_is_system, admin.topics(name)))]
+
+
+def _is_flagged(admin: ClusterAdmin, name: str) -> bool:
+    try:
+        return bool(admin.policies(name).get("migrated"))
+    except NotFoundError:
+        return False
 
 
 class SideObserver:
@@ -40,6 +56,7 @@ class SideObserver:
     def __init__(self, sources: SideSources) -> None:
         self._sources = sources
         self._admin = sources.admin
+        self._answers: list[BrokerAnswer] | None = None
 
     def observe(self, scope: Sequence[str], tell: Callable[[str], None] = lambda _name: None) -> SideSeen:
         """Observe the cluster and these of its namespaces; each topic of them is loaded.
@@ -64,7 +81,7 @@ class SideObserver:
             flag=self._admin.read_flag(self._sources.cluster),
             tenants={name: self._admin.tenant(name) for name in self._admin.tenants() if name in wanted},
             namespaces=namespaces,
-            flagged=tuple(name for name in everywhere if self._is_flagged(name, namespaces)),
+            flagged=self._flagged(everywhere, namespaces),
             open_transactions=open_transactions,
             transaction_trouble=trouble,
         )
@@ -72,7 +89,7 @@ class SideObserver:
     def configurations(self) -> frozenset[str]:
         """List the configuration stores of the brokers, as their settings name them."""
         found = set()
-        for _, _, settings, _, other in self._sources.brokers():
+        for _, _, settings, _, other in self._asked_brokers():
             told = other or (settings or {}).get("metadataStoreUrl")
             if told:
                 found.add(told)
@@ -82,8 +99,14 @@ class SideObserver:
         addresses = self._sources.addresses()
         return tuple(
             BrokerSeen(name, version, settings, trouble, addresses.get(name, ()))
-            for name, version, settings, trouble, _ in self._sources.brokers()
+            for name, version, settings, trouble, _ in self._asked_brokers()
         )
+
+    def _asked_brokers(self) -> list[BrokerAnswer]:
+        """Ask each broker once."""
+        if self._answers is None:
+            self._answers = list(self._sources.brokers())
+        return self._answers
 
     def _transactions(self) -> tuple[Mapping[str, frozenset[str]], str]:
         try:
@@ -91,9 +114,12 @@ class SideObserver:
         except BookwardenError as error:
             return {}, str(error)
 
-    def _is_flagged(self, name: str, known: Mapping[str, NamespaceSeen]) -> bool:
-        policies = known[name].policies if name in known else self._admin.policies(name)
-        return bool(policies.get("migrated"))
+    def _flagged(self, names: Sequence[str], known: Mapping[str, NamespaceSeen]) -> tuple[str, ...]:
+        def is_flagged(name: str) -> bool:
+            policies = known[name].policies if name in known else self._admin.policies(name)
+            return bool(policies.get("migrated"))
+
+        return tuple(name for name, is_one in zip(names, _each(is_flagged, names), strict=True) if is_one)
 
     def _namespace(self, name: str) -> NamespaceSeen | None:
         try:

@@ -5,7 +5,7 @@ What could not be read is not empty: ``trouble`` says why, and no check takes it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,6 +186,10 @@ class Observations:
     web_brokers: Mapping[str, frozenset[str] | str] = field(default_factory=dict)
     kept_out: frozenset[str] = frozenset()  #: Namespaces of bookwarden's own topics.
     shared_configuration: str = ""  #: URL of the configuration store that both use; "" if each has its own.
+
+    def is_other(self, cluster: str, clusters: Collection[str]) -> bool:
+        """Return whether a list of clusters names one of both, which has a name of its own."""
+        return self.blue.cluster != self.green.cluster and cluster in clusters
 
     def contents(self) -> Iterator[tuple[NamespaceSeen, NamespaceSeen]]:
         """Return each namespace of the scope that blue has, with green's; one that green lacks has nothing in it."""

@@ -11,10 +11,12 @@ from bookwarden.blue_green.preparing.operation import Done
 from bookwarden.blue_green.preparing.steps import Plan, Step
 from bookwarden.blue_green.readiness.findings import Judged
 from bookwarden.blue_green.readiness.judging import judge
+from bookwarden.blue_green.sides.observing import still_moving
 from bookwarden.cli.cluster_migration.scope import chosen_namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.errors import RefusedError
 from bookwarden.wiring.blue_green_readiness import ReadinessContext
 
 #: The exit code where something is missing that was to be there.
@@ -75,10 +77,10 @@ def prepare(
     if sum((execute, verify, take_back)) > 1:
         raise click.UsageError("--execute, --verify and --take-back exclude each other")
     with ReadinessContext(invocation.settings) as context:
-        scope = namespaces or context.namespaces()
         if take_back:
-            code = _take_back(invocation, context, scope, yes=yes, show=show)
+            code = _take_back(invocation, context, namespaces, yes=yes, show=show)
         else:
+            scope = namespaces or context.namespaces()
             code = _prepare(invocation, context, scope, execute=execute, verify=verify, yes=yes, show=show)
     click.get_current_context().exit(code)
 
@@ -110,6 +112,12 @@ def _prepare(
 def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequence[str], *, yes: bool, show: int) -> int:
     preparation = context.preparation(scope)
     steps = preparation.held(scope)
+    moving = still_moving(context.clusters.blue.admin, sorted({step.namespace for step in steps}))
+    if moving:
+        raise RefusedError(
+            f"{', '.join(moving)} is on its way, and blue still has topics of it: it would delete those that are "
+            "drained, and green those that nobody uses yet; `finish` or `abort` first"
+        )
     if steps:
         confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
     done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
@@ -121,7 +129,9 @@ def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequenc
 
 def _describe_plan(wanted: Plan, by_hand: Sequence[Judged], show: int) -> Document:
     title = f"to be done ({len(wanted.steps)})"
-    note = "Nothing is missing." if not wanted.steps else "Nothing was changed; --execute does it."
+    note = "Nothing was changed; --execute does it." if wanted.steps else "Nothing is missing."
+    if wanted.told:
+        note = f"{note} What is left to you keeps green from being complete."
     data = {"steps": [one.as_json() for one in wanted.steps], **_told_json(wanted, by_hand)}
     return Document(
         data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(wanted, by_hand), Note(note))

@@ -113,7 +113,13 @@ class ClusterMaking:
     def add_schema(self, topic: str, kind: str, definition: str, properties: Mapping[str, str]) -> None:
         """Add a version of a topic's schema unless it has it already; PulsarConflictError if it is incompatible."""
         body = {"type": kind, "schema": definition, "properties": dict(properties)}
-        self._admin.post(schema_path(topic), body)
+        try:
+            self._admin.post(schema_path(topic), body)
+        except PulsarConflictError as error:
+            raise PulsarConflictError(
+                f"{error}; a version from before the strategy was tightened: set the namespace's "
+                "schemaCompatibilityStrategy to ALWAYS_COMPATIBLE there, prepare again, and set it back"
+            ) from error
 
     def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
         """Create a durable subscription from the first message on; one that exists is left as it is."""

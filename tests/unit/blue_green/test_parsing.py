@@ -1,0 +1,58 @@
+"""Answers of a topic's owner made into what is seen of it; what has another form is trouble, never nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bookwarden.blue_green.sides.observing import parse_topic
+from bookwarden.blue_green.sides.values import RemoteSeen, SubscriptionSeen
+
+STATS: dict[str, Any] = {
+    "storageSize": 29,
+    "msgInCounter": 3,
+    "ongoingTxnCount": 1,
+    "committedTxnCount": 2,
+    "publishers": [{"clientVersion": "Pulsar-CPP-v4.2.0"}],
+    "subscriptions": {
+        "app": {
+            "msgBacklog": 1,
+            "consumers": [{"clientVersion": "2.10.6"}, {}],
+            "durable": True,
+            "replicated": True,
+            "subscriptionProperties": {"a": "b"},
+            "msgDelayed": 4,
+        },
+        "reader-1": {"durable": False},
+    },
+    "replication": {"west": {"replicationBacklog": 7, "connected": False}},
+}
+INFO: dict[str, Any] = {
+    "cursors": {"o+d%2B": {}},
+    "terminatedPosition": {"ledgerId": 1, "entryId": -1},
+    "properties": {"migrated": "true"},
+}
+
+
+def test_a_topic_is_what_its_owner_and_its_metadata_say() -> None:
+    found = parse_topic("t", STATS, "", INFO, "")
+    assert found.subscriptions == (
+        SubscriptionSeen("app", 1, 2, replicated=True, properties={"a": "b"}, delayed=4),
+        SubscriptionSeen("reader-1", durable=False),
+    )
+    assert [one.name for one in found.copied] == ["app"]
+    assert found.remotes == (RemoteSeen("west", 7, False),)
+    assert found.client_versions == {"Pulsar-CPP-v4.2.0", "2.10.6", ""}
+    assert (found.size, found.transactions, found.producers) == (29, 3, 1)
+    assert (found.terminated, found.migrated, found.cursors) == (True, True, frozenset({"o d+"}))
+
+
+def test_what_was_not_answered_is_trouble() -> None:
+    found = parse_topic("t", None, "500 already migrated", None, "404")
+    assert (found.trouble, found.metadata_trouble) == ("500 already migrated", "404")
+
+
+@pytest.mark.parametrize("broken", [{"subscriptions": ["app"]}, {"storageSize": "much"}, {"publishers": 3}])
+def test_another_form_is_trouble(broken: dict[str, Any]) -> None:
+    assert parse_topic("t", {**STATS, **broken}, "", INFO, "").trouble
