@@ -53,6 +53,7 @@ class Expected:
     topic: str
     subscriptions: tuple[str, ...] = ()
     had_producer: bool = False
+    read_by: tuple[str, ...] = ()  #: Subscriptions that had a consumer.
     entries: int | None = None  #: When it was marked; None where that is not known.
 
 
@@ -77,7 +78,7 @@ class Observer:
         self._loaded_topics = loaded_topics
         self._green = green
         self._brokers: Mapping[str, int] | None = None
-        self._producers_on_green: set[str] = set()
+        self._found_on_green: set[tuple[str, str]] = set()
 
     def flagged_namespaces(self) -> Sequence[str]:
         """List the namespaces that are migrated themselves."""
@@ -155,14 +156,18 @@ class Observer:
         seen = TopicSeen(topic, info, flagged, loaded, compacted=COMPACTION_CURSOR in cursors)
         if info.terminated is None:
             return replace(seen, cursors=tuple(CursorSeen(name, None) for name in relevant))
-        wanted = flagged and expected is not None and expected.had_producer
-        lacks = wanted and not self._has_producer_on_green(topic)
         stats, trouble = self._stats(topic) if loaded and relevant else (None, "")
         if stats is not None:
             publishers, found = len(stats.get("publishers") or ()), _cursors_by_stats(relevant, stats)
         else:
             publishers, found = None, tuple(self._by_nodes(info, name, cursor) for name, cursor in relevant.items())
-        return replace(seen, publishers=publishers, cursors=found, green_lacks_producer=lacks, trouble=trouble)
+        seen = replace(seen, publishers=publishers, cursors=found, trouble=trouble)
+        if not flagged or expected is None:
+            return seen
+        # Consumers stay on blue until they have read what it has.
+        readers = expected.read_by if seen.is_read else ()
+        lacking = self._lacking_on_green(topic, ("", *readers) if expected.had_producer else readers)
+        return replace(seen, green_lacks_producer="" in lacking, green_lacks=tuple(name for name in lacking if name))
 
     def _by_nodes(self, info: ManagedLedgerInfo, name: str, cursor: CursorInfo) -> CursorSeen:
         return CursorSeen(name, unread_entries(info, self._nodes.mark_delete(cursor)))
@@ -175,16 +180,20 @@ class Observer:
         except (PulsarError, FormatError) as error:
             return None, f"{topic}: {error}"
 
-    def _has_producer_on_green(self, topic: str) -> bool:
-        if self._green is None or topic in self._producers_on_green:
-            return True
+    def _lacking_on_green(self, topic: str, wanted: Sequence[str]) -> list[str]:
+        """Return which of these subscriptions had no consumer on green yet; "" stands for the producers."""
+        left = [name for name in wanted if (topic, name) not in self._found_on_green]
+        if self._green is None or not left:
+            return []
         try:
-            found = bool(self._green.stats(topic).get("publishers"))
+            stats = self._green.stats(topic)
         except BookwardenError:
-            return False
-        if found:
-            self._producers_on_green.add(topic)
-        return found
+            return left
+        subscriptions = stats.get("subscriptions") or {}
+        found = [name for name in left if name and (subscriptions.get(name) or {}).get("consumers")]
+        found += [""] if stats.get("publishers") else []
+        self._found_on_green.update((topic, name) for name in found)
+        return [name for name in left if name not in found]
 
 
 def _cursors_by_stats(relevant: Collection[str], stats: Mapping[str, Any]) -> tuple[CursorSeen, ...]:

@@ -70,6 +70,7 @@ class MigrationRecord:
             one.topic: {
                 "subscriptions": list(one.subscriptions),
                 "had_producer": one.had_producer,
+                "read_by": list(one.read_by),
             }
             for one in expected
         }
@@ -140,4 +141,6 @@ def _joined(earlier: Expected | None, topic: str, facts: Mapping[str, Any]) -> E
     if earlier is not None:
         subscriptions |= set(earlier.subscriptions)
     entries = None if earlier is None else earlier.entries
-    return Expected(topic, tuple(sorted(subscriptions)), bool(facts["had_producer"]), entries)
+    return Expected(
+        topic, tuple(sorted(subscriptions)), bool(facts["had_producer"]), tuple(facts.get("read_by", ())), entries
+    )

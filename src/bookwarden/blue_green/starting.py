@@ -182,7 +182,8 @@ def without_moved(findings: Iterable[Judged], expected: Mapping[str, Expected]) 
 def _expected(topic: str, stats: Any) -> Expected:
     subscriptions = [name for name in stats.get("subscriptions") or {} if is_subscription(name)]
     durable = [name for name in subscriptions if stats["subscriptions"][name].get("durable", True)]
-    return Expected(topic, tuple(sorted(durable)), bool(stats.get("publishers")))
+    read_by = [name for name in durable if stats["subscriptions"][name].get("consumers")]
+    return Expected(topic, tuple(sorted(durable)), bool(stats.get("publishers")), tuple(sorted(read_by)))
 
 
 def _plain(flag: ClusterFlag) -> dict[str, Any]:

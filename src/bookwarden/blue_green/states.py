@@ -25,6 +25,7 @@ class TopicState(enum.Enum):
     DRAINING = "DRAINING"  #: Marked; consumers read what is left.
     STUCK = "STUCK"  #: Marked; something is left, and nobody reads it.
     PRODUCERS_LEFT = "PRODUCERS LEFT"  #: Marked and drained; green has not seen a producer that blue had.
+    CONSUMERS_LEFT = "CONSUMERS LEFT"  #: The same of a subscription's consumers.
     DRAINED = "DRAINED"  #: Marked; nothing is left to read.
     STRANDED = "STRANDED"  #: Marked, not loaded, something left: no broker loads it while the flag is set.
     UNMARKED = "UNMARKED"  #: Not marked and not loaded: the flag keeps everybody out, and nothing moves it.
@@ -35,8 +36,8 @@ class TopicState(enum.Enum):
 
 #: Nothing is left to be read or sent on blue.
 DONE: Final = frozenset({TopicState.DRAINED, TopicState.GONE})
-#: Nothing is left to be read; producers that were there may be on no side any more.
-UNNEEDED: Final = DONE | {TopicState.PRODUCERS_LEFT}
+#: Nothing is left to be read; clients that were there may be on no side any more.
+UNNEEDED: Final = DONE | {TopicState.PRODUCERS_LEFT, TopicState.CONSUMERS_LEFT}
 #: These do not go on by themselves, and take messages from nobody: somebody has to act.
 LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
 
@@ -47,6 +48,7 @@ ADVICE: Final[Mapping[TopicState, str]] = {
     TopicState.HELD: "wait for the other cluster to take what is left, or remove it from the namespace's clusters",
     TopicState.WAITING: "if it stays so for two rounds look for WARN lines about it in the broker's log",
     TopicState.PRODUCERS_LEFT: "see whether they run; `cluster-migration release` lets those go that blue keeps fenced",
+    TopicState.CONSUMERS_LEFT: "see whether they run, and restart their processes: clients in C++ or Python may hang",
     TopicState.ROLLED_BACK: "let consumers drain it, then `cluster-migration reopen` it for producers",
     TopicState.UNKNOWN: "see that every registered broker answers",
 }
@@ -78,6 +80,7 @@ class TopicSeen:
     #: Subscriptions and replicators, without the cursors that brokers keep for themselves.
     cursors: tuple[CursorSeen, ...] = ()
     green_lacks_producer: bool = False  #: Blue had one at the start, and green has none.
+    green_lacks: tuple[str, ...] = ()  #: Subscriptions that are read on blue, had a consumer there, and none on green.
     compacted: bool = False  #: It has the cursor of compaction.
     trouble: str = ""  #: Why something of it is not known.
 
@@ -110,7 +113,7 @@ def state_of(seen: TopicSeen) -> TopicState:
         by_migration = seen.is_marked and is_marked_by_migration(seen.info)
         return TopicState.ROLLED_BACK if by_migration else TopicState.SERVING
     if seen.is_marked and not seen.cursors:
-        return TopicState.PRODUCERS_LEFT if seen.loaded and seen.green_lacks_producer else TopicState.DRAINED
+        return _drained_state(seen) if seen.loaded else TopicState.DRAINED
     if seen.loaded is None:
         return TopicState.UNKNOWN
     if not seen.loaded:
@@ -123,12 +126,18 @@ def state_of(seen: TopicSeen) -> TopicState:
 def _loaded_state(seen: TopicSeen) -> TopicState:
     left = [cursor for cursor in seen.cursors if not cursor.is_read]
     if not left:
-        return TopicState.PRODUCERS_LEFT if seen.green_lacks_producer else TopicState.DRAINED
+        return _drained_state(seen)
     read_by_clients = [cursor for cursor in left if not is_replicator(cursor.name)]
     if not read_by_clients:
         return TopicState.HELD
     idle = [cursor for cursor in read_by_clients if cursor.consumers == 0]
     return TopicState.STUCK if idle else TopicState.DRAINING
+
+
+def _drained_state(seen: TopicSeen) -> TopicState:
+    if seen.green_lacks_producer:
+        return TopicState.PRODUCERS_LEFT
+    return TopicState.CONSUMERS_LEFT if seen.green_lacks else TopicState.DRAINED
 
 
 def is_marked_by_migration(info: ManagedLedgerInfo) -> bool:

@@ -14,15 +14,15 @@ from bookwarden.blue_green.states import ADVICE, DONE, LOST_SIGHT, UNNEEDED, Top
 _SHOWN: Final = 5
 # Time over which a rate is measured.
 _RATE_S: Final = 10.0
-# A producer that is redirected needs a second, and one whose broker restarts a minute.
-_PRODUCERS_S: Final = 60.0
+# A client that is redirected needs a second, and one whose broker restarts a minute.
+_CLIENTS_S: Final = 60.0
 
 
 class Ending(Enum):
     """The end of a migration, as far as it can be watched."""
 
     DRAINED = "drained"
-    PRODUCERS_LEFT = "drained, producers left"
+    CLIENTS_LEFT = "drained, clients left"
     FLAG_OFF = "flag off"
 
 
@@ -61,7 +61,7 @@ class Step:
 def warnings_of(look: Look, lacked_before: Collection[str] = ()) -> tuple[str, ...]:
     """Return a sentence for each state that does not end by itself, with what to do.
 
-    ``lacked_before`` are the topics that had no producer on green in the look before.
+    ``lacked_before`` are the topics of which clients were missing on green in the look before.
     """
     found = [f"broker {name} restarted, came or went: what it had loaded is STRANDED" for name in look.restarted]
     for state in (*sorted(LOST_SIGHT, key=lambda state: state.value), TopicState.STUCK, TopicState.HELD):
@@ -72,6 +72,10 @@ def warnings_of(look: Look, lacked_before: Collection[str] = ()) -> tuple[str, .
     behind = [seen for seen in look.topics if seen.green_lacks_producer and seen.topic in lacked_before]
     if behind:
         found.append(f"PRODUCERS LEFT: {_named(behind)}: {ADVICE[TopicState.PRODUCERS_LEFT]}")
+    alone = [seen for seen in look.of_state(TopicState.CONSUMERS_LEFT) if seen.topic in lacked_before]
+    if alone:
+        readers = ", ".join(f"{', '.join(seen.green_lacks)} of {seen.topic}" for seen in alone[:_SHOWN])
+        found.append(f"CONSUMERS LEFT: {readers}: {ADVICE[TopicState.CONSUMERS_LEFT]}")
     return tuple(found)
 
 
@@ -84,7 +88,7 @@ def ending_of(look: Look) -> Ending | None:
     return Ending.DRAINED
 
 
-def _only_producers_left(look: Look) -> bool:
+def _only_clients_left(look: Look) -> bool:
     return not look.troubles and all(seen.state in UNNEEDED for seen in look.topics)
 
 
@@ -97,7 +101,7 @@ def follow(
 ) -> Iterator[Step]:
     """Yield a step for each look, until the end; the caller may stop at any.
 
-    Producers that green does not see are waited for, and not for ever: their application may have ended.
+    Clients that green does not see are waited for, and not for ever: their application may have ended.
     """
     drained_at: float | None = None
     past: list[tuple[float, int]] = []
@@ -107,11 +111,11 @@ def follow(
         look = looks()
         past = [*(one for one in past if begun - one[0] <= _RATE_S), (begun, look.progress.unread)]
         ending = ending_of(look)
-        drained_at = (begun if drained_at is None else drained_at) if _only_producers_left(look) else None
-        if ending is None and drained_at is not None and begun - drained_at >= _PRODUCERS_S:
-            ending = Ending.PRODUCERS_LEFT
+        drained_at = (begun if drained_at is None else drained_at) if _only_clients_left(look) else None
+        if ending is None and drained_at is not None and begun - drained_at >= _CLIENTS_S:
+            ending = Ending.CLIENTS_LEFT
         yield Step(look, _rate(past), warnings_of(look, lacked), ending)
-        lacked = {seen.topic for seen in look.topics if seen.green_lacks_producer}
+        lacked = {seen.topic for seen in look.topics if seen.green_lacks_producer or seen.green_lacks}
         if ending is not None:
             return
         sleep(max(0.0, every_s - (clock() - begun)))

@@ -160,7 +160,7 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
         application.restart()
         drained(site, namespace)
         site.run("start", namespace, "--yes")
-        site.run("watch", namespace, "--timeout", "90")
+        site.run("watch", namespace, "--release", "--timeout", "90")
         running.wait_for(20, SECONDS)
         (account,) = running.stop()
         assert account.tally.send_errors == 0
@@ -226,6 +226,7 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite) -> N
                     begin(starting, namespace)
             (begun,) = site.answer("start", namespace, "--yes")["namespaces"]
             assert begun["ok"], (part, call, when)
+            site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1")
             running.wait_for(20, SECONDS)
             require_exact(running.stop())
         assert site.answer("verify", namespace)["done"]

@@ -38,7 +38,7 @@ class Watching:
 
     def __init__(self, site: BlueGreenSite, namespace: str) -> None:
         self._process = subprocess.Popen(
-            site.command("watch", namespace, "--every", "0.5", "-o", "json"),
+            site.command("watch", namespace, "--release", "--every", "0.5", "-o", "json"),
             stdout=subprocess.PIPE,
             text=True,
             cwd=site.home,

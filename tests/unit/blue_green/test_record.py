@@ -19,8 +19,8 @@ def test_what_was_there_is_what_all_starts_saw(tmp_path: Path) -> None:
     record.marked(NAMESPACE, {TOPIC: 13})
     record.append(ABORTED, namespace=NAMESPACE)
     assert record.begun() == []
-    record.starting(NAMESPACE, [Expected(TOPIC, ("audit",), False)])
-    assert record.expected([NAMESPACE]) == {TOPIC: Expected(TOPIC, ("app", "audit"), False, 13)}
+    record.starting(NAMESPACE, [Expected(TOPIC, ("audit",), False, ("audit",))])
+    assert record.expected([NAMESPACE]) == {TOPIC: Expected(TOPIC, ("app", "audit"), False, ("audit",), 13)}
     assert record.expected(["shop/other"]) == {}
     assert record.begun() == [NAMESPACE]
     record.append(FINISHED, namespace=NAMESPACE)

@@ -81,6 +81,14 @@ def test_unread_entries_of_a_topic_that_accepts_messages_are_not_known() -> None
     assert unread_entries(OPEN, Position(6, 5)) is None
 
 
+def test_consumers_that_green_has_not_seen_are_left_once_all_is_read() -> None:
+    seen = TopicSeen(TOPIC, MARKED, True, True, None, (READ,), green_lacks=("app",))
+    assert seen.state is TopicState.CONSUMERS_LEFT
+    assert dataclasses.replace(seen, green_lacks_producer=True).state is TopicState.PRODUCERS_LEFT
+    assert dataclasses.replace(seen, cursors=(LEFT,)).state is TopicState.DRAINING
+    assert dataclasses.replace(seen, loaded=False).state is TopicState.DRAINED
+
+
 def test_the_last_ledger_counts_by_where_the_topic_was_terminated() -> None:
     empty_at_the_end = dataclasses.replace(MARKED, terminated=Position(6, -1))
     assert (entries_of(MARKED), entries_of(empty_at_the_end)) == (13, 10)

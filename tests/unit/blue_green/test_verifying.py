@@ -10,7 +10,7 @@ from bookwarden.blue_green.verifying import OnGreen, judge
 from unit.blue_green.test_states import LEFT, MARKED, READ, TOPIC
 
 ON = {"shop/live": True}
-EXPECTED = {TOPIC: Expected(TOPIC, ("app", "audit"), True, 13)}
+EXPECTED = {TOPIC: Expected(TOPIC, ("app", "audit"), True, entries=13)}
 GREEN = {TOPIC: OnGreen(frozenset({"app", "audit"}), 20)}
 DRAINED = TopicSeen(TOPIC, MARKED, True, True, 0, (READ,))
 GONE = TopicSeen(TOPIC, None, True)
@@ -43,7 +43,7 @@ def test_a_topic_that_is_not_on_green_is_a_fault() -> None:
 
 
 def test_what_only_readers_read_or_compaction_made_is_a_fault_unless_accepted() -> None:
-    alone = {TOPIC: Expected(TOPIC, (), True, 13)}
+    alone = {TOPIC: Expected(TOPIC, (), True, entries=13)}
     look = Look(0, (dataclasses.replace(DRAINED, cursors=(), compacted=True),), ON)
     readers, compacted = judge(look, GREEN, alone).topics[0].faults
     assert "--accept readers" in readers

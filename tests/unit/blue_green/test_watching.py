@@ -64,7 +64,7 @@ def test_producers_that_green_lacks_are_not_waited_for_for_ever() -> None:
     steps = list(
         follow(lambda: look(seen(0, lacks=True)), every_s=1, clock=lambda: next(ticks) / 2, sleep=lambda _: None)
     )
-    assert [step.ending for step in steps] == [None, None, None, Ending.PRODUCERS_LEFT]
+    assert [step.ending for step in steps] == [None, None, None, Ending.CLIENTS_LEFT]
 
 
 def test_a_producer_that_green_lacks_is_told_at_the_second_look() -> None:

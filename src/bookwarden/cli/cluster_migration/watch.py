@@ -31,18 +31,18 @@ _SAID_EVERY_S: Final = 10.0
 
 _ENDED: Final = {
     Ending.DRAINED: "Drained: blue has nothing left to read. Next: `cluster-migration verify`.",
-    Ending.PRODUCERS_LEFT: "Drained, and green has not seen every producer that blue had: see whether the applications "
+    Ending.CLIENTS_LEFT: "Drained, and green has not seen every client that blue had: see whether the applications "
     "still run. Nothing is left to read on blue. Next: `cluster-migration verify`.",
     Ending.FLAG_OFF: "The flag is off: blue redirects nobody. Topics that were marked accept no message until they are "
     "reopened: docs/cluster-migration.md, 'Abort'.",
 }
 
-_CODES: Final = {Ending.DRAINED: 0, Ending.PRODUCERS_LEFT: LEFT, Ending.FLAG_OFF: FLAG_OFF}
+_CODES: Final = {Ending.DRAINED: 0, Ending.CLIENTS_LEFT: LEFT, Ending.FLAG_OFF: FLAG_OFF}
 
 _EPILOG = """\b
 Exit codes: 0 drained; 24 no flag is set; 25 not over within --timeout; 27 the same, and topics are
 STRANDED or UNMARKED: nobody reaches them until the flag is off; 27 also: drained, and green has not seen every
-producer that blue had; 4 nothing was begun."""
+client that blue had; 4 nothing was begun."""
 
 
 @click.command(epilog=_EPILOG)
