@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 #: The property of a managed ledger whose topic was migrated; brokers write it with the terminated position.
 MIGRATED_PROPERTY = "migrated"
@@ -30,9 +29,3 @@ class ClusterFlag:
 
     migrated: bool
     urls: RedirectUrls
-
-
-def hosts_of(url: str) -> list[str]:
-    """Split an address of several hosts into addresses of one host each; none for an empty one."""
-    parts = urlsplit(url)
-    return [f"{parts.scheme}://{host}" for host in parts.netloc.split(",") if host]

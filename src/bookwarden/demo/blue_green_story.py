@@ -121,14 +121,14 @@ class MoveStory:
                 admin.put(f"{path}/partitions", 3) if is_partitioned else admin.put(path)
 
     def _prepare(self, context: BlueGreenContext) -> None:
-        with ReadinessContext(self._settings, context) as ready:
-            before = blocking(ready.readiness.preflight([NAMESPACE]), _ACCEPTED)
+        with ReadinessContext(self._settings, context) as readiness:
+            before = blocking(readiness.preflight([NAMESPACE]), _ACCEPTED)
             self._say(f"preflight: {len(before)} lines stand in the way: {', '.join(one.check for one in before)}")
-            preparation = ready.preparation([NAMESPACE])
+            preparation = readiness.preparation([NAMESPACE])
             wanted = preparation.plan()
             done = preparation.execute(wanted)
             self._say(f"prepare: {len(done.done)} steps, on green what it lacks, on blue that nothing is deleted")
-            left = blocking(ready.readiness.preflight([NAMESPACE]), _ACCEPTED)
+            left = blocking(readiness.preflight([NAMESPACE]), _ACCEPTED)
         if left:
             raise RefusedError(f"{left[0].check} stands in the way after the preparation: {left[0].seen}")
 

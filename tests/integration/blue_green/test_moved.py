@@ -36,18 +36,18 @@ def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
     namespace = site.make_namespace("flags/one")
     with site.context() as context:
         blue, admin = context.blue, context.blue.admin
-        assert (blue.admin.cluster_name(), context.green.admin.cluster_name()) == ("blue", "green")
-        assert admin.read_flag("blue") is None
+        assert (blue.cluster, context.green.cluster) == ("blue", "green")
+        assert admin.read_flag(blue.cluster) is None
         urls = redirect_urls(context.clients)
-        admin.write_flag("blue", ClusterFlag(False, urls))
-        assert admin.read_flag("blue") == ClusterFlag(False, urls)
+        admin.write_flag(blue.cluster, ClusterFlag(False, urls))
+        assert admin.read_flag(blue.cluster) == ClusterFlag(False, urls)
         assert not admin.is_migrated(namespace)
         assert not blue.nodes.is_flagged(namespace)
         admin.set_migrated(namespace, True)
         assert admin.is_migrated(namespace)
         assert blue.nodes.flagged_namespaces() == [namespace]
         admin.set_migrated(namespace, False)
-        admin.write_flag("blue", ClusterFlag(False, RedirectUrls()))
+        admin.write_flag(blue.cluster, ClusterFlag(False, RedirectUrls()))
         assert blue.nodes.flagged_namespaces() == []
 
 
@@ -220,7 +220,7 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite) -> N
             with site.context() as context:
                 starting = context.starting(lambda _line: None)
                 if call == "write_flag":
-                    context.blue.admin.write_flag("blue", ClusterFlag(False, RedirectUrls()))
+                    context.blue.admin.write_flag(context.blue.cluster, ClusterFlag(False, RedirectUrls()))
                 setattr(starting, f"_{part}", Dying(getattr(starting, f"_{part}"), call, when))
                 with pytest.raises(KilledError):
                     begin(starting, namespace)

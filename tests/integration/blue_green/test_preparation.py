@@ -19,7 +19,7 @@ from bookwarden.blue_green.sides.policies import INACTIVE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.wiring.blue_green_readiness import ReadinessContext
+from bookwarden.wiring.blue_green_readiness import ReadinessContext, preflight
 from servers.blue_green import shop
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.switching.open_transactions import open_transactions
@@ -105,7 +105,7 @@ def test_what_green_lacks_is_named_mended_and_mended_once(site: BlueGreenSite) -
     site.answer("prepare", *everything, "--verify", expected=0)
 
     with ReadinessContext(site.settings) as context:
-        seen = context.readiness.observe(everything)
+        seen = context.observe(everything)
         for ours, theirs in seen.pairs():
             assert theirs is not None
             wanted, found = shop.contents(ours, "blue"), shop.contents(theirs, "green")
@@ -277,10 +277,10 @@ def test_killed_at_any_write_and_run_again_it_ends_the_same(site: BlueGreenSite)
     with ReadinessContext(site.settings) as context:
         usual = context.preparation([broken])
         clusters = {
-            side: Cluster(one.admin.cluster_name, one.admin, Dying(usual.making(side), deaths))
+            side: Cluster(one.cluster, one.admin, Dying(usual.making(side), deaths))
             for side, one in ((Side.BLUE, context.clusters.blue), (Side.GREEN, context.clusters.green))
         }
-        dying = Preparation(lambda: context.readiness.observe([broken]), clusters, context.journal)
+        dying = Preparation(lambda: context.observe([broken]), clusters, context.journal)
         while (plan := dying.plan()).steps:
             with pytest.raises(Killed):
                 dying.execute(plan)
@@ -288,14 +288,14 @@ def test_killed_at_any_write_and_run_again_it_ends_the_same(site: BlueGreenSite)
             assert killed < 200
         assert killed >= 2 * 20
         assert usual.execute(usual.plan()).is_complete
-        seen = context.readiness.observe([whole, broken])
+        seen = context.observe([whole, broken])
         for side, name in ((seen.green, "green"), (seen.blue, "blue")):
             assert shop.contents(side.namespaces[broken], name) == shop.contents(side.namespaces[whole], name)
 
         # The policies from before are known, whichever run noted them.
         done = usual.take_back(usual.held([broken]))
         assert not done.failed
-        seen = context.readiness.observe([broken])
+        seen = context.observe([broken])
         for side, name in ((seen.green, "green"), (seen.blue, "blue")):
             found = shop.contents(side.namespaces[broken], name)
             assert found["policies"][INACTIVE] == shop.INACTIVE
@@ -327,7 +327,5 @@ def test_a_process_that_is_killed_leaves_nothing_to_mend_by_hand(site: BlueGreen
 def test_start_has_the_same_findings_over_clusters_that_are_open(site: BlueGreenSite) -> None:
     namespace = site.make_namespace("shop/unready")
     with site.context() as context:
-        with ReadinessContext(site.settings, context) as ready:
-            found = ready.readiness.preflight([namespace])
-        checks = {one.check for one in found if one.stands_in_the_way}
+        checks = {one.check for one in preflight(site.settings, context, [namespace]) if one.stands_in_the_way}
     assert checks == {"namespaces on green", "deletion held"}

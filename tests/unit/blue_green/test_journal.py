@@ -83,8 +83,8 @@ class Recorded:
 
 def preparation(tmp_path: Path, green: Recorded, blue: Recorded) -> Preparation:
     made = {
-        Side.GREEN: Cluster(lambda: "green", green, green),
-        Side.BLUE: Cluster(lambda: "blue", blue, blue),
+        Side.GREEN: Cluster("green", green, green),
+        Side.BLUE: Cluster("blue", blue, blue),
     }
     return Preparation(ready, made, PreparationJournal(tmp_path))
 
@@ -141,7 +141,7 @@ def test_what_another_broker_does_not_know_yet_is_waited_for(tmp_path: Path) -> 
             return super().policies(namespace)
 
     late = Late(policies("green"))
-    sides = {Side.GREEN: Cluster(lambda: "green", late, green), Side.BLUE: Cluster(lambda: "blue", late, green)}
+    sides = {Side.GREEN: Cluster("green", late, green), Side.BLUE: Cluster("blue", late, green)}
     operation = Preparation(ready, sides, PreparationJournal(tmp_path), slept.append)
     step = Step(Side.GREEN, Action.POLICY, NAME, KEY, {"a": 1}, policies("green")["inactive_topic_policies"], NAME)
     assert operation.execute(Plan((step,))).done == (step,)
@@ -172,9 +172,7 @@ def test_the_journal_names_a_step_before_it_is_taken(tmp_path: Path) -> None:
 
     looking = Looking({})
     operation = Preparation(
-        ready,
-        {Side.GREEN: Cluster(lambda: "green", green, looking), Side.BLUE: Cluster(lambda: "blue", green, green)},
-        journal,
+        ready, {Side.GREEN: Cluster("green", green, looking), Side.BLUE: Cluster("blue", green, green)}, journal
     )
     operation.execute(Plan((Step(Side.GREEN, Action.TENANT, "t", value={}),)))
     assert noted == [1]

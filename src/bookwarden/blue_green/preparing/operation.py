@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from bookwarden.blue_green.preparing.journal import BEGUN, DONE, FAILED, TAKEN_BACK, PreparationJournal
@@ -25,7 +24,7 @@ _PAUSES_S: Final = (0.1, 0.5, 2.0)
 class Cluster:
     """A cluster that is written to."""
 
-    name: Callable[[], str]  #: Returns its name.
+    name: str
     reading: Reading
     making: Making
 
@@ -165,7 +164,7 @@ class Preparation:
 
     def _policy(self, step: Step) -> Any:
         cluster = self._clusters[step.side]
-        return namespace_settings(cluster.reading.policies(step.target), cluster.name()).get(step.key)
+        return namespace_settings(cluster.reading.policies(step.target), cluster.name).get(step.key)
 
 
 def _is_hold(step: Step) -> bool:
@@ -187,16 +186,6 @@ def _needs(step: Step, other: Step) -> bool:
     return other.action is Action.TOPIC and (
         step.target == other.target or step.target.startswith(f"{other.target}-partition-")
     )
-
-
-def preparation_of(
-    observe: Callable[[Sequence[str]], Observations],
-    clusters: Mapping[Side, Cluster],
-    journal: PreparationJournal,
-    namespaces: Sequence[str],
-) -> Preparation:
-    """Make the preparation of some namespaces."""
-    return Preparation(partial(observe, namespaces), clusters, journal)
 
 
 def _carry_out(making: Making, step: Step) -> None:

@@ -75,10 +75,10 @@ class SideObserver:
                     namespaces[name] = found
         wanted = {name.partition("/")[0] for name in scope}
         return SideSeen(
-            cluster=self._sources.cluster(),
+            cluster=self._sources.cluster,
             brokers=self._brokers(),
             clusters=frozenset(self._admin.clusters()),
-            flag=self._admin.read_flag(self._sources.cluster()),
+            flag=self._admin.read_flag(self._sources.cluster),
             tenants={name: self._admin.tenant(name) for name in self._admin.tenants() if name in wanted},
             namespaces=namespaces,
             flagged=self._flagged(everywhere, namespaces),

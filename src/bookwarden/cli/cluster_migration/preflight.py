@@ -45,8 +45,8 @@ def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset
     nothing; each topic of the namespaces is loaded.
     """
     with ReadinessContext(invocation.settings) as context:
-        scope = namespaces or context.readiness.namespaces()
-        seen = context.readiness.observe(scope, lambda name: invocation.say(f"reading {name}"))
+        scope = namespaces or context.namespaces()
+        seen = context.observe(scope, lambda name: invocation.say(f"reading {name}"))
     findings = judge(seen)
     invocation.write(describe_preflight(seen, findings, accepted, show))
     click.get_current_context().exit(NOT_READY if blocking(findings, accepted) else 0)

@@ -80,7 +80,7 @@ def prepare(
         if take_back:
             code = _take_back(invocation, context, namespaces, yes=yes, show=show)
         else:
-            scope = namespaces or context.readiness.namespaces()
+            scope = namespaces or context.namespaces()
             code = _prepare(invocation, context, scope, execute=execute, verify=verify, yes=yes, show=show)
     click.get_current_context().exit(code)
 
@@ -95,7 +95,7 @@ def _prepare(
     yes: bool,
     show: int,
 ) -> int:
-    seen = context.readiness.observe(scope, lambda name: invocation.say(f"reading {name}"))
+    seen = context.observe(scope, lambda name: invocation.say(f"reading {name}"))
     preparation = context.preparation(scope)
     wanted = preparation.plan_from(seen)
     by_hand = [one for one in judge(seen) if one.check in BY_HAND and one.stands_in_the_way]

@@ -75,8 +75,8 @@ def _is_ready(
     left = [name for name in names if not context.blue.nodes.is_flagged(name)]
     if not left:
         return True
-    with ReadinessContext(invocation.settings, context) as ready:
-        seen = ready.readiness.observe(left, lambda name: invocation.say(f"reading {name}"))
+    with ReadinessContext(invocation.settings, context) as readiness:
+        seen = readiness.observe(left, lambda name: invocation.say(f"reading {name}"))
     findings = without_moved(judge(seen), context.record.expected(left))
     if blocking(findings, accepted):
         invocation.write(describe_preflight(seen, findings, accepted))

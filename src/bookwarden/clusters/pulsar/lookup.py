@@ -139,6 +139,12 @@ class _Session:
         return max(0.001, self._deadline - time.monotonic())
 
 
+def hosts_of(url: str) -> list[str]:
+    """Split an address of several hosts into addresses of one host each."""
+    parts = urlsplit(url)
+    return [f"{parts.scheme}://{host}" for host in parts.netloc.split(",") if host]
+
+
 def _open(connection: PulsarConnection, url: str, timeout_s: float) -> socket.socket:
     try:
         parts = urlsplit(url)

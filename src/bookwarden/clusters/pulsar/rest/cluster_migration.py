@@ -27,14 +27,10 @@ _EVERYTHING: Final = {"includeSystemTopic": True}
 
 
 class ClusterMigrationAdmin:
-    """Asks the brokers of one of both clusters. Errors are those of `PulsarAdmin`, and FormatError.
+    """Asks the brokers of one of both clusters. Errors are those of `PulsarAdmin`, and FormatError."""
 
-    ``cluster`` is the cluster's name; "" where its brokers are to be asked for it.
-    """
-
-    def __init__(self, admin: PulsarAdmin, cluster: str = "") -> None:
+    def __init__(self, admin: PulsarAdmin) -> None:
         self._admin = admin
-        self._cluster = cluster
 
     def settings(self) -> dict[str, str]:
         """Return the settings that one broker runs with, by name; only a superuser may read them."""
@@ -42,11 +38,11 @@ class ClusterMigrationAdmin:
         return {str(name): str(value) for name, value in found.items()}
 
     def cluster_name(self) -> str:
-        """Return the cluster's name; a broker is asked for it once, unless it is known."""
-        self._cluster = self._cluster or self.settings().get("clusterName", "")
-        if not self._cluster:
+        """Return the name that a broker has for its cluster."""
+        name = self.settings().get("clusterName", "")
+        if not name:
             raise FormatError("the broker's settings have no clusterName: set cluster_migration.<side>.cluster")
-        return self._cluster
+        return name
 
     def clusters(self) -> list[str]:
         """List the clusters that are registered."""
