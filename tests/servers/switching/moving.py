@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.switching.moving.build import find_build
+from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
 from bookwarden.switching.moving.report import MORE_LATER
 from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
@@ -56,7 +56,7 @@ class Moving:
     @contextmanager
     def building(self, *words: str, kill: bool = False) -> Iterator[None]:
         """Build during the block, which begins once some ledgers are through; wait for its end, or kill it then."""
-        log = self._home / "building.log"
+        log, before = self._home / "building.log", self._copies()
         with log.open("wb") as output:
             process = subprocess.Popen(
                 self._line("bookie-clusters", "build", "--all", *words),
@@ -66,10 +66,10 @@ class Moving:
                 start_new_session=True,
             )
 
+        # A build tells what is through by the piece, of which each may take many minutes.
         def some_are_through() -> bool:
             assert process.poll() is None, log.read_text()
-            found = find_build(self._site.store)
-            return found is not None and not found.newest.is_through and found.newest.looked_at > 0
+            return self._copies() > before
 
         try:
             eventually(some_are_through, _PATIENCE_S)
@@ -82,6 +82,11 @@ class Moving:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+    def _copies(self) -> int:
+        """Count the copies in the active cluster that are whole."""
+        ledgers = self._site.ledgers_of(self._site.registry().active).values()
+        return sum(COPY_KEY in ledger.custom and not is_unfinished(ledger) for ledger in ledgers)
 
     def promote(self) -> None:
         assert self._site.command("promote", *_PER_SECOND, "--yes")["failed"] == []
