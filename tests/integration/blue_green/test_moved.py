@@ -130,7 +130,7 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
     topic = f"persistent://{namespace}/slow"
     sends = Flow(topic, subscription=None, per_second=30)
     with (
-        Application(site.blue.service_url, topic, "app", 0.1, tmp_path / "received") as application,
+        Application(site.blue.connection(), topic, "app", 0.1, tmp_path / "received") as application,
         traffic(site, [sends], before=150) as running,
     ):
         eventually(lambda: application.received, SECONDS)

@@ -1,11 +1,13 @@
 """A consumer as a process of its own, which can be killed and started again as an application is.
 
-Arguments: the service URL, a topic, a subscription, the pause between two messages in seconds, and the file to which
-the number of each message is appended before it is acknowledged.
+Arguments: the connection as JSON, a topic, a subscription, the pause between two messages in seconds, and the file to
+which the number of each message is appended before it is acknowledged.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import subprocess
 import sys
 import time
@@ -14,12 +16,14 @@ from types import TracebackType
 
 import pulsar
 
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+
 
 class Application:
     """The process; ``received`` is what all of its lives got."""
 
-    def __init__(self, service_url: str, topic: str, subscription: str, pause_s: float, file: Path) -> None:
-        arguments = [service_url, topic, subscription, str(pause_s), str(file)]
+    def __init__(self, connection: PulsarConnection, topic: str, subscription: str, pause_s: float, file: Path) -> None:
+        arguments = [json.dumps(dataclasses.asdict(connection)), topic, subscription, str(pause_s), str(file)]
         self._command = [sys.executable, __file__, *arguments]
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,9 +63,9 @@ def _hurries(file: Path) -> Path:
     return file.with_suffix(".hurry")
 
 
-def consume(service_url: str, topic: str, subscription: str, pause_s: float, file: Path) -> None:
+def consume(connection: PulsarConnection, topic: str, subscription: str, pause_s: float, file: Path) -> None:
     """Receive until killed."""
-    consumer = pulsar.Client(service_url).subscribe(
+    consumer = connection.client().subscribe(
         topic,
         subscription,
         consumer_type=pulsar.ConsumerType.Shared,
@@ -79,5 +83,5 @@ def consume(service_url: str, topic: str, subscription: str, pause_s: float, fil
 
 
 if __name__ == "__main__":
-    url, name, read_by, pause, path = sys.argv[1:]
-    consume(url, name, read_by, float(pause), Path(path))
+    told, name, read_by, pause, path = sys.argv[1:]
+    consume(PulsarConnection(**json.loads(told)), name, read_by, float(pause), Path(path))
