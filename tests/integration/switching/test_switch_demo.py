@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.cli.shell.output import Note
 from bookwarden.cli.demos.switch import describe_switch, play_switch
+from bookwarden.cli.shell.output import Note
 from servers.switching.broker_jar import broker_jar
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]

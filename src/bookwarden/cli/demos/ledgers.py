@@ -14,10 +14,10 @@ import click
 import yaml
 
 from bookwarden.cli.demos.blue_green import describe_move, play_move
+from bookwarden.cli.demos.switch import describe_switch, play_switch
 from bookwarden.cli.dev import settings_of
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
-from bookwarden.cli.demos.switch import describe_switch, play_switch
 from bookwarden.config import load_settings
 from bookwarden.demo.fates import Ending
 from bookwarden.demo.finale import Finale
