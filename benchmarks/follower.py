@@ -15,11 +15,11 @@ from functools import partial
 
 from bookwarden.config import load_settings
 from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.pipelines.follow.driver import follow_session
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
-from bookwarden.pipelines.session import running_session
 from bookwarden.pipelines.sweep.supervisor import Pulse
 from bookwarden.wiring.following import FollowContext
 from bookwarden.wiring.metadata import MetadataContext
@@ -32,7 +32,7 @@ def main(settings_file: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     settings = load_settings(settings_file)
     with (
-        running_session(settings, local=True, application="bookwarden-reference-changes") as spark,
+        follow_session(settings) as spark,
         MetadataContext(settings) as metadata,
     ):
         _report({"ready": True})

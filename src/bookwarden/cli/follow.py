@@ -51,8 +51,7 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
 
 
 def _follow(settings: Settings, once: bool) -> FollowEnd:
-    from bookwarden.pipelines.follow.driver import run_follow
-    from bookwarden.pipelines.session import running_session
+    from bookwarden.pipelines.follow.driver import follow_session, run_follow
 
-    with running_session(settings, local=True, application="bookwarden-reference-changes") as spark:
+    with follow_session(settings) as spark:
         return run_follow(spark, settings, once=once)

@@ -19,7 +19,8 @@ from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
-from bookwarden.pipelines.session import unless_gone
+from bookwarden.pipelines.scan.driver import OWN_JVM
+from bookwarden.pipelines.session import running_session, unless_gone
 from bookwarden.pipelines.sweep.driver import holding, patience_of, stopped_by_signals
 from bookwarden.pipelines.sweep.lock import SweepLock
 from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
@@ -42,6 +43,13 @@ class FollowEnd:
     nodes: int  #: Known.
     pending: int  #: Dropped, and not looked at yet.
     through: bool  #: With ``once``: whether all that was due is done.
+
+
+@contextmanager
+def follow_session(settings: Settings) -> Iterator[SparkSession]:
+    """Run a Spark session of its own for the block, on this machine."""
+    with running_session(settings, local=True, application="bookwarden-reference-changes", defaults=OWN_JVM) as spark:
+        yield spark
 
 
 def run_follow(spark: SparkSession, settings: Settings, *, once: bool = False) -> FollowEnd:
