@@ -45,20 +45,18 @@ class ClusterSide(Resources):
         self.connection: PulsarConnection = connection_of(self.settings.pulsar)
         with self._closed_on_error():
             self.rest = self._keep(PulsarAdmin(self.connection, _TIMEOUT_S))
-            self.admin = ClusterMigrationAdmin(self.rest)
+            self.admin = ClusterMigrationAdmin(self.rest, side.cluster)
             self.metadata = self._keep(MetadataContext(self.settings))
             #: Not connected before its first call.
             self.store: MetadataStore = self.metadata.store
             self.nodes = MigrationNodes(self.store, self.metadata.last_entries.last_entry)
             #: Asks every registered broker for the topics that it has loaded; loads none.
             self.loaded_topics = partial(read_loaded_topics, self.store, self.connection)
-            self._named = side.cluster
 
     @property
     def cluster(self) -> str:
         """The cluster's name, by the settings or its broker."""
-        self._named = self._named or self.admin.cluster_name()
-        return self._named
+        return self.admin.cluster
 
 
 class BlueGreenContext(Resources):
@@ -79,8 +77,9 @@ class BlueGreenContext(Resources):
             blue = self.blue
             self.observer = Observer(lambda: blue.cluster, blue.nodes, blue.admin, blue.loaded_topics, self.green.admin)
 
+    @property
     def aborting(self) -> Aborting:
-        """Make what takes flags off."""
+        """Takes flags off."""
         blue = self.blue
         return Aborting(lambda: blue.cluster, blue.admin, self.observer, self.record)
 
@@ -97,10 +96,11 @@ class BlueGreenContext(Resources):
             lambda: blue.cluster, blue.nodes, TerminatedNodes(blue.store), blue.admin, blue.loaded_topics, self.record
         )
 
-    def starting(self, say: Callable[[str], None]) -> Starting:
-        """Make what begins migrations; ConfigError where the settings have no URLs to send clients to."""
+    @property
+    def starting(self) -> Callable[[Callable[[str], None]], Starting]:
+        """Makes what begins migrations; ConfigError where the settings have no URLs to send clients to."""
         blue, urls = self.blue, redirect_urls(self.clients)
-        return Starting(lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls, say)
+        return partial(Starting, lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls)
 
 
 class FinishingContext(Resources):
@@ -138,18 +138,18 @@ def settings_of_side(settings: Settings, which: str) -> Settings:
         store = blue.metadata_store or settings.metadata_store
         return settings.model_copy(update={"pulsar": blue.pulsar or settings.pulsar, "metadata_store": store})
     green = settings.cluster_migration.green
-    for name in ("pulsar", "metadata_store"):
-        if getattr(green, name) is None:
-            raise ConfigError(f"cluster_migration.green.{name} is not set: it says where green is")
+    missing = [name for name in ("pulsar", "metadata_store") if getattr(green, name) is None]
+    if missing:
+        raise ConfigError(f"cluster_migration.green.{missing[0]} is not set: it says where green is")
     return settings.model_copy(update={"pulsar": green.pulsar, "metadata_store": green.metadata_store})
 
 
 def redirect_urls(clients: ClientUrlSettings) -> RedirectUrls:
     """Return where clients are to be sent; ConfigError unless both broker URLs are set, of which each may be needed."""
-    for name in ("broker_service_url", "broker_service_url_tls"):
-        if not getattr(clients, name):
-            raise ConfigError(
-                f"cluster_migration.green.clients.{name} is not set: clients may need either URL, and some Java "
-                "clients fail without the one for TLS even if they do not use it; where green has none, any will do"
-            )
+    missing = [name for name in ("broker_service_url", "broker_service_url_tls") if not getattr(clients, name)]
+    if missing:
+        raise ConfigError(
+            f"cluster_migration.green.clients.{missing[0]} is not set: clients may need either URL, and some Java "
+            "clients fail without the one for TLS even if they do not use it; where green has none, any will do"
+        )
     return RedirectUrls(**clients.model_dump())

@@ -19,7 +19,7 @@ from bookwarden.blue_green.sides.policies import INACTIVE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
 from bookwarden.devcluster.ports import free_ports
-from bookwarden.wiring.blue_green_readiness import ReadinessContext, preflight
+from bookwarden.wiring.blue_green_readiness import ReadinessContext
 from servers.blue_green import shop
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.switching.open_transactions import open_transactions
@@ -326,6 +326,6 @@ def test_a_process_that_is_killed_leaves_nothing_to_mend_by_hand(site: BlueGreen
 
 def test_start_has_the_same_findings_over_clusters_that_are_open(site: BlueGreenSite) -> None:
     namespace = site.make_namespace("shop/unready")
-    with site.context() as context:
-        checks = {one.check for one in preflight(site.settings, context, [namespace]) if one.stands_in_the_way}
+    with site.context() as context, ReadinessContext(site.settings, context) as readiness:
+        checks = {one.check for one in readiness.preflight([namespace]) if one.stands_in_the_way}
     assert checks == {"namespaces on green", "deletion held"}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.lookup import LookedUp, hosts_of, lookup
+from bookwarden.clusters.pulsar.lookup import LookedUp, lookup
 from bookwarden.errors import (
     BookwardenError,
     ConfigError,
@@ -164,8 +164,3 @@ def test_who_does_not_answer_is_not_waited_for() -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         lookup(CONNECTION, url, TOPIC)
-
-
-def test_each_host_of_an_address_counts() -> None:
-    assert hosts_of("pulsar+ssl://a:1,b:2") == ["pulsar+ssl://a:1", "pulsar+ssl://b:2"]
-    assert hosts_of("pulsar://a:1") == ["pulsar://a:1"]

@@ -65,6 +65,7 @@ class SideObserver:
         at all; what is not told of a single topic or broker is in the result.
         """
         everywhere = all_namespaces(self._admin)
+        cluster = self._sources.cluster()
         open_transactions, trouble = self._transactions()
         namespaces = {}
         for name in scope:
@@ -75,10 +76,10 @@ class SideObserver:
                     namespaces[name] = found
         wanted = {name.partition("/")[0] for name in scope}
         return SideSeen(
-            cluster=self._sources.cluster,
+            cluster=cluster,
             brokers=self._brokers(),
             clusters=frozenset(self._admin.clusters()),
-            flag=self._admin.read_flag(self._sources.cluster),
+            flag=self._admin.read_flag(cluster),
             tenants={name: self._admin.tenant(name) for name in self._admin.tenants() if name in wanted},
             namespaces=namespaces,
             flagged=self._flagged(everywhere, namespaces),

@@ -54,7 +54,7 @@ BrokerAnswer = tuple[str, str | None, Mapping[str, str] | None, str | None, str 
 class SideSources:
     """Sources of one cluster. Every call may raise BookwardenError."""
 
-    cluster: str  #: Its name.
+    cluster: Callable[[], str]  #: Returns its name.
     admin: ClusterAdmin  #: Of one of its brokers.
     #: Asks each registered broker.
     brokers: Callable[[], Iterable[BrokerAnswer]]

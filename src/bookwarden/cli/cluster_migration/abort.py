@@ -29,7 +29,7 @@ def abort(invocation: Invocation, namespaces: tuple[str, ...], show: int) -> Non
     reopened; clients that were redirected stay on green, and so does what they sent.
     """
     with BlueGreenContext(invocation.settings) as context:
-        done = context.aborting().abort(named_or_begun(context, namespaces))
+        done = context.aborting.abort(named_or_begun(context, namespaces))
     invocation.write(_describe(done, show))
 
 

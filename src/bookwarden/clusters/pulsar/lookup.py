@@ -65,6 +65,12 @@ def lookup(connection: PulsarConnection, url: str, topic: str, timeout_s: float 
     raise PulsarUnavailableError(f"looking {topic} up was redirected more than {_REDIRECTS} times; try again later")
 
 
+def look_up(connection: PulsarConnection, url: str, topic: str) -> tuple[str, str]:
+    """Look a topic up as `lookup` does; return its owner's address, and the version of the server."""
+    found = lookup(connection, url, topic)
+    return found.owner, found.server
+
+
 class _Session:
     """A connection to one broker or proxy, introduced."""
 
@@ -137,12 +143,6 @@ class _Session:
 
     def _left(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
-
-
-def hosts_of(url: str) -> list[str]:
-    """Split an address of several hosts into addresses of one host each."""
-    parts = urlsplit(url)
-    return [f"{parts.scheme}://{host}" for host in parts.netloc.split(",") if host]
 
 
 def _open(connection: PulsarConnection, url: str, timeout_s: float) -> socket.socket:

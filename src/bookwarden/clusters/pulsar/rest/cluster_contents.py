@@ -47,10 +47,6 @@ class ClusterContents:
             raise FormatError(f"GET /non-persistent/{namespace}/partitioned: the answer is no list")
         return sorted(map(str, found))
 
-    def web_brokers(self) -> frozenset[str]:
-        """List the ids of the brokers of the cluster that is reached."""
-        return frozenset(map(str, self._admin.get_json("/brokers")))
-
     def open_transactions(self) -> dict[str, frozenset[str]]:
         """Return by id the transactions that are open at all coordinators, with the topics that each has touched."""
         try:

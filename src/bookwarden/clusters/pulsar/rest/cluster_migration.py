@@ -29,8 +29,15 @@ _EVERYTHING: Final = {"includeSystemTopic": True}
 class ClusterMigrationAdmin:
     """Asks the brokers of one of both clusters. Errors are those of `PulsarAdmin`, and FormatError."""
 
-    def __init__(self, admin: PulsarAdmin) -> None:
+    def __init__(self, admin: PulsarAdmin, named: str = "") -> None:
         self._admin = admin
+        self._named = named
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name, as it was given or else as a broker has it; asked for once."""
+        self._named = self._named or self.cluster_name()
+        return self._named
 
     def settings(self) -> dict[str, str]:
         """Return the settings that one broker runs with, by name; only a superuser may read them."""

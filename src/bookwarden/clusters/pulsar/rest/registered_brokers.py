@@ -55,6 +55,12 @@ def read_broker_addresses(store: MetadataStore) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def read_web_brokers(connection: PulsarConnection, url: str) -> frozenset[str]:
+    """List the ids of the brokers of the cluster that a web address leads to. Raises PulsarError, ConfigError."""
+    with closing(PulsarAdmin(dataclasses.replace(connection, admin_url=url), _TIMEOUT_S)) as admin:
+        return frozenset(map(str, admin.get_json("/brokers")))
+
+
 def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> frozenset[str]:
     """Ask each registered broker for the persistent topics that it has loaded; loads none.
 
