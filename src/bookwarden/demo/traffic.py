@@ -61,28 +61,22 @@ class Traffic:
     """The flows from `start` to `stop`; as a context manager it closes its clients at the end."""
 
     def __init__(self, connection: PulsarConnection, flows: Sequence[Flow]) -> None:
-        self._connection = connection
-        # One for each producer and consumer: a client gives up the connection that its topics share when one of them
-        # moves, and a consumer that comes back in that moment can hang with all of its client (docs/findings.md).
-        self._clients: list[pulsar.Client] = []
+        # A client each: what one waits for must not hold up the other.
+        self._sending, self._receiving = connection.client(), connection.client()
         self._flows = {flow.topic: _Running(flow) for flow in flows}
 
     def start(self) -> None:
         """Subscribe everywhere, then send; the consumers of flows that are away subscribe and leave."""
         for running in self._flows.values():
-            running.subscribe(self._client)
+            running.subscribe(self._receiving)
         for running in self._flows.values():
-            running.send(self._client)
+            running.send(self._sending)
 
     def arrive(self) -> None:
         """Bring back the consumers that are away."""
         for running in self._flows.values():
             if running.flow.is_away:
-                running.receive(self._client)
-
-    def _client(self) -> pulsar.Client:
-        self._clients.append(self._connection.client())
-        return self._clients[-1]
+                running.receive(self._receiving)
 
     def sent(self, topic: str) -> int:
         """Return how many messages of the topic are confirmed."""
@@ -125,7 +119,7 @@ class Traffic:
             # A client that is closed under a sender may never return.
             running.join_sender()
             running.stop_receiving()
-        closing = [_thread(lambda client: client.close(), client) for client in self._clients]
+        closing = [_thread(lambda client: client.close(), client) for client in (self._sending, self._receiving)]
         for thread in closing:
             # One whose consumer hangs never returns.
             thread.join(_CLOSE_S)
@@ -146,20 +140,20 @@ class _Running:
         self._threads: list[threading.Thread] = []
         self._sender: threading.Thread | None = None
 
-    def subscribe(self, client: Callable[[], pulsar.Client]) -> None:
+    def subscribe(self, client: pulsar.Client) -> None:
         if self.flow.subscription is None:
             return
         if self.flow.is_away:
-            self._consumer(client(), 0).close()
+            self._consumer(client, 0).close()
         else:
             self.receive(client)
 
-    def receive(self, client: Callable[[], pulsar.Client]) -> None:
+    def receive(self, client: pulsar.Client) -> None:
         for number in range(self.flow.consumers):
-            self._threads.append(_thread(self._receive, self._consumer(client(), number)))
+            self._threads.append(_thread(self._receive, self._consumer(client, number)))
 
-    def send(self, client: Callable[[], pulsar.Client]) -> None:
-        producer = client().create_producer(
+    def send(self, client: pulsar.Client) -> None:
+        producer = client.create_producer(
             self.flow.topic, batching_enabled=False, block_if_queue_full=True, send_timeout_millis=_SEND_MS
         )
         self._sender = _thread(self._send, producer)

@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlueGreenSite]:
 
 
 def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
-    namespace = site.make_namespace("flags/one")
+    namespace = site.make_namespace(site.fresh("flags"))
     with site.context() as context:
         blue, admin = context.blue, context.blue.admin
         assert (blue.cluster, context.green.cluster) == ("blue", "green")
@@ -52,7 +52,7 @@ def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
 
 
 def test_a_namespace_moves_without_losing_or_doubling_a_message(site: BlueGreenSite) -> None:
-    namespace = site.make_namespace("account/live")
+    namespace = site.make_namespace(site.fresh("account"))
 
     def topic(name: str) -> str:
         return f"persistent://{namespace}/{name}"
@@ -89,11 +89,12 @@ def test_a_namespace_moves_without_losing_or_doubling_a_message(site: BlueGreenS
     verified = site.answer("verify", namespace)
     assert verified["done"]
     assert all(one["began_with"] and one["on_green"] for one in verified["topics"])
+    site.moved = namespace
 
 
 def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite) -> None:
     """Goes on with the namespace that moved above; another one of blue stays as it is."""
-    namespace, other = "account/live", site.make_namespace("account/other")
+    namespace, other = site.moved, site.make_namespace(site.fresh("other"))
     kept = f"persistent://{other}/kept"
     with traffic(site, [Flow(kept)], before=20) as running:
         require_exact(running.stop())
@@ -126,7 +127,7 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
 
 
 def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: BlueGreenSite, tmp_path: Path) -> None:
-    namespace = site.make_namespace("stranded/live")
+    namespace = site.make_namespace(site.fresh("stranded"))
     topic = f"persistent://{namespace}/slow"
     sends = Flow(topic, subscription=None, per_second=30)
     with (
@@ -142,7 +143,7 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
                 admin.put(f"/namespaces/{namespace}/unload")
             step = watching.until("STRANDED")
             assert any("STRANDED" in text and "abort" in text for text in step["warnings"])
-            metric = 'bookwarden_cluster_migration_topics{namespace="stranded/live",state="STRANDED"} 1.0'
+            metric = f'bookwarden_cluster_migration_topics{{namespace="{namespace}",state="STRANDED"}} 1.0'
             assert metric in migration_metrics(site.settings).decode()
             assert site.answer("abort", namespace)["taken_off"] == [namespace]
             watching.until("flag off")
@@ -176,7 +177,7 @@ def eventually_read(application: Application) -> None:
 
 
 def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSite) -> None:
-    namespace = site.make_namespace("back/live")
+    namespace = site.make_namespace(site.fresh("back"))
     read, unread = (f"persistent://{namespace}/{name}" for name in ("read", "unread"))
     with traffic(site, [Flow(read), Flow(unread, is_away=True)]) as running:
         site.run("prepare", namespace, "--execute", "--yes")
@@ -214,7 +215,7 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite) -> N
     ]
     site.bookwarden("init")
     for number, (part, call, when) in enumerate(deaths):
-        namespace = site.make_namespace(f"killed-{number}/live")
+        namespace = site.make_namespace(site.fresh(f"killed-{number}"))
         with traffic(site, [Flow(f"persistent://{namespace}/orders")], before=20) as running:
             site.run("prepare", namespace, "--execute", "--yes")
             with site.context() as context:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,18 +25,27 @@ _SECONDS = 300.0
 
 
 class BlueGreenSite:
-    """Both clusters, running, with bookwarden's settings in a file beside them; the section pulsar is blue's."""
+    """Both clusters, running, with bookwarden's settings in a file beside them; the section pulsar is blue's.
+
+    ``moved`` is a namespace that a test has moved, for the next one.
+    """
 
     def __init__(self, clusters: BlueAndGreen, home: Path) -> None:
         self.clusters = clusters
         self.blue, self.green = clusters.blue, clusters.green
         self.home = home
+        self.moved = ""
         self.file = home / "bookwarden.yaml"
         sides = {**clusters.settings(_side), "journal": str(home / "cluster-migration")}
         # What is young is deleted all the same: no ledger here is only just being created.
         quick = {"unlisted_grace_seconds": 0.0, "two_phase_deletion_reconsume_later_in_seconds": 1.0}
         settings = {**settings_of(self.blue), "deletion": quick, "cluster_migration": sides}
         self.file.write_text(yaml.safe_dump(settings))
+
+    @staticmethod
+    def fresh(name: str) -> str:
+        """Return the name of a namespace that is not there yet, also where a test is tried again."""
+        return f"{name}-{secrets.token_hex(2)}/live"
 
     @property
     def settings(self) -> Settings:
