@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from bookwarden.blue_green.starting import Starting
 from bookwarden.blue_green.verifying import verify
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.traffic import FAILOVER, KEY_SHARED, SHARED, Flow
+from bookwarden.demo.traffic import Flow
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -19,7 +21,7 @@ from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.wiring.blue_green import FinishingContext, redirect_urls
 from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, KilledError
-from servers.blue_green.moving import SECONDS, Watching, drained, require_exact, traffic
+from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, traffic
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.waiting import eventually
 
@@ -51,41 +53,41 @@ def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
         assert blue.nodes.flagged_namespaces() == []
 
 
-def test_a_namespace_moves_without_losing_or_doubling_a_message(site: BlueGreenSite) -> None:
+def test_a_namespace_moves_without_losing_a_message(site: BlueGreenSite, tmp_path: Path) -> None:
     namespace = site.make_namespace(site.fresh("account"))
-
-    def topic(name: str) -> str:
-        return f"persistent://{namespace}/{name}"
-
-    flows = [
-        Flow(topic("latest-slow"), per_second=25, pause_s=0.1),
-        Flow(topic("earliest"), earliest=True),
-        Flow(topic("failover"), kind=FAILOVER, consumers=2),
-        Flow(topic("keys"), kind=KEY_SHARED, consumers=2, keys=7),
-        Flow(topic("shared-slow"), per_second=25, kind=SHARED, consumers=2, pause_s=0.1),
-        Flow(topic("partitioned"), kind=SHARED),
-        Flow(topic("delayed"), per_second=5, kind=SHARED, deliver_after_s=8),
-        Flow(topic("away"), is_away=True),
-    ]
+    pauses = {"quick": 0.0, "slow": 0.1, "partitioned": 0.0, "away": 0.0}
+    topics = {name: f"persistent://{namespace}/{name}" for name in pauses}
     with site.admin(site.blue) as admin:
-        admin.put(f"{topic_path(topic('partitioned'))}/partitions", 3)
-    with traffic(site, flows) as running:
+        admin.put(f"{topic_path(topics['partitioned'])}/partitions", 3)
+    with ExitStack() as running:
+        applications = {
+            name: running.enter_context(
+                Application(site.blue.connection(), topics[name], "app", pause, tmp_path / name)
+            )
+            for name, pause in pauses.items()
+        }
+        flows = [Flow(topic, subscription=None) for topic in topics.values()]
+        sending = running.enter_context(traffic(site, flows))
+        eventually(lambda: all(application.received for application in applications.values()), SECONDS)
+        applications["away"].kill()
+        sending.wait_for(20, SECONDS)
         assert site.answer("start", namespace, "--yes", expected=23)["would_fail"]
         site.run("prepare", namespace, "--execute", "--yes")
         # A subscription that nobody reads holds its topic on blue: that has to be accepted by name.
-        assert site.answer("start", namespace, "--yes", expected=23)["namespaces"][0]["accept"] == [
-            "idle-subscriptions"
-        ]
+        (refused,) = site.answer("start", namespace, "--yes", expected=23)["namespaces"]
+        assert refused["accept"] == ["idle-subscriptions"]
         (begun,) = site.answer("start", namespace, "--yes", "--accept", "idle-subscriptions")["namespaces"]
-        assert (begun["topics"], begun["marked"]) == (10, 10)
+        assert (begun["topics"], begun["marked"]) == (6, 6)
         with Watching(site, namespace) as watching:
-            stuck = watching.until("STUCK")
-            assert [one["topic"] for one in stuck["not_done"] if one["state"] == "STUCK"] == [topic("away")]
-            assert site.run("verify", namespace, expected=22).stdout.count("STUCK on blue") == 1
-            running.arrive()
-            watching.until("drained")
-        running.wait_for(20, SECONDS)
-        require_exact(running.stop())
+            watching.until("STUCK")
+        assert site.run("verify", namespace, expected=22).stdout.count("STUCK on blue") == 1
+        applications["away"].restart()
+        drain(site, namespace, list(applications.values()))
+        sending.wait_for(20, SECONDS)
+        assert [one.tally.send_errors for one in sending.stop()] == [0] * len(topics)
+        for name, application in applications.items():
+            application.hurry()
+            eventually(partial(has_all, application, sending.numbers(topics[name])), SECONDS, 0.5)
     verified = site.answer("verify", namespace)
     assert verified["done"]
     assert all(one["began_with"] and one["on_green"] for one in verified["topics"])
@@ -104,12 +106,12 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
         topics = list(context.blue.nodes.topics(namespace))
     before = [one for one in topics if "__change_events" not in one.managed_ledger]
     assert read is not None
-    assert len(before) == 10
+    assert len(before) == 6
     site.bookwarden("init")
     assert not site.answer("finish", namespace)["executed"]
     finished = site.answer("finish", namespace, "--execute", "--yes")
     assert [one["problem"] for one in finished["topics"] if not one["done"]] == []
-    assert len(finished["topics"]) == 8
+    assert len(finished["topics"]) == 4
     assert site.answer("finish", namespace, "--execute", "--yes")["topics"] == []
     assert site.answer("verify", namespace)["done"]
     # The sweep takes what was marked, and nothing else.
@@ -206,7 +208,7 @@ def begin(starting: Starting, namespace: str) -> None:
     starting.start(namespace)
 
 
-def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite) -> None:
+def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite, tmp_path: Path) -> None:
     deaths = [
         ("admin", "write_flag", "after"),
         ("record", "starting", "after"),
@@ -216,7 +218,12 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite) -> N
     site.bookwarden("init")
     for number, (part, call, when) in enumerate(deaths):
         namespace = site.make_namespace(site.fresh(f"killed-{number}"))
-        with traffic(site, [Flow(f"persistent://{namespace}/orders")], before=20) as running:
+        topic = f"persistent://{namespace}/orders"
+        with (
+            Application(site.blue.connection(), topic, "app", 0.0, tmp_path / str(number)) as application,
+            traffic(site, [Flow(topic, subscription=None)], before=20) as running,
+        ):
+            eventually(partial(getattr, application, "received"), SECONDS)
             site.run("prepare", namespace, "--execute", "--yes")
             with site.context() as context:
                 starting = context.starting(lambda _line: None)
@@ -227,9 +234,10 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite) -> N
                     begin(starting, namespace)
             (begun,) = site.answer("start", namespace, "--yes")["namespaces"]
             assert begun["ok"], (part, call, when)
-            site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1")
+            drain(site, namespace, [application])
             running.wait_for(20, SECONDS)
-            require_exact(running.stop())
+            assert running.stop()[0].tally.send_errors == 0
+            eventually(partial(has_all, application, running.numbers(topic)), SECONDS, 0.5)
         assert site.answer("verify", namespace)["done"]
         with site.context() as context, FinishingContext(site.settings, context, lambda _line: None) as finishing:
             names, record = [namespace], context.record

@@ -12,15 +12,11 @@ from bookwarden.demo.traffic import Flow
 from bookwarden.devcluster import ClusterOptions
 from servers.blue_green.application import Application
 from servers.blue_green.further_broker import SHARING, further_broker
-from servers.blue_green.moving import SECONDS, traffic
+from servers.blue_green.moving import SECONDS, drain, has_all, traffic
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-def has_all(application: Application, numbers: set[int]) -> bool:
-    return not numbers - set(application.received)
 
 
 def move(site: BlueGreenSite, namespace: str, folder: Path) -> None:
@@ -37,12 +33,7 @@ def move(site: BlueGreenSite, namespace: str, folder: Path) -> None:
         eventually(lambda: all(application.received for application in applications.values()), SECONDS)
         site.run("prepare", namespace, "--execute", "--yes")
         site.run("start", namespace, "--yes")
-        watched = site.run("watch", namespace, "--release", "--timeout", "150", "--every", "1", expected=None)
-        if watched.returncode:
-            # A client of this kind may hang while it moves; then it is restarted, as the operator is told.
-            assert "CONSUMERS LEFT" in watched.stdout, watched.stdout
-            for application in applications.values():
-                application.restart()
+        drain(site, namespace, list(applications.values()))
         sending.wait_for(20, SECONDS)
         assert [one.tally.send_errors for one in sending.stop()] == [0] * len(topics)
         for topic, application in applications.items():

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bookwarden.demo.traffic import Account, Flow, Traffic
+from servers.blue_green.application import Application
 from servers.blue_green.site import BlueGreenSite
 from servers.waiting import eventually
 
@@ -73,3 +74,20 @@ def drained(site: BlueGreenSite, namespace: str) -> None:
         return bool(topics) and all(seen.is_read for seen in topics)
 
     eventually(is_read, SECONDS, 0.5)
+
+
+def has_all(application: Application, numbers: set[int]) -> bool:
+    """Return whether the application received all of these."""
+    return not numbers - set(application.received)
+
+
+def drain(site: BlueGreenSite, namespace: str, applications: Sequence[Application]) -> None:
+    """Watch to the end, as an operator: clients of this kind may hang while they move, and are restarted then."""
+    for _ in range(3):
+        watched = site.run("watch", namespace, "--release", "--timeout", "90", "--every", "1", expected=None)
+        if watched.returncode == 0:
+            return
+        assert any(word in watched.stdout for word in ("CONSUMERS LEFT", "STUCK", "DRAINING")), watched.stdout
+        for application in applications:
+            application.restart()
+    raise AssertionError(f"not drained: {watched.stdout[-2000:]}")
