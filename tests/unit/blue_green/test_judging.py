@@ -158,6 +158,7 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
         (with_blue(transaction_bytes=100), [(17, L, Override.TRANSACTIONS)]),
         (with_topic(client_versions=frozenset({"2.10.6"})), [(18, L, Override.OLD_CLIENTS)]),
         (with_topic(client_versions=frozenset({"Shaded 1"})), [(18, L, Override.OLD_CLIENTS)]),
+        (with_topic(client_versions=frozenset({"Pulsar-CPP-v4.2.0"})), [(18, W, None)]),
         (broker_of_blue(loadBalancerEnabled="true"), [(19, L, None), (19, L, None)]),
         (
             broker_of_blue(

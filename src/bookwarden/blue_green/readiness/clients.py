@@ -18,6 +18,7 @@ class Follows(Enum):
     """An answer: does a client go to green when it is told to?"""
 
     YES = "yes"
+    MAY_HANG = "yes, or its whole client stands still"
     IF_TESTED = "with one broker on green; with several, test it"
     NO = "no"
     UNKNOWN = "unknown"
@@ -35,7 +36,7 @@ _UPGRADE: Final = (
 def follows(version: str) -> Follows:
     """Return whether a client of this version, as it names itself, follows; where both URLs are set."""
     if found := _CPP.match(version):
-        return Follows.YES if (int(found[1]), int(found[2])) >= (3, 5) else Follows.NO
+        return Follows.MAY_HANG if (int(found[1]), int(found[2])) >= (3, 5) else Follows.NO
     if found := _GO.match(version):
         # Since pulsar-client-go#1210, by its own account; not tried.
         return Follows.UNKNOWN
@@ -113,6 +114,13 @@ def versions(seen: Observations) -> Lines:
                         by_answer[answer],
                         Override.OLD_CLIENTS,
                     )
+            if by_answer[Follows.MAY_HANG]:
+                yield warns(
+                    f"clients in C++ (Python, Node.js), which may stand still: {some(by_answer[Follows.MAY_HANG])}",
+                    "be ready to restart their processes where `watch` says CONSUMERS LEFT or PRODUCERS LEFT",
+                    ours.name,
+                    by_answer[Follows.MAY_HANG],
+                )
             if by_answer[Follows.IF_TESTED] and len(seen.green.brokers) > 1:
                 yield warns(
                     f"not sure with several brokers on green: {some(by_answer[Follows.IF_TESTED])}",
