@@ -61,8 +61,8 @@ class Traffic:
     """The flows from `start` to `stop`; as a context manager it closes its clients at the end."""
 
     def __init__(self, connection: PulsarConnection, flows: Sequence[Flow]) -> None:
-        # A client each: what one waits for must not hold up the other.
-        self._sending, self._receiving = connection.client(), connection.client()
+        # A client each: what one waits for must not hold up the others. Who comes back is a new process, with its own.
+        self._sending, self._receiving, self._returning = (connection.client() for _ in range(3))
         self._flows = {flow.topic: _Running(flow) for flow in flows}
 
     def start(self) -> None:
@@ -76,7 +76,7 @@ class Traffic:
         """Bring back the consumers that are away."""
         for running in self._flows.values():
             if running.flow.is_away:
-                running.receive(self._receiving)
+                running.come_back(self._returning)
 
     def sent(self, topic: str) -> int:
         """Return how many messages of the topic are confirmed."""
@@ -119,7 +119,10 @@ class Traffic:
             # A client that is closed under a sender may never return.
             running.join_sender()
             running.stop_receiving()
-        closing = [_thread(lambda client: client.close(), client) for client in (self._sending, self._receiving)]
+        closing = [
+            _thread(lambda client: client.close(), client)
+            for client in (self._sending, self._receiving, self._returning)
+        ]
         for thread in closing:
             # One whose consumer hangs never returns.
             thread.join(_CLOSE_S)
@@ -151,6 +154,11 @@ class _Running:
     def receive(self, client: pulsar.Client) -> None:
         for number in range(self.flow.consumers):
             self._threads.append(_thread(self._receive, self._consumer(client, number)))
+
+    def come_back(self, client: pulsar.Client) -> None:
+        """Receive as `receive` does, and return at once: a subscription of a topic that is moving may take for ever."""
+        for number in range(self.flow.consumers):
+            self._threads.append(_thread(lambda one: self._receive(self._consumer(client, one)), number))
 
     def send(self, client: pulsar.Client) -> None:
         producer = client.create_producer(

