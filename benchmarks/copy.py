@@ -1,7 +1,8 @@
 """Copying ledgers between two bookie clusters: small ones, large ones, and many; proven, with live references asked.
 
 Peer: BookKeeper's own Java client, warm, in one process for all rounds, that copies as many ledgers, 16 at once, and
-proves nothing; for large ones also what the target's bookies take from it when it writes from memory.
+proves nothing; for large ones also what the target's bookies take when it writes from memory, and from pulsar-perf
+through a broker.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from benchmarks.copied import Ledgers, plant, two_clusters
 from benchmarks.copier import MEMORY_AT, Copier, Copying, copier
 from benchmarks.java_peer import JavaPeer, java_peer
 from benchmarks.options import Options
+from benchmarks.pulsar_perf import produced_per_second
 from benchmarks.results import Result, compared, publish, say
 from benchmarks.switch import bookie_cluster_of
 from bookwarden.devcluster.bookie_clusters import SwitchablePulsar
@@ -43,7 +45,7 @@ def run(options: Options) -> None:
         uris = [servers.clusters[name].metadata_service_uri for name in "ab"]
         with java_peer("CopyPeer.java", uris) as peer, copier(_settings_file(home, servers)) as ours:
             contest = _Contest(servers, store, ours, peer)
-            results = _small(contest, count, rounds) + _large(contest, large, rounds)
+            results = _small(contest, count, rounds) + _large(contest, large, rounds, servers)
     publish("Copying ledgers between two bookie clusters", results)
 
 
@@ -117,7 +119,7 @@ def _small(contest: _Contest, count: int, rounds: int) -> list[Result]:
     ]
 
 
-def _large(contest: _Contest, count: int, rounds: int) -> list[Result]:
+def _large(contest: _Contest, count: int, rounds: int, servers: SwitchablePulsar) -> list[Result]:
     megabytes = count * _LARGE[0] * _LARGE[1] / 1e6
     contest.written(count, _LARGE)
     contest.by_peer(count, _LARGE)
@@ -131,14 +133,29 @@ def _large(contest: _Contest, count: int, rounds: int) -> list[Result]:
             f"round {number} of {rounds}: Java writes {written[-1]:,.0f}, Java copies {copied[-1]:,.0f}, "
             f"ours {megabytes / ours[-1].seconds:,.0f} MB/s"
         )
+    produced = [rate * _LARGE[1] / 1e6 for rate in _produced(servers, rounds)]
+    say(f"pulsar-perf: {', '.join(f'{rate:,.0f}' for rate in produced)} MB/s")
     rates = [megabytes / each.seconds for each in ours]
     name = f"copy of ledgers of {_LARGE[0] * _LARGE[1] / 1e6:,.0f} MB"
     cpu = statistics.median(each.cpu_seconds for each in ours)
     return [
+        compared(f"{name}, pulsar-perf alone", "MB/s", rates, produced, count, "ratio >= 0.8"),
         compared(f"{name}, Java writes alone", "MB/s", rates, written, count, "ratio >= 0.8"),
         compared(f"{name}, Java copies", "MB/s", rates, copied, count),
         Result("its processor time", "us/entry", cpu / (count * _LARGE[0]) * 1e6, None, count),
     ]
+
+
+def _produced(servers: SwitchablePulsar, rounds: int) -> list[float]:
+    """Let pulsar-perf send entries of this size through a stock broker of the target's bookies; return entries/s."""
+    (broker,) = servers.brokers
+    broker.settings["bookkeeperMetadataServiceUri"] = servers.clusters["b"].metadata_service_uri
+    servers.start_brokers()
+    try:
+        topic = "persistent://public/default/produced"
+        return produced_per_second(broker.service_url, topic, _LARGE[1], rounds)
+    finally:
+        broker.process.stop()
 
 
 def _register(servers: SwitchablePulsar, store: MetadataStore) -> None:

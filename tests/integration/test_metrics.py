@@ -154,10 +154,10 @@ def test_the_endpoint_serves_the_list_of_the_proposal_and_sigterm_ends_the_sweep
 def test_the_hook_of_the_kubernetes_examples_finds_the_script_below_the_jvm_and_ends_it_gently(
     submitted: ServerProcess,
 ) -> None:
-    examples = sorted((CHECKOUT / "conf" / "deploy" / "kubernetes").glob("sparkapplication-*.yaml"))
-    patterns = {pattern for file in examples for pattern in re.findall("sweep='(.+)'", file.read_text())}
-    assert len(examples) == 2
-    (pattern,) = patterns
+    examples = (CHECKOUT / "conf" / "deploy" / "kubernetes").glob("sparkapplication-*.yaml")
+    found = [pattern for file in examples for pattern in re.findall("sweep='(.+)'", file.read_text())]
+    assert len(found) == 2
+    (pattern,) = set(found)
     # What pgrep -f would look at; only what this test started is signalled.
     below = [pid for pid in descendants(submitted.pid) if re.search(pattern, command_line(pid))]
     (script,) = below

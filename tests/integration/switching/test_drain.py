@@ -18,6 +18,7 @@ from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledge
 from servers.switching.drained import drain, empty_and_unregister, run
 from servers.switching.site import SwitchingSite, switching_site
 from servers.switching.watched_load import watched_load
+from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -32,7 +33,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
 
 
 def forget_holders(site: SwitchingSite, topics: Sequence[str]) -> set[int]:
-    """Have a closed ledger of each topic say nothing of its holder, as ancient brokers made them; return their ids."""
+    """Have a closed ledger of topics say nothing of its holder, as ancient brokers made them; return their ids.
+
+    Each topic has at most one; none is closed where no topic has rolled its ledger yet.
+    """
     root, ids = site.servers.clusters["a"].ledgers_root, set[int]()
     for topic in topics:
         for ledger_id in sorted(ledgers_of_topic(site.store, topic) & site.places().by_cluster["a"]):
@@ -45,7 +49,6 @@ def forget_holders(site: SwitchingSite, topics: Sequence[str]) -> set[int]:
                 site.store.put(path, raw, node.version)
                 ids.add(ledger_id)
                 break
-    assert ids
     return ids
 
 
@@ -56,7 +59,7 @@ def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_pat
         load.goes_on()
         assert site.command("switch", "--target", "b", "--yes")["phase"] == "DONE"
         load.goes_on()
-        ancient = forget_holders(site, load.topics)
+        ancient = eventually(lambda: forget_holders(site, load.topics), 60, 0.5)
         assert run(site, tmp_path, "init").returncode == 0
         before = drain(site, tmp_path, "a", "--dry-run")
         assert before["ledgers"] > before["open"] >= len(load.topics)
