@@ -149,6 +149,8 @@ def _large(contest: _Contest, count: int, rounds: int, servers: SwitchablePulsar
 def _produced(servers: SwitchablePulsar, rounds: int) -> list[float]:
     """Let pulsar-perf send entries of this size through a stock broker of the target's bookies; return entries/s."""
     (broker,) = servers.brokers
+    quorums = ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum", "managedLedgerDefaultAckQuorum")
+    broker.settings |= dict.fromkeys(quorums, "1")
     broker.settings["bookkeeperMetadataServiceUri"] = servers.clusters["b"].metadata_service_uri
     servers.start_brokers()
     try:

@@ -11,6 +11,8 @@ from bookwarden.devcluster.servers.java import find_java
 _MAIN = "org.apache.pulsar.testclient.PulsarPerfTestTool"
 _RATE = re.compile(r"Throughput produced: .*?([\d.]+) msg/s")
 _ANY_RATE = "1000000"
+# Without a limit it keeps all that it could not send yet.
+_OUTSTANDING = 500
 # As often it says so; in the first of these the virtual machines of producer and broker compile.
 _INTERVAL_S = 10
 
@@ -23,7 +25,8 @@ def produced_per_second(service_url: str, topic: str, message_bytes: int, rounds
     release = ensure_distribution()
     arguments = [str(release / "conf" / "client.conf"), "produce", topic]
     arguments += ["--service-url", service_url, "--size", str(message_bytes), "--rate", _ANY_RATE]
-    arguments += ["--disable-batching", "--test-duration", str((rounds + 1) * _INTERVAL_S + _INTERVAL_S // 2)]
+    seconds = (rounds + 1) * _INTERVAL_S + _INTERVAL_S // 2
+    arguments += ["--disable-batching", "--max-outstanding", str(_OUTSTANDING), "--test-duration", str(seconds)]
     command = find_java().command(
         release,
         _MAIN,
@@ -33,7 +36,7 @@ def produced_per_second(service_url: str, topic: str, message_bytes: int, rounds
         properties=[("bookwarden.log.level", "info")],
         full_compiler=True,
     )
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * seconds)
     rates = [float(found[1]) for found in _RATE.finditer(ended.stdout)][1:]
     if not any(rates):
         raise RuntimeError(f"pulsar-perf sent nothing, and ended with {ended.returncode}: {ended.stdout[-2000:]}")
