@@ -23,6 +23,7 @@ from bookwarden.cli.cluster_migration.exit_codes import FLAG_OFF, LEFT, UNDER_WA
 from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted, plain, printable
+from bookwarden.cli.shell.steps import StepLines
 from bookwarden.errors import StoreError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
@@ -125,7 +126,7 @@ class _Looks:
 @contextmanager
 def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
     if invocation.output == "json":
-        yield _Lines(_json_of).tell
+        yield StepLines(_json_of, _SAID_EVERY_S).tell
     elif sys.stdout.isatty():
         console = Console()
         ends: list[str] = []
@@ -142,24 +143,7 @@ def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
         for line in ends:
             console.print(Text(line))
     else:
-        yield _Lines(_text_of).tell
-
-
-class _Lines:
-    """Writes a step after a change, and from time to time."""
-
-    def __init__(self, render: Callable[[Step], str]) -> None:
-        self._render = render
-        self._last: tuple[object, ...] | None = None
-        self._said_at = 0.0
-
-    def tell(self, step: Step) -> None:
-        now = time.monotonic()
-        if step.differs_from == self._last and step.ending is None and now < self._said_at + _SAID_EVERY_S:
-            return
-        self._last, self._said_at = step.differs_from, now
-        sys.stdout.write(self._render(step))
-        sys.stdout.flush()
+        yield StepLines(_text_of, _SAID_EVERY_S).tell
 
 
 def _json_of(step: Step) -> str:

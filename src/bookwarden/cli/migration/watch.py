@@ -20,6 +20,7 @@ from bookwarden.cli.migration.preflight import reads_option
 from bookwarden.cli.migration.status import MIGRATION_FAILED, UNDER_WAY, source_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted, plain, printable
+from bookwarden.cli.shell.steps import StepLines
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
 from bookwarden.migration.control import MigrationControl
 from bookwarden.migration.survey import Survey
@@ -147,7 +148,7 @@ class _Counting:
 @contextmanager
 def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
     if invocation.output == "json":
-        yield _Lines(_json_of, sys.stdout.write).tell
+        yield StepLines(_json_of, _SAID_EVERY_S).tell
     elif sys.stdout.isatty():
         console = Console()
         ends: list[str] = []
@@ -163,25 +164,7 @@ def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
         for line in ends:
             console.print(Text(line))
     else:
-        yield _Lines(_text_of, sys.stdout.write).tell
-
-
-class _Lines:
-    """Writes a step after a change, and from time to time."""
-
-    def __init__(self, render: Callable[[Step], str], write: Callable[[str], object]) -> None:
-        self._render = render
-        self._write = write
-        self._last: tuple[object, ...] | None = None
-        self._said_at = 0.0
-
-    def tell(self, step: Step) -> None:
-        now = time.monotonic()
-        if step.differs_from == self._last and step.ending is None and now < self._said_at + _SAID_EVERY_S:
-            return
-        self._last, self._said_at = step.differs_from, now
-        self._write(self._render(step))
-        sys.stdout.flush()
+        yield StepLines(_text_of, _SAID_EVERY_S).tell
 
 
 def _json_of(step: Step) -> str:
