@@ -84,4 +84,4 @@ def test_an_interrupted_demo_leaves_nothing_running(temporary: Path) -> None:
         eventually(lambda: "starting bookie and broker" in log.read_text(encoding="utf-8"), 240)
         assert any("moto.server" in command for command in processes_naming(str(temporary)))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == INTERRUPTED_EXIT_CODE
+        assert process.wait(120) == INTERRUPTED_EXIT_CODE, log.read_text(encoding="utf-8")[-3000:]
