@@ -32,7 +32,7 @@ from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT, read_settings, write_settings
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
 from bookwarden.ledgers.holdings import Presence
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, StoredLedger
+from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.wiring.copying import CopyContext
 from servers.switching.copying_storm import contents, copying
@@ -127,6 +127,19 @@ class Faults:
             yield
         finally:
             self._turn(bookie, read_only=False)
+
+    @contextmanager
+    def nothing_replicated(self) -> Iterator[None]:
+        """Keep the replication workers of b from putting another bookie in the place of one that is stopped."""
+        # What `bookkeeper shell autorecovery -disable` writes.
+        path = f"{self.site.servers.clusters['b'].ledgers_root}/underreplication/disable"
+        self.site.store.create(path, b"")
+        try:
+            yield
+        finally:
+            (found,) = self.site.store.get_many([path])
+            assert found is not None
+            assert self.site.store.delete_many([(path, found.version)]) == [DeleteResult.DELETED]
 
     def _turn(self, bookie: str, *, read_only: bool) -> None:
         url = f"http://{LOOPBACK}:{self._rest_ports[bookie]}/api/v1/bookie/state/readonly"
@@ -318,10 +331,11 @@ def test_a_copy_that_is_damaged_after_it_was_closed_is_not_proven_any_more(fault
     assert faults.problem_of_copy(ledger_id) is None
     # The replica that nobody asks as long as the other one answers.
     bookie = Replicas(faults.copies()[ledger_id]).of(ENTRY)[1]
-    faults.server(bookie).stop()
-    damage(faults.server(bookie), ledger_id, ENTRY)
-    faults.server(bookie).start()
-    problem = faults.problem_of_copy(ledger_id)
+    with faults.nothing_replicated():
+        faults.server(bookie).stop()
+        damage(faults.server(bookie), ledger_id, ENTRY)
+        faults.server(bookie).start()
+        problem = faults.problem_of_copy(ledger_id)
     assert problem is not None
     assert bookie in problem
     assert f"entry {ENTRY}" in problem
