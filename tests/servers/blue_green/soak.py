@@ -94,7 +94,8 @@ def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
     away = [flow for flow in flows if flow.comes_back]
     make_topics(site, namespace, flows)
     for flow in flows:
-        traffic.receive(flow, namespace)
+        # A Java consumer that is closed while it connects closes the connection, and so that of others.
+        traffic.receive(flow, namespace, "restarted" if flow.restart_ms else "consumers")
     eventually(lambda: all(traffic.is_received(flow, 0) for flow in flows), _SECONDS, 0.2)
     for flow in flows:
         if not flow.sends_later:
@@ -129,7 +130,7 @@ def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
 def drain(site: BlueGreenSite, namespace: str) -> None:
     """Watch to the end, as an operator: where consumers cannot reach what is left, abort, let them, start again."""
     for _ in range(3):
-        watched = site.run("watch", namespace, "--release", "--timeout", "75", "--every", "1", expected=None)
+        watched = site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1", expected=None)
         if watched.returncode == 0:
             return
         _say(f"watch: {' '.join(watched.stdout.splitlines()[-3:])}")
@@ -164,7 +165,7 @@ def move_refused(site: BlueGreenSite, traffic: JavaTraffic) -> None:
     # Transactions that were open keep their topic from its end.
     site.run("watch", namespace, "--release", "--timeout", "20", expected=None)
     traffic.wait_for(_BACKLOG, [flow for flow in flows if not flow.transactions])
-    _account(site, traffic, namespace, flows, patience_s=15)
+    _account(site, traffic, namespace, flows, patience_s=5)
 
 
 def move_replicated(site: BlueGreenSite, traffic: JavaTraffic, home: Path, version: str) -> list[JavaAccount]:
@@ -191,15 +192,17 @@ def make_topics(site: BlueGreenSite, namespace: str, flows: Sequence[JavaFlow]) 
 
 
 def _account(
-    site: BlueGreenSite, traffic: JavaTraffic, namespace: str, flows: Sequence[JavaFlow], patience_s: float = 90.0
+    site: BlueGreenSite, traffic: JavaTraffic, namespace: str, flows: Sequence[JavaFlow], patience_s: float = 40.0
 ) -> list[JavaAccount]:
     """End the traffic, wait for what is under way, print the table; return the accounts of what somebody keeps."""
     traffic.end()
-    deadline = time.monotonic() + patience_s
-    while any(traffic.lacks(flow) for flow in flows if flow.persistent and flow.consumers):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(1.0)
+    _wait_for_all(traffic, flows, patience_s)
+    for flow in flows:
+        if flow.restart_ms and traffic.lacks(flow):
+            _say(f"{flow.name}: {traffic.lacks(flow)} messages come only once its consumer is made anew")
+            traffic.leave(flow)
+            traffic.receive(flow, namespace, traffic.client("on-green", site.green.service_url))
+    _wait_for_all(traffic, flows, patience_s)
     accounts = [traffic.account(flow) for flow in flows]
     for line in table(accounts):
         _say(line)
@@ -210,6 +213,14 @@ def _account(
     faults = [f"{one['topic']}: {', '.join(one['faults'])}" for one in verified["topics"] if one["faults"]]
     _say(f"verify: {'done' if verified['done'] else '; '.join([*verified['faults'], *faults])}")
     return [one for one in accounts if one.flow.persistent]
+
+
+def _wait_for_all(traffic: JavaTraffic, flows: Sequence[JavaFlow], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while any(traffic.lacks(flow) for flow in flows if flow.persistent and flow.consumers):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(1.0)
 
 
 def _blocking(answer: dict[str, list[dict[str, str]]]) -> list[dict[str, str]]:

@@ -101,7 +101,8 @@ class Replicated:
         with self._site.admin(side) as admin:
             admin.put(f"/tenants/{NAMESPACE.partition('/')[0]}", {"allowedClusters": allowed})
             admin.put(f"/namespaces/{NAMESPACE}", {"replication_clusters": clusters})
-            for flow in (self._far, self._back):
+            # A broker makes topics of a replicated namespace on the other cluster as well.
+            for flow in (self._far, self._back) if side is self._site.blue else ():
                 admin.put(topic_path(flow.topic(NAMESPACE)))
 
     def _goes_on(self) -> None:
