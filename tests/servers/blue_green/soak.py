@@ -64,9 +64,9 @@ def play(blue: str, green: str) -> list[str]:
     with blue_green_site(home, *sides) as site:
         advance_ids(site)
         with java_traffic(home / "traffic", site.blue.service_url, blue) as traffic:
-            accounts = move(site, traffic)
+            accounts = [*move(site, traffic), *move_replicated(site, traffic, home, blue)]
+            # The last: a transaction that it leaves open stands in the way of every other move.
             move_refused(site, traffic)
-            accounts += move_replicated(site, traffic, home, blue)
     bad = [f"{one.flow.name} ({blue} to {green})" for one in accounts if not one.is_exact]
     if not bad:
         shutil.rmtree(home)
@@ -198,7 +198,8 @@ def _account(
     traffic.end()
     _wait_for_all(traffic, flows, patience_s)
     for flow in flows:
-        if flow.restart_ms and traffic.lacks(flow):
+        # Brokers do not answer who subscribes while it is redirected, and the Java client then forgets what it queued.
+        if (flow.restart_ms or flow.comes_back) and traffic.lacks(flow):
             _say(f"{flow.name}: {traffic.lacks(flow)} messages come only once its consumer is made anew")
             traffic.leave(flow)
             traffic.receive(flow, namespace, traffic.client("on-green", site.green.service_url))
