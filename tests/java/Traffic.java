@@ -16,6 +16,7 @@ import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
@@ -158,6 +159,8 @@ public class Traffic {
 
     static class Sender extends Worker {
         private long next;
+        /** A producer that met its topic terminated, and not marked yet, never sends again. */
+        private volatile boolean dead;
 
         Sender(List<String> words) throws Exception {
             super(words, ".sent");
@@ -172,7 +175,8 @@ public class Traffic {
                     .batchingMaxPublishDelay(50, TimeUnit.MILLISECONDS);
             try (Producer<byte[]> producer = builder.create()) {
                 connected();
-                for (long due = System.nanoTime(); !ended; due = Math.max(due + period, System.nanoTime() - period)) {
+                dead = false;
+                for (long due = System.nanoTime(); !ended && !dead; due = Math.max(due + period, System.nanoTime() - period)) {
                     pause(Math.max(0, (due - System.nanoTime()) / 1_000_000));
                     send(producer, getName() + ":" + next++);
                 }
@@ -196,6 +200,7 @@ public class Traffic {
                 if (error == null) {
                     note(id, text);
                 } else {
+                    dead |= PulsarClientException.unwrap(error) instanceof PulsarClientException.TopicTerminatedException;
                     failed(error);
                 }
             });

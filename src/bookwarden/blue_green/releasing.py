@@ -70,6 +70,7 @@ class Releasing:
 def held_in(topics: Sequence[TopicSeen]) -> Held:
     """Part topics by whether they could be released: what is loaded, and has nothing left to read."""
     lacking = [seen for seen in topics if seen.green_lacks_producer]
-    free = [seen.topic for seen in lacking if seen.state is TopicState.PRODUCERS_LEFT]
+    free = tuple(seen.topic for seen in lacking if seen.state is TopicState.PRODUCERS_LEFT and seen.loaded)
     drained = tuple(seen.topic for seen in topics if seen.state is TopicState.DRAINED and seen.loaded)
-    return Held(tuple(free), tuple(seen.topic for seen in lacking if seen.topic not in free), drained)
+    draining = tuple(seen.topic for seen in lacking if seen.state is not TopicState.PRODUCERS_LEFT)
+    return Held(free, draining, drained)

@@ -8,6 +8,7 @@ consumers that are restarted with blue's URL while their topic moves.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import shutil
 import sys
@@ -176,8 +177,11 @@ def move_replicated(site: BlueGreenSite, traffic: JavaTraffic, home: Path, versi
         checks = replicated.is_refused_while_west_is_away()
         assert checks == ["replication elsewhere"], checks
         _say("start: refused while west is away")
+        before = replicated.doubled_before
+        _say(f"doubled by the end of west's broker, before the move: {sum(before.values())}")
         replicated.move()
-        return _account(site, traffic, NAMESPACE, replicated.flows)
+        accounts = _account(site, traffic, NAMESPACE, replicated.flows)
+        return [dataclasses.replace(one, doubled=one.doubled - before[one.flow.name]) for one in accounts]
 
 
 def make_topics(site: BlueGreenSite, namespace: str, flows: Sequence[JavaFlow]) -> None:

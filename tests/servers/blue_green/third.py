@@ -56,6 +56,8 @@ class Replicated:
         self._west = west
         self._traffic = traffic
         self._far, self._far_west, self._back, self._back_here = self.flows = flows()
+        #: By flow: a broker that is killed has its messages sent, and received, again.
+        self.doubled_before: dict[str, int] = {}
 
     def begin(self) -> None:
         """Make the namespace on both sides, and have messages come and go."""
@@ -80,6 +82,7 @@ class Replicated:
         answer = self._site.answer("start", NAMESPACE, "--yes", expected=23)
         self._west.broker.start()
         self._goes_on()
+        self.doubled_before = {one.flow.name: one.doubled for one in self.accounts()}
         return sorted({one["check"] for one in answer["findings"] if one["verdict"] == "would fail"})
 
     def move(self) -> None:

@@ -35,6 +35,7 @@ def test_what_is_loaded_and_drained_can_be_released_and_nothing_else() -> None:
         seen("bare"),
         seen("unloaded", READ, loaded=False),
         seen("held", READ, lacks=True),
+        seen("released", READ, loaded=False, lacks=True),
         seen("behind", LEFT, lacks=True),
         seen("draining", LEFT),
     ]
