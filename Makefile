@@ -13,6 +13,8 @@
 # make soak STORM=copy    ledgers copied to another bookie cluster while the copier and bookies are killed, and topics deleted; KILLS, SEED
 # make soak STORM=move    20 topics moved to another bookie cluster under load, while they change, and back; TOPICS=30 under load
 # make soak STORM=follow  topics live and brokers leave ledgers behind, while follow and ZooKeeper are killed; KILLS, SEED
+# make soak STORM=blue-green  Java clients of every kind moved from one Pulsar to another, each message counted, and a third cluster
+#              that replicates; VERSIONS=4.2.4:4.2.4 for one pair of blue and green
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
@@ -91,6 +93,8 @@ else ifeq ($(STORM),move)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.switching.moving_soak $(if $(TOPICS),--topics $(TOPICS))
 else ifeq ($(STORM),follow)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.follow.soak --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED))
+else ifeq ($(STORM),blue-green)
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.blue_green.soak $(if $(VERSIONS),--versions $(VERSIONS))
 else
 	@PYTHONPATH=tests exec $(BIN)/python -m simulation --steps $(or $(STEPS),1000000) $(if $(FROM),--from $(FROM))
 endif

@@ -41,17 +41,23 @@ class JavaPeer:
 
 @contextmanager
 def java_peer(
-    source: str,
+    source: str | Path,
     arguments: Sequence[str],
     jars: Sequence[str] = (),
     properties: Sequence[tuple[str, str]] = (),
+    *,
+    release: Path | None = None,
+    heap_mb: int = 1024,
 ) -> Iterator[JavaPeer]:
-    """Compile and run a file of benchmarks/peer with the jars of Pulsar, and others; it ends with this context."""
+    """Compile and run a file of benchmarks/peer, or of elsewhere by its path; it ends with this context.
+
+    It has the jars of a release of Pulsar, that of the benchmarks unless told, and others.
+    """
     command = find_java().command(
-        ensure_distribution(),
+        release or ensure_distribution(),
         str(Path(__file__).parent / "peer" / source),
         arguments,
-        heap_mb=1024,
+        heap_mb=heap_mb,
         direct_mb=512,
         properties=[("bookwarden.log.level", "error"), *properties],
         full_compiler=True,

@@ -1,4 +1,8 @@
-"""The end of a migration before its time: flags taken off, and a list of what was marked by then."""
+"""The end of a migration before its time: flags taken off, and a list of what was marked by then.
+
+A topic whose producers came to no side may be fenced: its broker lets nobody in, consumers neither. It is unloaded, so
+that what it has can be read; without a flag whoever asks has it loaded again.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,25 @@ from dataclasses import dataclass
 from bookwarden.blue_green.observing import Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.record import ABORTED, MigrationRecord
-from bookwarden.errors import PulsarError
+from bookwarden.blue_green.states import TopicState
+from bookwarden.errors import BookwardenError, PulsarError
 from bookwarden.redirects import ClusterFlag
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The namespaces whose flag was taken off now, whether that of the cluster was, and what blue has after it."""
+    """The result; what is on neither side may be held by a fence, which unloading ends."""
 
-    taken_off: tuple[str, ...]
-    cluster: bool
-    look: Look
+    taken_off: tuple[str, ...]  #: Namespaces whose flag was taken off now.
+    cluster: bool  #: The flag of the cluster was, too.
+    look: Look  #: Of blue behind it.
+    on_no_side: tuple[str, ...] = ()  #: Marked topics whose producers green has not seen.
+    unloaded: tuple[str, ...] = ()  #: Those of them that a broker had, and was told to close.
+    troubles: tuple[str, ...] = ()  #: Why one could not be.
 
 
 class Aborting:
-    """Takes flags off; leaves URLs and topics as they are, and may be run again."""
+    """Takes flags off and ends fences; leaves URLs and marks as they are, and may be run again."""
 
     def __init__(
         self, cluster: Callable[[], str], admin: MigrationAdmin, observer: Observer, record: MigrationRecord
@@ -36,7 +44,23 @@ class Aborting:
         """Take the flags of these namespaces off, and the cluster's if it is set; read each back."""
         whole = self._abort_cluster()
         taken = [name for name in namespaces if self._abort_one(name)]
-        return Aborted(tuple(taken), whole, self._observer.look(namespaces, self._record.expected(namespaces)))
+        expected = self._record.expected(namespaces)
+        look = self._observer.look(namespaces, expected)
+        lacking = self._observer.without_producers(look.of_state(TopicState.ROLLED_BACK), expected)
+        unloaded, troubles = self._unload([seen.topic for seen in lacking if seen.loaded is not False])
+        names = tuple(seen.topic for seen in lacking)
+        return Aborted(tuple(taken), whole, look, names, tuple(unloaded), tuple(troubles))
+
+    def _unload(self, topics: Sequence[str]) -> tuple[list[str], list[str]]:
+        done, troubles = list[str](), list[str]()
+        for topic in topics:
+            try:
+                self._admin.unload(topic)
+            except BookwardenError as error:
+                troubles.append(f"{topic} was not unloaded, and may be fenced: {error}; run abort again")
+            else:
+                done.append(topic)
+        return done, troubles
 
     def _abort_cluster(self) -> bool:
         cluster = self._cluster()

@@ -111,6 +111,13 @@ class Observer:
             found.append(gone if nodes is None else self._see(topic, nodes, is_flagged, is_loaded, None))
         return found
 
+    def without_producers(self, topics: Iterable[TopicSeen], expected: Mapping[str, Expected]) -> list[TopicSeen]:
+        """List the marked topics that had a producer when it began, of which green has seen none; flag or not."""
+        had = [seen for seen in topics if seen.is_marked and (one := expected.get(seen.topic)) and one.had_producer]
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="producers") as pool:
+            lacking = pool.map(lambda seen: self._lacking_on_green(seen.topic, ("",)), had)
+            return [seen for seen, left in zip(had, lacking, strict=True) if left]
+
     def _flagged(self, namespaces: Collection[str]) -> dict[str, bool]:
         everywhere = self._nodes.is_cluster_flagged(self._cluster())
         return {name: everywhere or self._nodes.is_flagged(name) for name in namespaces}

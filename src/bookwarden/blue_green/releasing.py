@@ -1,8 +1,9 @@
-"""Producers that a broker keeps from going to green: their topic is unloaded once nothing is left to read in it.
+"""Topics that blue has loaded though nothing is left to read in them: unloaded, they send whoever asks to green.
 
 A write that was under way when its topic was marked may never be answered: the broker then holds the topic fenced for
 ever, and its producers ask in vain (ManagedLedgerImpl.ledgerClosed does nothing in the state Terminated; seen on
-4.2.4).
+4.2.4). And brokers delete a subscription that was drained: a consumer that is made anew with blue's URL, from the
+earliest message on, would make it anew as well, and read the whole topic again, as long as the topic is loaded.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ from bookwarden.errors import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Topics whose producers green does not see: those that can be released now, and those that have to drain first."""
+    """Topics that can be released now, and those that have to drain first.
+
+    ``free`` are those whose producers green does not see, ``drained`` those whose clients are all on green;
+    ``draining`` are those of which producers are missing while something is left to read.
+    """
 
     free: tuple[str, ...]
     draining: tuple[str, ...]
+    drained: tuple[str, ...] = ()
 
 
 class Releasing:
@@ -35,7 +41,7 @@ class Releasing:
         self._record = record
 
     def plan(self, namespaces: Sequence[str], expected: Mapping[str, Expected]) -> Held:
-        """List the topics whose producers are missing on green; changes nothing."""
+        """List the topics that could be released, and those that cannot yet; changes nothing."""
         return held_in(self._observer.look(namespaces, expected).topics)
 
     def release(self, topic: str) -> None:
@@ -47,11 +53,24 @@ class Releasing:
                 "once it is unloaded: let it drain first"
             )
         self._record.append(RELEASING, namespace=namespace_of(topic), topic=topic)
+        # Right before it: a consumer that comes in between makes its subscription anew, and that is stranded then.
+        self._refuse_unread(topic)
         self._admin.unload(topic)
+
+    def _refuse_unread(self, topic: str) -> None:
+        """Raise RefusedError where a reader is behind: no node tells of those, and they would go to green at once."""
+        for name, found in (self._admin.stats(topic).get("subscriptions") or {}).items():
+            if found.get("msgBacklog") != 0:
+                raise RefusedError(
+                    f"{name} of {topic} has {found.get('msgBacklog', 'an unknown number of')} messages left, which it "
+                    "could not read once it is unloaded: let it read them first, or stop it"
+                )
 
 
 def held_in(topics: Sequence[TopicSeen]) -> Held:
-    """Part the topics whose producers green does not see by whether something is left to read."""
+    """Part topics by whether they could be released: what is loaded, and has nothing left to read."""
     lacking = [seen for seen in topics if seen.green_lacks_producer]
-    free = [seen.topic for seen in lacking if seen.state is TopicState.PRODUCERS_LEFT]
-    return Held(tuple(free), tuple(seen.topic for seen in lacking if seen.topic not in free))
+    free = tuple(seen.topic for seen in lacking if seen.state is TopicState.PRODUCERS_LEFT and seen.loaded)
+    drained = tuple(seen.topic for seen in topics if seen.state is TopicState.DRAINED and seen.loaded)
+    draining = tuple(seen.topic for seen in lacking if seen.state is not TopicState.PRODUCERS_LEFT)
+    return Held(free, draining, drained)

@@ -47,7 +47,8 @@ ADVICE: Final[Mapping[TopicState, str]] = {
     TopicState.STUCK: "bring its consumers back with blue's service URL, or skip what is left on the subscription",
     TopicState.HELD: "wait for the other cluster to take what is left, or remove it from the namespace's clusters",
     TopicState.WAITING: "if it stays so for two rounds look for WARN lines about it in the broker's log",
-    TopicState.PRODUCERS_LEFT: "see whether they run; `cluster-migration release` lets those go that blue keeps fenced",
+    TopicState.PRODUCERS_LEFT: "`cluster-migration release` lets those go that blue keeps fenced; see whether others "
+    "run: one in Java may have ended with TopicTerminatedException, and its application has to be restarted",
     TopicState.CONSUMERS_LEFT: "see whether they run, and restart their processes: clients in C++ or Python may hang",
     TopicState.ROLLED_BACK: "let consumers drain it, then `cluster-migration reopen` it for producers",
     TopicState.UNKNOWN: "see that every registered broker answers",
@@ -113,13 +114,13 @@ def state_of(seen: TopicSeen) -> TopicState:
         by_migration = seen.is_marked and is_marked_by_migration(seen.info)
         return TopicState.ROLLED_BACK if by_migration else TopicState.SERVING
     if seen.is_marked and not seen.cursors:
-        return _drained_state(seen) if seen.loaded else TopicState.DRAINED
+        return _drained_state(seen)
     if seen.loaded is None:
         return TopicState.UNKNOWN
     if not seen.loaded:
         if not seen.is_marked:
             return TopicState.UNMARKED
-        return TopicState.DRAINED if seen.is_read else TopicState.STRANDED
+        return _drained_state(seen) if seen.is_read else TopicState.STRANDED
     return _loaded_state(seen) if seen.is_marked else TopicState.WAITING
 
 

@@ -12,6 +12,11 @@ from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.states import ADVICE, DONE, LOST_SIGHT, UNNEEDED, TopicSeen, TopicState
 
 _SHOWN: Final = 5
+# Brokers do not tell by REST that a topic is fenced; that its producers are on no side is what is seen of it.
+_FENCED: Final = (
+    "its producers are on no side, so its broker may keep it fenced, and its consumers out: if they cannot connect, "
+    "`cluster-migration abort` unloads it; let them drain it then, and `start` again"
+)
 # Time over which a rate is measured.
 _RATE_S: Final = 10.0
 # A client that is redirected needs a second, and one whose broker restarts a minute.
@@ -72,6 +77,9 @@ def warnings_of(look: Look, lacked_before: Collection[str] = ()) -> tuple[str, .
     behind = [seen for seen in look.topics if seen.green_lacks_producer and seen.topic in lacked_before]
     if behind:
         found.append(f"PRODUCERS LEFT: {_named(behind)}: {ADVICE[TopicState.PRODUCERS_LEFT]}")
+    shut = [seen for seen in behind if seen.state is TopicState.STUCK]
+    if shut:
+        found.append(f"STUCK and PRODUCERS LEFT: {_named(shut)}: {_FENCED}")
     alone = [seen for seen in look.of_state(TopicState.CONSUMERS_LEFT) if seen.topic in lacked_before]
     if alone:
         readers = ", ".join(f"{', '.join(seen.green_lacks)} of {seen.topic}" for seen in alone[:_SHOWN])

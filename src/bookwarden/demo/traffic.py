@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,9 +86,9 @@ class Traffic:
         """Return the numbers of the topic's confirmed messages."""
         return set(self._flows[topic].acknowledged)
 
-    def wait_for(self, more: int, seconds: float) -> None:
-        """Wait until each flow has this many more confirmed messages; PulsarError if that takes too long."""
-        wanted = {topic: self.sent(topic) + more for topic in self._flows}
+    def wait_for(self, more: int, seconds: float, topics: Collection[str] | None = None) -> None:
+        """Wait until all flows, or these, have so many more confirmed messages; PulsarError if that takes too long."""
+        wanted = {topic: self.sent(topic) + more for topic in (self._flows if topics is None else topics)}
         deadline = time.monotonic() + seconds
         while behind := [topic for topic, count in wanted.items() if self.sent(topic) < count]:
             if time.monotonic() > deadline:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.blue_green.ports import Nodes
 from bookwarden.blue_green.starting import Starting
 from bookwarden.blue_green.verifying import verify
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
@@ -20,7 +23,7 @@ from bookwarden.redirects import ClusterFlag, RedirectUrls
 from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.wiring.blue_green import FinishingContext, redirect_urls
 from servers.blue_green.application import Application
-from servers.blue_green.dying import Dying, KilledError
+from servers.blue_green.dying import Dying, Interrupted, KilledError
 from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, traffic
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.waiting import eventually
@@ -128,6 +131,10 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
         again = ManagedLedgers(context.blue.store).read(TopicName.parse(kept).managed_ledger)
     assert again is not None
     assert read.info.ledger_ids <= again.info.ledger_ids
+    # Every mark was enough: nothing of what moved is left that nobody names, and nothing is missing.
+    scanned = json.loads(site.bookwarden("orphans", "scan", "-o", "json"))
+    counts = scanned["plan"]["counts"]
+    assert (counts["candidates"], counts["missing"]) == (0, 0), scanned["summary"]
 
 
 def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: BlueGreenSite, tmp_path: Path) -> None:
@@ -191,9 +198,10 @@ def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSi
         site.run("prepare", namespace, "--execute", "--yes")
         site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
         site.run("reopen", read, "--execute", expected=5)
-        eventually_aborted = site.answer("abort", namespace)
-        assert {one["topic"] for one in eventually_aborted["marked"]} == {read, unread}
-        running.wait_for(20, SECONDS)
+        aborted = site.answer("abort", namespace)
+        assert {one["topic"] for one in aborted["marked"]} == {read, unread}
+        # A producer whose write was under way when its topic was marked may be on no side by then: it is named.
+        running.wait_for(20, SECONDS, [topic for topic in (read, unread) if topic not in aborted["on_no_side"]])
         running.stop(seconds=1)
         # What went to green is read there, and the rest on blue by a client that is made anew.
         application.restart()
@@ -210,6 +218,94 @@ def test_after_an_abort_topics_are_reopened_and_can_move_again(site: BlueGreenSi
     site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
     site.run("watch", namespace, "--timeout", "90", expected=None)
     assert site.answer("verify", namespace)["done"]
+
+
+def test_start_takes_the_flag_off_where_a_topic_was_not_marked(site: BlueGreenSite, tmp_path: Path) -> None:
+    """A bundle moves between the load and the flag: what nobody asks for then is loaded by no broker any more."""
+    namespace = site.make_namespace(site.fresh("unmarked"))
+    served, quiet = (f"persistent://{namespace}/{name}" for name in ("served", "quiet"))
+    with (
+        Application(site.blue.connection(), served, "app", 0.0, tmp_path / "received") as application,
+        traffic(site, [Flow(served, subscription=None)], before=20) as running,
+    ):
+        with site.admin(site.blue) as admin:
+            admin.put(topic_path(quiet))
+        site.run("prepare", namespace, "--execute", "--yes")
+        with site.context() as context:
+            starting = context.starting(lambda _line: None)
+            unloaded = partial(context.blue.admin.unload, quiet)
+            starting._admin = Interrupted(context.blue.admin, "set_migrated", unloaded)  # type: ignore[assignment]
+            starting.set_urls()
+            begun = starting.start(namespace)
+            assert begun.took_back
+            assert quiet in begun.left
+            assert not context.blue.admin.is_migrated(namespace)
+            assert context.record.begun() == [] or namespace not in context.record.begun()
+        # What was not marked serves on; run again, all of it moves.
+        site.run("start", namespace, "--yes")
+        drain(site, namespace, [application])
+        running.wait_for(20, SECONDS)
+        assert running.stop()[0].tally.send_errors == 0
+        eventually(partial(has_all, application, running.numbers(served)), SECONDS, 0.5)
+    assert site.answer("verify", namespace)["done"]
+
+
+#: Where `abort` dies, and where `reopen` does, a topic each; of the last ones blue has deleted the subscription.
+ABORT_DEATHS = [("admin", "set_migrated", "before"), ("admin", "set_migrated", "after"), ("record", "append", "before")]
+REOPEN_DEATHS = {
+    "unloaded": ("admin", "unload", "after"),
+    "announced": ("record", "append", "after"),
+    "unwritten": ("terminated", "write", "before"),
+    "written": ("terminated", "write", "after"),
+    "bare": ("admin", "create_subscription", "before"),
+    "whole": ("admin", "create_subscription", "after"),
+}
+
+
+def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite, tmp_path: Path) -> None:
+    namespace = site.make_namespace(site.fresh("killed-back"))
+    deaths = {f"persistent://{namespace}/{name}": death for name, death in REOPEN_DEATHS.items()}
+    drained = [topic for topic, death in deaths.items() if death[1] == "create_subscription"]
+    unread = [topic for topic in deaths if topic not in drained]
+    with traffic(site, [Flow(topic) for topic in drained], before=5) as running:
+        require_exact(running.stop())
+    with traffic(site, [Flow(topic, is_away=True) for topic in unread], before=5) as running:
+        running.stop(seconds=0)
+        wanted = {topic: Counter(running.numbers(topic)) for topic in unread}
+    site.run("prepare", namespace, "--execute", "--yes")
+    site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
+    with site.context() as context:
+        for topic in drained:
+            eventually(lambda topic=topic: no_cursors(context.blue.nodes, topic), SECONDS, 0.5)
+        for part, call, when in ABORT_DEATHS:
+            aborting = context.aborting
+            setattr(aborting, f"_{part}", Dying(getattr(aborting, f"_{part}"), call, when))
+            with pytest.raises(KilledError):
+                aborting.abort([namespace])
+    aborted = site.answer("abort", namespace)
+    assert {one["topic"] for one in aborted["marked"]} == set(deaths)
+    with site.context() as context:
+        assert not context.blue.nodes.is_flagged(namespace)
+        for topic, (part, call, when) in deaths.items():
+            reopening = context.reopening
+            setattr(reopening, f"_{part}", Dying(getattr(reopening, f"_{part}"), call, when))
+            with pytest.raises(KilledError):
+                reopening.reopen(topic)
+    site.answer("reopen", *deaths, "--execute")
+    # Blue serves as before: it has what nobody had read, gives nothing twice, and accepts messages.
+    with traffic(site, [Flow(topic, subscription=None) for topic in deaths], before=5) as running:
+        assert {one.tally.send_errors for one in running.stop()} == {0}
+    for number, topic in enumerate(deaths):
+        sent = wanted.get(topic, Counter()) + Counter(running.numbers(topic))
+        with Application(site.blue.connection(), topic, "app", 0.0, tmp_path / str(number)) as application:
+            eventually(lambda sent=sent, one=application: len(one.received) >= sent.total(), SECONDS, 0.2)
+        assert Counter(application.received) == sent, topic
+
+
+def no_cursors(nodes: Nodes, topic: str) -> bool:
+    """Return whether blue has deleted each subscription of a topic."""
+    found = nodes.topic(TopicName.parse(topic).managed_ledger)
+    return found is not None and not found.cursors
 
 
 def begin(starting: Starting, namespace: str) -> None:

@@ -196,6 +196,10 @@ def test_replication_to_green_is_refused_and_not_begun(site: BlueGreenSite) -> N
         admin.post(f"/namespaces/{namespace}/replication", ["blue", "green"])
     answer = site.answer("preflight", namespace, expected=NOT_READY)
     assert "two-way-replication" in {one["override"] for one in answer["findings"]}
+    (refused,) = site.answer("start", namespace, "--yes", expected=NOT_READY)["namespaces"]
+    assert "two-way-replication" in refused["accept"]
+    with site.context() as context:
+        assert not context.blue.nodes.is_flagged(namespace)
     planned = site.answer("prepare", namespace)
     assert [one["side"] for one in planned["steps"]] == ["blue", "blue"]
     assert any("replicated to green" in one["seen"] for one in planned["left_to_you"])

@@ -1,4 +1,4 @@
-"""An operation that dies at a chosen call, as a process that is killed there."""
+"""An operation that dies at a chosen call, as a process that is killed there, or is met by something in between."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ class Dying:
             raise KilledError(self._name)
 
         return called
+
+
+class Interrupted:
+    """Passes every call on; right before the first one of a name something else happens."""
+
+    def __init__(self, of: object, name: str, event: Callable[[], object]) -> None:
+        self._of = of
+        self._name = name
+        self._event: Callable[[], object] | None = event
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name and self._event is not None:
+            event, self._event = self._event, None
+            event()
+        return getattr(self._of, name)

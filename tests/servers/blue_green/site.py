@@ -39,7 +39,13 @@ class BlueGreenSite:
         sides = {**clusters.settings(_side), "journal": str(home / "cluster-migration")}
         # What is young is deleted all the same: no ledger here is only just being created.
         quick = {"unlisted_grace_seconds": 0.0, "two_phase_deletion_reconsume_later_in_seconds": 1.0}
-        settings = {**settings_of(self.blue), "deletion": quick, "cluster_migration": sides}
+        ageless = {"min_age_days": 0.0, "longest_compaction_hours": 0.0, "seen_apart_hours": 0.0}
+        settings = {
+            **settings_of(self.blue),
+            "deletion": quick,
+            "orphans": {**ageless, "folder": str(home / "orphans")},
+            "cluster_migration": sides,
+        }
         self.file.write_text(yaml.safe_dump(settings))
 
     @staticmethod

@@ -38,7 +38,7 @@ REPLICATING = CursorSeen("pulsar.repl.west", 3, 0)
         (TopicState.DRAINED, MARKED, True, True, (READ,), False),
         (TopicState.PRODUCERS_LEFT, MARKED, True, True, (READ,), True),
         (TopicState.PRODUCERS_LEFT, MARKED, True, True, (), True),
-        (TopicState.DRAINED, MARKED, True, False, (), True),
+        (TopicState.PRODUCERS_LEFT, MARKED, True, False, (), True),
         (TopicState.DRAINED, MARKED, True, None, (), False),
         (TopicState.DRAINED, MARKED, True, False, (READ,), False),
         (TopicState.STRANDED, MARKED, True, False, (LEFT,), False),
@@ -86,7 +86,7 @@ def test_consumers_that_green_has_not_seen_are_left_once_all_is_read() -> None:
     assert seen.state is TopicState.CONSUMERS_LEFT
     assert dataclasses.replace(seen, green_lacks_producer=True).state is TopicState.PRODUCERS_LEFT
     assert dataclasses.replace(seen, cursors=(LEFT,)).state is TopicState.DRAINING
-    assert dataclasses.replace(seen, loaded=False).state is TopicState.DRAINED
+    assert dataclasses.replace(seen, loaded=False).state is TopicState.CONSUMERS_LEFT
 
 
 def test_the_last_ledger_counts_by_where_the_topic_was_terminated() -> None:

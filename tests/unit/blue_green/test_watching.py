@@ -71,3 +71,11 @@ def test_a_producer_that_green_lacks_is_told_at_the_second_look() -> None:
     looks = iter([look(seen(5, lacks=True)), look(seen(4, lacks=True)), look(seen(0))])
     steps = list(follow(lambda: next(looks), every_s=1, clock=lambda: 0.0, sleep=lambda _: None))
     assert [len(step.warnings) for step in steps] == [0, 1, 0]
+
+
+def test_a_topic_that_its_consumers_may_not_reach_is_told_at_the_second_look() -> None:
+    shut = TopicSeen(TOPIC, MARKED, True, True, 0, (IDLE,), green_lacks_producer=True)
+    assert len(warnings_of(look(shut))) == 1
+    told = warnings_of(look(shut), {TOPIC})
+    assert [text.partition(":")[0] for text in told] == ["STUCK", "PRODUCERS LEFT", "STUCK and PRODUCERS LEFT"]
+    assert "fenced" in told[-1]

@@ -13,7 +13,8 @@ from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, t
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
-Exit codes: 0 no flag is set any more; 4 no migration was begun."""
+Exit codes: 0 no flag is set any more; 1 the same, and a topic that may be fenced was not unloaded; 4 no migration was
+begun."""
 
 
 @click.command(epilog=_EPILOG)
@@ -26,11 +27,13 @@ def abort(invocation: Invocation, namespaces: tuple[str, ...], show: int) -> Non
 
     At once, and without a question: it is also the way out where a broker restarted and topics are STRANDED. Topics
     load again, and consumers drain them. A topic that was marked accepts no message until it is started again, or
-    reopened; clients that were redirected stay on green, and so does what they sent.
+    reopened; clients that were redirected stay on green, and so does what they sent. A topic whose producers came to
+    no side is unloaded, since its broker may hold it fenced and keep its consumers out.
     """
     with BlueGreenContext(invocation.settings) as context:
         done = context.aborting.abort(named_or_begun(context, namespaces))
     invocation.write(_describe(done, show))
+    click.get_current_context().exit(1 if done.troubles else 0)
 
 
 def _describe(done: Aborted, show: int) -> Document:
@@ -49,10 +52,22 @@ def _describe(done: Aborted, show: int) -> Document:
                 "`cluster-migration reopen TOPIC` for each. What was sent to green is on green."
             )
         )
+    if done.on_no_side:
+        names = ", ".join(done.on_no_side[:show])
+        parts.append(
+            Note(
+                f"Producers of {counted(len(done.on_no_side), 'topic')} are on no side, and send nothing until it is "
+                f"started again, or reopened: {names}."
+            )
+        )
+    parts += [Note(trouble) for trouble in done.troubles]
     data = {
         "taken_off": done.taken_off,
         "cluster": done.cluster,
         "marked": [describe_topic(seen) for seen in marked],
+        "on_no_side": done.on_no_side,
+        "unloaded": done.unloaded,
+        "troubles": done.troubles,
         "gone": [seen.topic for seen in done.look.of_state(TopicState.GONE)],
     }
     return Document(data, tuple(parts))

@@ -1,18 +1,21 @@
-"""`bookwarden cluster-migration release`: producers that blue keeps fenced go to green."""
+"""`bookwarden cluster-migration release`: topics that blue has read out send whoever asks to green."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
-from bookwarden.blue_green.releasing import Held
+from bookwarden.blue_green.releasing import Held, Releasing
 from bookwarden.cli.cluster_migration.exit_codes import UNDER_WAY
 from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, Part, counted
+from bookwarden.errors import RefusedError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
-Exit codes: 0 nobody is held, or all are planned or released; 25 some topics have to drain first."""
+Exit codes: 0 all that is drained is planned or released; 25 some topics have to drain first."""
 
 
 @click.command(epilog=_EPILOG)
@@ -21,28 +24,41 @@ Exit codes: 0 nobody is held, or all are planned or released; 25 some topics hav
 @output_option
 @pass_invocation
 def release(invocation: Invocation, namespaces: tuple[str, ...], execute: bool) -> None:
-    """Release producers that blue keeps fenced.
+    """Unload topics with nothing left to read: all go to green.
 
     A broker, of Pulsar 4.2 above all, may hold a topic fenced after it was marked, so that its producers are on neither
-    side. A topic that has nothing left to read is unloaded, which sends them to green; one that still has is named, and
-    has to drain first: nobody could read it otherwise.
+    side. And as long as it has a drained topic loaded, a consumer that is made anew with blue's URL, from the earliest
+    message on, reads all of it again. A topic that still has something to read is named, and has to drain first: nobody
+    could read it otherwise.
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
         releasing = context.releasing
         held = releasing.plan(names, context.record.expected(names))
-        if execute:
-            for topic in held.free:
-                invocation.say(f"{topic}: unloaded")
-                releasing.release(topic)
-    invocation.write(_describe(held, executed=execute))
-    click.get_current_context().exit(UNDER_WAY if held.draining else 0)
+        refused = _release(releasing, held) if execute else {}
+    invocation.write(_describe(held, refused, executed=execute))
+    click.get_current_context().exit(UNDER_WAY if held.draining or refused else 0)
 
 
-def _describe(held: Held, *, executed: bool) -> Document:
-    parts: list[Part] = [Note(f"{'released' if executed else 'would be released'}: {topic}") for topic in held.free]
+def _release(releasing: Releasing, held: Held) -> dict[str, str]:
+    """Release what can be; return the reason for each topic that was not."""
+    refused = {}
+    for topic in (*held.free, *held.drained):
+        try:
+            releasing.release(topic)
+        except RefusedError as error:
+            refused[topic] = str(error)
+    return refused
+
+
+def _describe(held: Held, refused: Mapping[str, str], *, executed: bool) -> Document:
+    said = "released" if executed else "would be released"
+    free, drained = ([topic for topic in topics if topic not in refused] for topics in (held.free, held.drained))
+    parts: list[Part] = [Note(f"{said}, its producers are on no side: {topic}") for topic in free]
+    parts += [Note(f"{said}: {topic}") for topic in drained]
+    parts += [Note(f"not released: {reason}") for reason in refused.values()]
     parts += [Note(f"has to drain first: {topic}") for topic in held.draining]
     number = counted(len(held.free) + len(held.draining), "topic")
     parts.append(Note(f"{number} of which green has not seen every producer that blue had."))
-    data = {"executed": executed, "free": held.free, "draining": held.draining}
+    data = {"executed": executed, "free": free, "drained": drained, "draining": held.draining, "refused": refused}
     return Document(data, tuple(parts))

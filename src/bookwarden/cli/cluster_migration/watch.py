@@ -24,11 +24,13 @@ from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_ar
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted, plain, printable
 from bookwarden.cli.shell.steps import StepLines
-from bookwarden.errors import StoreError
+from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EVERY_S: Final = 2.0
 _SAID_EVERY_S: Final = 10.0
+# What is stranded has to be told soon: the others are for the next look.
+_RELEASED_AT_ONCE: Final = 50
 
 _ENDED: Final = {
     Ending.DRAINED: "Drained: blue has nothing left to read. Next: `cluster-migration verify`.",
@@ -57,7 +59,7 @@ client that blue had; 4 nothing was begun."""
     metavar="SECONDS",
     help="Time between two looks.",
 )
-@click.option("--release", "releases", is_flag=True, help="Do what `release --execute` does, as soon as it is seen.")
+@click.option("--release", "releases", is_flag=True, help="Do what `release --execute` does, as soon as it can be.")
 @output_option
 @pass_invocation
 def watch(
@@ -86,22 +88,33 @@ def watch_to_the_end(
 ) -> int:
     """Report on a migration until it is over; return the exit code.
 
-    With ``releases`` producers that blue keeps fenced are let go, once two looks have found them.
+    With ``releases`` topics that are drained are unloaded: where producers are missing on green once two looks have
+    found it, else at once.
     """
     lacked: set[str] = set()
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
         for step in follow(_Looks(context, namespaces), every_s=every):
             tell(step)
-            free = held_in(step.look.topics).free
-            for topic in lacked.intersection(free) if releases else ():
-                context.releasing.release(topic)
-            lacked = set(free)
+            held = held_in(step.look.topics)
+            if releases:
+                wanted = [*sorted(lacked.intersection(held.free)), *held.drained]
+                _release(invocation, context, wanted[:_RELEASED_AT_ONCE])
+            lacked = set(held.free)
             if step.ending is not None:
                 return _CODES[step.ending]
             if deadline is not None and time.monotonic() >= deadline:
                 return LEFT if step.lost_sight else UNDER_WAY
     raise AssertionError("a migration is followed to its end")
+
+
+def _release(invocation: Invocation, context: BlueGreenContext, topics: Sequence[str]) -> None:
+    """Release these topics; what is not as it was seen, or whose broker does not answer, is for the next look."""
+    for topic in topics:
+        try:
+            context.releasing.release(topic)
+        except (RefusedError, PulsarError, NotFoundError) as error:
+            invocation.say(f"not released: {error}")
 
 
 class _Looks:

@@ -1,0 +1,245 @@
+"""A soak of a move from blue to green: Java clients of every kind, moved by the commands, and every message counted.
+
+The rows are those that brokers lose or double messages of by themselves. A row that `start` does not refuse and that
+has a loss or a double ends it with exit code 1. Only told are losses of topics that are not persistent, and doubles of
+consumers that are restarted with blue's URL while their topic moves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from kazoo.client import KazooClient
+
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.devcluster import ClusterOptions
+from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
+from servers.blue_green.moving import Watching, drained
+from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, table
+from servers.blue_green.site import BlueGreenSite, blue_green_site
+from servers.blue_green.third import NAMESPACE, Replicated, third_cluster
+from servers.waiting import eventually
+
+_PAIRS: Final = (("4.0.8", "4.0.8"), ("4.2.4", "4.2.4"), ("4.0.8", "4.2.4"))
+_IDS: Final = "/ledgers/idgen/ID-"
+_BACKLOG: Final = 60
+_SECONDS: Final = 180.0
+_REFUSED: Final = ("compacted-topics", "readers", "transactions")
+_OPTIONS: Final = {"transactionCoordinatorEnabled": "true"}
+Say = Callable[[str], None]
+
+
+def main() -> int:
+    """Move all rows for each pair of versions, as `make soak STORM=blue-green` does."""
+    parser = argparse.ArgumentParser(prog="python -m servers.blue_green.soak", description=__doc__)
+    parser.add_argument("--versions", nargs="*", metavar="BLUE:GREEN", help="pairs to move; all three unless told")
+    asked = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    pairs = [tuple(one.split(":")) for one in asked.versions] if asked.versions else _PAIRS
+    bad = [name for blue, green in pairs for name in play(blue, green)]
+    _say(
+        f"lost or doubled: {', '.join(bad)}"
+        if bad
+        else "0 lost, 0 doubled in every row that is not refused, nor only told"
+    )
+    return 1 if bad else 0
+
+
+def play(blue: str, green: str) -> list[str]:
+    """Move all rows between two clusters of these versions; return those that lost or doubled something.
+
+    Their folder stays if there is any, and if a command does not do what it has to.
+    """
+    home = Path(tempfile.mkdtemp(prefix="bookwarden-blue-green-"))
+    _say(f"{blue} to {green}; servers in {home}")
+    sides = [ClusterOptions(pulsar=version, broker_settings=_OPTIONS) for version in (blue, green)]
+    with blue_green_site(home, *sides) as site:
+        advance_ids(site)
+        with java_traffic(home / "traffic", site.blue.service_url, blue) as traffic:
+            accounts = [*move(site, traffic), *move_replicated(site, traffic, home, blue)]
+            # The last: a transaction that it leaves open stands in the way of every other move.
+            move_refused(site, traffic)
+    bad = [f"{one.flow.name} ({blue} to {green})" for one in accounts if not one.is_exact]
+    if not bad:
+        shutil.rmtree(home)
+    return bad
+
+
+def advance_ids(site: BlueGreenSite) -> None:
+    """Have green's ledgers begin at ids that blue does not come to."""
+    client = KazooClient(site.green.store_url.removeprefix("zk:"))
+    client.start()
+    try:
+        client.ensure_path(_IDS.rpartition("/")[0])
+        made = [client.create_async(_IDS, ephemeral=True, sequence=True) for _ in range(FIRST_OF_GREEN)]
+        for one in made:
+            one.get()
+    finally:
+        client.stop()
+        client.close()
+
+
+def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
+    """Move the rows that lose nothing; return the account of each, but for what nobody keeps."""
+    namespace = site.make_namespace("rows/live")
+    flows = [*moving_rows(), at_most_once()]
+    away = [flow for flow in flows if flow.comes_back]
+    make_topics(site, namespace, flows)
+    for flow in flows:
+        # A Java consumer that is closed while it connects closes the connection, and so that of others.
+        traffic.receive(flow, namespace, "restarted" if flow.restart_ms else "consumers")
+    eventually(lambda: all(traffic.is_received(flow, 0) for flow in flows), _SECONDS, 0.2)
+    for flow in flows:
+        if not flow.sends_later:
+            traffic.send(flow, namespace)
+    first = [flow for flow in flows if not flow.sends_later]
+    traffic.wait_for(_BACKLOG, first)
+    for flow in away:
+        traffic.leave(flow)
+    traffic.wait_for(_BACKLOG, first)
+    before = site.answer("preflight", namespace, expected=23)
+    _say(f"preflight: in the way are {', '.join(sorted({one['check'] for one in _blocking(before)}))}")
+    site.run("prepare", namespace, "--execute", "--yes")
+    (row,) = site.answer("start", namespace, "--yes", expected=23)["namespaces"]
+    assert row["accept"] == ["idle-subscriptions"], row
+    (begun,) = site.answer("start", namespace, "--yes", "--accept", "idle-subscriptions")["namespaces"]
+    _say(f"start: {begun['marked']} of {begun['topics']} topics and partitions are marked")
+    with Watching(site, namespace) as watching:
+        for flow in flows:
+            if flow.sends_later:
+                traffic.send(flow, namespace, "late")
+        traffic.wait_for(1, [flow for flow in flows if flow.sends_later])
+        step = watching.until("STUCK")
+        _say(f"watch: {step['states']}; the consumers that were away come back, with blue's URL")
+        for flow in away:
+            traffic.receive(flow, namespace, "returned")
+    traffic.calm()
+    drain(site, namespace)
+    traffic.wait_for(_BACKLOG, flows)
+    return _account(site, traffic, namespace, flows)
+
+
+def drain(site: BlueGreenSite, namespace: str) -> None:
+    """Watch to the end, as an operator: where consumers cannot reach what is left, abort, let them, start again."""
+    for _ in range(3):
+        watched = site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1", expected=None)
+        if watched.returncode == 0:
+            return
+        _say(f"watch: {' '.join(watched.stdout.splitlines()[-3:])}")
+        assert any(word in watched.stdout for word in ("STUCK and PRODUCERS LEFT", "STRANDED")), watched.stdout
+        aborted = site.answer("abort", namespace)
+        _say(f"abort: on no side were {aborted['on_no_side']}")
+        drained(site, namespace)
+        site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
+        _say("drained, and started again")
+    raise AssertionError(f"not drained: {watched.stdout[-2000:]}")
+
+
+def move_refused(site: BlueGreenSite, traffic: JavaTraffic) -> None:
+    """Have the rows refused that cannot be made safe, then move them by their names, and tell what becomes of them."""
+    namespace = site.make_namespace("refused/live")
+    flows = refused_rows()
+    make_topics(site, namespace, flows)
+    with site.admin(site.blue) as admin:
+        compacted = next(flow for flow in flows if flow.name == "compacted").topic(namespace)
+        admin.post(f"{topic_path(compacted)}/compactionThreshold", 1_000_000)
+    for flow in flows:
+        traffic.receive(flow, namespace, "refused-consumers")
+        traffic.send(flow, namespace, "refused-producers")
+    traffic.wait_for(_BACKLOG, flows)
+    site.run("prepare", namespace, "--execute", "--yes")
+    for accepted in (_REFUSED[:2], _REFUSED[1:], _REFUSED[::2]):
+        site.run("start", namespace, "--yes", *_accept(accepted), expected=23)
+    (row,) = site.answer("start", namespace, "--yes", expected=23)["namespaces"]
+    assert row["accept"] == list(_REFUSED), row
+    (begun,) = site.answer("start", namespace, "--yes", *_accept(_REFUSED))["namespaces"]
+    _say(f"start --accept {' '.join(_REFUSED)}: {begun['marked']} of {begun['topics']} are marked")
+    # Transactions that were open keep their topic from its end.
+    site.run("watch", namespace, "--release", "--timeout", "20", expected=None)
+    traffic.wait_for(_BACKLOG, [flow for flow in flows if not flow.transactions])
+    _account(site, traffic, namespace, flows, patience_s=5)
+
+
+def move_replicated(site: BlueGreenSite, traffic: JavaTraffic, home: Path, version: str) -> list[JavaAccount]:
+    """Move a namespace that is replicated with a third cluster both ways; return the account of each direction."""
+    with third_cluster(site, home, version) as west:
+        replicated = Replicated(site, west, traffic)
+        replicated.begin()
+        checks = replicated.is_refused_while_west_is_away()
+        assert checks == ["replication elsewhere"], checks
+        _say("start: refused while west is away")
+        before = replicated.doubled_before
+        _say(f"doubled by the end of west's broker, before the move: {sum(before.values())}")
+        replicated.move()
+        accounts = _account(site, traffic, NAMESPACE, replicated.flows)
+        return [dataclasses.replace(one, doubled=one.doubled - before[one.flow.name]) for one in accounts]
+
+
+def make_topics(site: BlueGreenSite, namespace: str, flows: Sequence[JavaFlow]) -> None:
+    """Create the topics of these flows on blue."""
+    with site.admin(site.blue) as admin:
+        for flow in flows:
+            path = topic_path(flow.topic(namespace))
+            if flow.partitions:
+                admin.put(f"{path}/partitions", flow.partitions)
+            elif flow.persistent:
+                admin.put(path)
+
+
+def _account(
+    site: BlueGreenSite, traffic: JavaTraffic, namespace: str, flows: Sequence[JavaFlow], patience_s: float = 40.0
+) -> list[JavaAccount]:
+    """End the traffic, wait for what is under way, print the table; return the accounts of what somebody keeps."""
+    traffic.end()
+    _wait_for_all(traffic, flows, patience_s)
+    for flow in flows:
+        # Brokers do not answer who subscribes while it is redirected, and the Java client then forgets what it queued.
+        if (flow.restart_ms or flow.comes_back) and traffic.lacks(flow):
+            _say(f"{flow.name}: {traffic.lacks(flow)} messages come only once its consumer is made anew")
+            traffic.leave(flow)
+            traffic.receive(flow, namespace, traffic.client("on-green", site.green.service_url))
+    _wait_for_all(traffic, flows, patience_s)
+    accounts = [traffic.account(flow) for flow in flows]
+    for line in table(accounts):
+        _say(line)
+    for one in accounts:
+        if one.failed:
+            _say(f"{one.flow.name}: {'; '.join(traffic.troubles(one.flow)[:3])}")
+    verified = site.answer("verify", namespace, expected=None)
+    faults = [f"{one['topic']}: {', '.join(one['faults'])}" for one in verified["topics"] if one["faults"]]
+    _say(f"verify: {'done' if verified['done'] else '; '.join([*verified['faults'], *faults])}")
+    return [one for one in accounts if one.flow.persistent]
+
+
+def _wait_for_all(traffic: JavaTraffic, flows: Sequence[JavaFlow], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while any(traffic.lacks(flow) for flow in flows if flow.persistent and flow.consumers):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(1.0)
+
+
+def _blocking(answer: dict[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+    return [one for one in answer["findings"] if one["verdict"] == "would fail"]
+
+
+def _accept(names: Sequence[str]) -> list[str]:
+    return [word for name in names for word in ("--accept", name)]
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
