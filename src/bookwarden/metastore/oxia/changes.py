@@ -114,7 +114,7 @@ class _ShardStream:
         if shard is None:
             # The next call of `take` ends it.
             return
-        self._call = call = self._cluster.server(shard).notifications(shard.id)
+        self._call = call = self._cluster.notifications(shard)
         if not self._is_wanted():
             call.cancel()
         batches = iter(call)

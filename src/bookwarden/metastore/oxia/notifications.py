@@ -90,7 +90,7 @@ class Watch:
 
     def _follow_once(self) -> None:
         shard = self._cluster.shards(self._cluster.deadline()).of(self._path)
-        self._call = call = self._cluster.server(shard).notifications(shard.id)
+        self._call = call = self._cluster.notifications(shard)
         if not self._is_wanted():
             call.cancel()
         batches = iter(call)
