@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bookwarden.devcluster import ClusterOptions, DevCluster
@@ -23,7 +24,20 @@ from servers.follow.vanishing import vanish
 from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER
 from servers.short_lived import running_until_killed
 
-_ACTS = ("life", "kills", "vanish", "leaders", "move")
+_ACTS = {
+    "life": "no mark, and no ledger lost",
+    "kills": "every drop that was left behind is marked, and nothing else",
+    "leaders": "every drop is marked, once",
+    "vanish": "each ledger of a namespace that went at once is marked, once",
+    "move": "what was dropped before the move, on its way and after it is marked, once",
+}
+_CLUSTERS = (
+    (
+        ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, broker_settings=BROKER_SETTINGS),
+        frozenset({"life", "kills", "leaders", "vanish"}),
+    ),
+    (OPTIONS, frozenset({"move"})),
+)
 
 
 def main() -> int:
@@ -34,7 +48,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of ordinary life; the kills take half as long")
     parser.add_argument("--topics", type=int, default=100_000, help="of the namespace that goes at once")
     parser.add_argument("--leaders", type=int, default=6, help="so often an Oxia's shards get other leaders")
-    parser.add_argument("--acts", nargs="+", choices=_ACTS, default=_ACTS)
+    parser.add_argument("--acts", nargs="+", choices=_ACTS, default=list(_ACTS))
     asked = parser.parse_args()
     # What stores and clients say while their servers are away.
     for name in ("pulsar", "bookwarden", "kazoo"):
@@ -42,31 +56,26 @@ def main() -> int:
     # It stays if anything fails, with all logs.
     home = Path(tempfile.mkdtemp(prefix="bookwarden-soak-"))
     _say(f"seed {asked.seed}, servers in {home}")
-    options = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, broker_settings=BROKER_SETTINGS)
-    if set(asked.acts) - {"move"}:
-        with running_until_killed(DevCluster(home / "pulsar", options)) as cluster:
-            _play(cluster, home, asked)
-    if "move" in asked.acts:
-        with running_until_killed(DevCluster(home / "moved", OPTIONS)) as cluster:
-            move(cluster, home, _say)
-            _say("move: what was dropped before the move, on its way and after it is marked, once")
+    for number, (options, acts) in enumerate(_CLUSTERS):
+        if acts & set(asked.acts):
+            with running_until_killed(DevCluster(home / f"pulsar-{number}", options)) as cluster:
+                _play(cluster, home, asked, acts)
     shutil.rmtree(home)
     return 0
 
 
-def _play(cluster: DevCluster, home: Path, asked: argparse.Namespace) -> None:
-    if "life" in asked.acts:
-        live(cluster, home, asked.seed, asked.minutes * 60, _say)
-        _say("life: no mark, no ledger lost")
-    if "kills" in asked.acts:
-        storm(cluster, home, asked.kills, asked.seed, asked.minutes * 30, _say)
-        _say("kills: every drop that was left behind is marked, and nothing else")
-    if "vanish" in asked.acts:
-        vanish(cluster, home, asked.topics, _say)
-        _say("vanish: each ledger of a namespace that went at once is marked, once")
-    if "leaders" in asked.acts:
-        change_leaders(cluster, home, asked.leaders, _say)
-        _say("leaders: every drop is marked, once")
+def _play(cluster: DevCluster, home: Path, asked: argparse.Namespace, acts: frozenset[str]) -> None:
+    plays: dict[str, Callable[[], None]] = {
+        "life": lambda: live(cluster, home, asked.seed, asked.minutes * 60, _say),
+        "kills": lambda: storm(cluster, home, asked.kills, asked.seed, asked.minutes * 30, _say),
+        "leaders": lambda: change_leaders(cluster, home, asked.leaders, _say),
+        "vanish": lambda: vanish(cluster, home, asked.topics, _say),
+        "move": lambda: move(cluster, home, _say),
+    }
+    for act, play in plays.items():
+        if act in acts and act in asked.acts:
+            play()
+            _say(f"{act}: {_ACTS[act]}")
 
 
 def _say(line: str) -> None:

@@ -1,6 +1,7 @@
 """A namespace of many topics that is deleted at once, and of each topic one ledger is left behind.
 
-The nodes are written in transactions, as no broker on a test's machine could delete so many at once.
+The nodes are in a ZooKeeper of their own and written in transactions, as no broker on a test's machine could delete so
+many at once; marks go to a broker that has its metadata elsewhere.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from servers.follow.site import LATE_S, FollowingSite, site_of
+from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.population import ROOT, closed_ledger, node_of, tags_of
 from servers.waiting import eventually
 
@@ -29,15 +31,22 @@ _NAMESPACE = "vanish/life"
 _FIRST = 8_000_000_000
 _AT_ONCE = 500
 _MARK_S = 0.05
+# Topics that are not deleted.
+_STAYING = 100
 _MIB = 1 << 20
+_MOST_BYTES = 4 << 30
+# It has all nodes in memory, twice as many as topics.
+_MEMORY = ("-Xmx512m",)
 
 
 def vanish(cluster: DevCluster, home: Path, count: int, say: Callable[[str], None]) -> None:
     """Delete so many topics; AssertionError unless one ledger of each is marked, once, a batch at a time."""
-    following = FollowingSite(site_of(cluster, "vanish", home / "vanish"), grace_s=_GRACE_S)
+    site = site_of(cluster, "vanish", home / "vanish")
     usages: list[Usage] = []
-    with _transactions(cluster) as client:
-        _plant(client, count)
+    with running_zookeeper(_made(home / "vanished"), java_options=_MEMORY) as server, _transactions(server) as client:
+        site.store_url = f"zk:{server.hosts}"
+        following = FollowingSite(site, grace_s=_GRACE_S)
+        _plant(client, count + _STAYING)
         try:
             following.start()
             with measured(following.process.pid, usages):
@@ -53,6 +62,7 @@ def vanish(cluster: DevCluster, home: Path, count: int, say: Callable[[str], Non
     (usage,) = usages
     held = ", ".join(f"{kind} {size / _MIB:.0f}" for kind, size in usage.memory.items())
     say(f"memory at most {usage.peak_bytes / _MIB:.0f} MiB: {held}")
+    assert usage.peak_bytes < _MOST_BYTES
     assert following.marked() == [_left(number) for number in range(count)]
     assert {row["outcome"] for row in rows} == {"marked"}
     assert max(Counter(row["batch"] for row in rows).values()) <= following.site.settings.follow.ledgers_per_batch
@@ -101,11 +111,16 @@ def _at_once(client: KazooClient, orders: Sequence[Callable[[Any], object]]) -> 
 
 
 @contextmanager
-def _transactions(cluster: DevCluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.store_url.removeprefix("zk:"), timeout=60)
+def _transactions(server: LoneZooKeeper) -> Iterator[KazooClient]:
+    client = KazooClient(server.hosts, timeout=60)
     client.start()
     with closing(client):
         try:
             yield client
         finally:
             client.stop()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder

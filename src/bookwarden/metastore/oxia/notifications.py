@@ -49,7 +49,7 @@ class NotificationStream(ABC):
         raise StoreUnavailableError(f"Oxia does not tell {self._what}: check that it runs, then retry")
 
     def end(self) -> None:
-        """Tell nothing more; a call under way goes on."""
+        """Stop telling changes; a call under way goes on."""
         self._ended.set()
         self.restart()
 
