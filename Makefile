@@ -12,7 +12,8 @@
 #              KILLS=50 for more, SEED=7 for the kills of an earlier one
 # make soak STORM=copy    ledgers copied to another bookie cluster while the copier and bookies are killed, and topics deleted; KILLS, SEED
 # make soak STORM=move    20 topics moved to another bookie cluster under load, while they change, and back; TOPICS=30 under load
-# make soak STORM=follow  topics live and brokers leave ledgers behind, while follow and ZooKeeper are killed; KILLS, SEED
+# make soak STORM=follow  topics live and brokers leave ledgers behind, while follow, ZooKeeper and leaders of Oxia go, a namespace of 100,000
+#              topics too, and the metadata is moved; 40 minutes; KILLS, SEED, ACTS="life kills vanish leaders move" for some of it
 # make soak STORM=blue-green  Java clients of every kind moved from one Pulsar to another, each message counted, and a third cluster
 #              that replicates; VERSIONS=4.2.4:4.2.4 for one pair of blue and green
 # make schema  generate conf/schema from the settings
@@ -92,7 +93,7 @@ else ifeq ($(STORM),copy)
 else ifeq ($(STORM),move)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.switching.moving_soak $(if $(TOPICS),--topics $(TOPICS))
 else ifeq ($(STORM),follow)
-	@PYTHONPATH=tests exec $(BIN)/python -m servers.follow.soak --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.follow.soak --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),blue-green)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.blue_green.soak $(if $(VERSIONS),--versions $(VERSIONS))
 else

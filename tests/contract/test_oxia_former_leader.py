@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata.paths import cursor_path
+from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, cursor_path
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import StoreError, StoreUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
@@ -87,13 +87,19 @@ def test_nothing_is_deleted_by_what_a_former_leader_says(ensemble: OxiaEnsemble,
     for store in (misled, careful):
         eventually(lambda store=store: synced(store), 60)
 
-    former.inner.cut_off()
     healthy = opened(next(member for member in ensemble.members if member is not former))
+    feed = healthy.follow_below([MANAGED_LEDGERS_ROOT])
+    watched: list[str] = []
+    healthy.watch(cursor_path(TOPIC, holder.cursor), watched.append)
+    former.inner.cut_off()
     eventually(lambda: (found := shards_of(healthy)) and former.address not in {one.leader for one in found.shards}, 60)
     # The broker goes on where the others lead: the cursor has another ledger.
     site = SweptStore(healthy)
     site.ledgers(holder, ledger)
-    site.population.names(holder, [ledger])
+    path = site.population.names(holder, [ledger])
+    # Its streams to the former leader go on, and tell nothing any more.
+    assert eventually(lambda: (told := feed.take()).gap or path in told.paths, 60)
+    eventually(lambda: watched, 60)
 
     # What the former leader answers; a sweep would have deleted the ledger by it.
     misled.sync()

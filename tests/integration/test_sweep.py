@@ -11,18 +11,15 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store, on_oxia
@@ -30,21 +27,6 @@ from servers.population import Population
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers
-
-
-@pytest.fixture
-def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    cluster = shared_cluster
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
-    made.create_topics()
-    return made
-
-
-@pytest.fixture
-def store(shared_cluster: DevCluster) -> Iterator[MetadataStore]:
-    opened = open_store(shared_cluster.store_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

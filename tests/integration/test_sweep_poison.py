@@ -15,12 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark.sql import Row, SparkSession
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import SparkError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import DeletionSite
 from servers.population import Population
@@ -30,21 +28,6 @@ pytestmark = pytest.mark.servers
 # In bytes, with all that is beside the payload: the broker's default.
 LARGEST_MESSAGE = 5 * 1024 * 1024
 NO_PROPERTIES: Mapping[str, str] = {}
-
-
-@pytest.fixture
-def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    cluster = shared_cluster
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
-    made.create_topics()
-    return made
-
-
-@pytest.fixture
-def store(shared_cluster: DevCluster) -> Iterator[MetadataStore]:
-    opened = open_store(shared_cluster.store_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

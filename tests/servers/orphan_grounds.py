@@ -14,12 +14,12 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers, VersionedCursor
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.demo.census import list_ledger_ids
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.custom_metadata import identify_holder
-from bookwarden.ledgers.kinds import CursorHolder, Holder
+from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex
@@ -130,8 +130,13 @@ class Grounds:
 
     def cursor_ledger(self, cursor: CursorHolder) -> int | None:
         """Return the ledger that the cursor's node names."""
-        found = ManagedLedgers(self.metadata.store).cursors(cursor.managed_ledger).get(cursor.cursor)
+        found = self._cursor(cursor.managed_ledger, cursor.cursor)
         return found.info.cursors_ledger_id if found else None
+
+    def buckets(self, holder: BucketHolder) -> frozenset[int]:
+        """List the buckets that the cursor's node names."""
+        found = self._cursor(holder.managed_ledger, holder.cursor)
+        return found.info.delayed_bucket_ids if found else frozenset()
 
     def stored(self) -> list[tuple[StoredLedger, Holder | None]]:
         """Read all ledgers that have metadata, each with the holder that it names itself."""
@@ -163,6 +168,9 @@ class Grounds:
 
     def close(self) -> None:
         self.admin.close()
+
+    def _cursor(self, managed_ledger: str, cursor: str) -> VersionedCursor | None:
+        return ManagedLedgers(self.metadata.store).cursors(managed_ledger).get(cursor)
 
     def _retain(self, namespace: str, limit: int) -> None:
         policy = {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit}

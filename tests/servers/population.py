@@ -34,12 +34,35 @@ class Population:
 
     def ledger(self, ledger_id: int, holder: Holder | None, *, ctime_ms: int | None = OLD_MS) -> str:
         """Create the metadata of a closed ledger, tagged for the holder, or with no tags; return its path."""
-        tags = expected_custom_metadata(holder) if holder else {}
-        return self.tagged_ledger(ledger_id, {name: text.encode() for name, text in tags.items()}, ctime_ms=ctime_ms)
+        return self.tagged_ledger(ledger_id, tags_of(holder), ctime_ms=ctime_ms)
 
     def tagged_ledger(self, ledger_id: int, custom: dict[str, bytes], *, ctime_ms: int | None = OLD_MS) -> str:
         """Create the metadata of a closed ledger with this custom metadata; return its path."""
-        metadata = LedgerMetadata(
+        path = ledger_path(ROOT, ledger_id)
+        self.store.create(path, closed_ledger(custom, ctime_ms=ctime_ms), make_parents=True)
+        return path
+
+    def names(self, holder: Holder, ledger_ids: Iterable[int]) -> str:
+        """Let the holder name exactly these ledgers; return the path of its node."""
+        path, value = node_of(holder, list(ledger_ids))
+        found = self.store.get(path)
+        if found is None:
+            self.store.create(path, value, make_parents=True)
+        else:
+            self.store.put(path, value, found.version)
+        return path
+
+
+def tags_of(holder: Holder | None) -> dict[str, bytes]:
+    """Give the custom metadata of a holder's ledgers; none without a holder."""
+    tags = expected_custom_metadata(holder) if holder else {}
+    return {name: text.encode() for name, text in tags.items()}
+
+
+def closed_ledger(custom: dict[str, bytes], *, ctime_ms: int | None = OLD_MS) -> bytes:
+    """Make the metadata of a closed ledger."""
+    return encode_ledger_metadata(
+        LedgerMetadata(
             format_version=3,
             state=LedgerState.CLOSED,
             ensemble_size=1,
@@ -52,22 +75,11 @@ class Population:
             ctime_ms=ctime_ms,
             custom=custom,
         )
-        path = ledger_path(ROOT, ledger_id)
-        self.store.create(path, encode_ledger_metadata(metadata), make_parents=True)
-        return path
-
-    def names(self, holder: Holder, ledger_ids: Iterable[int]) -> str:
-        """Let the holder name exactly these ledgers; return the path of its node."""
-        path, value = _node(holder, list(ledger_ids))
-        found = self.store.get(path)
-        if found is None:
-            self.store.create(path, value, make_parents=True)
-        else:
-            self.store.put(path, value, found.version)
-        return path
+    )
 
 
-def _node(holder: Holder, ledger_ids: list[int]) -> tuple[str, bytes]:
+def node_of(holder: Holder, ledger_ids: list[int]) -> tuple[str, bytes]:
+    """Make the node of a holder that names these ledgers: its path and value."""
     if isinstance(holder, ManagedLedgerHolder):
         managed_ledger = managed_ledger_pb2.ManagedLedgerInfo()
         for ledger_id in ledger_ids:

@@ -13,6 +13,7 @@ from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
+from servers.follow.dropping import DROPPING
 from servers.follow.life import living
 from servers.follow.site import LATE_S, FollowingSite
 from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
@@ -76,7 +77,7 @@ ENOUGH = {
     "unload": 2,
 }
 # What was named, and what never was: that is the scan's alone.
-DROPPED = (TrimCutShort, SubscriptionDeleted, NamespaceDeletedByHalves)
+DROPPED = (TrimCutShort, SubscriptionDeleted, NamespaceDeletedByHalves, *DROPPING)
 NEVER_NAMED = (CursorRolloverAborted, SchemaVersionNotRecorded)
 
 
@@ -93,9 +94,13 @@ def test_what_a_killed_broker_dropped_is_marked_once_and_swept_and_nothing_else(
     eventually(lambda: dropped <= set(following.marked()), LATE_S, pause=0.2)
     following.process.stop()
     assert following.marked() == sorted(dropped)
-    site.sweep_once(spark)
-    left = {found.ledger_id for found in grounds.metadata.catalog.read_many(sorted(dropped)) if _is_there(found)}
-    assert not left
+
+    def swept() -> bool:
+        # To ask for the compacted ledger in use loads its topic, which writes the cursor's node: a mark is tried again.
+        site.sweep_once(spark)
+        return not any(map(_is_there, grounds.metadata.catalog.read_many(sorted(dropped))))
+
+    eventually(swept, 60)
     assert {
         found.ledger_id for found in grounds.metadata.catalog.read_many(sorted(others)) if _is_there(found)
     } == others
@@ -108,8 +113,8 @@ def test_ordinary_life_leaves_no_mark(
     grounds_of_module: DevCluster, site: DeletionSite, following: FollowingSite, make_namespace: Callable[..., str]
 ) -> None:
     following.start()
-    with living(grounds_of_module, make_namespace(grounds_of_module)) as life:
-        eventually(lambda: all(life.done[name] >= least for name, least in ENOUGH.items()), LATE_S, pause=0.5)
+    with living(grounds_of_module, make_namespace(grounds_of_module)) as done:
+        eventually(lambda: all(done[name] >= least for name, least in ENOUGH.items()), LATE_S, pause=0.5)
     eventually(lambda: following.told("gone") and following.is_settled(), LATE_S, pause=0.5)
     following.process.stop()
     assert following.marked() == []

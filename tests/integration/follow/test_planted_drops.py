@@ -8,12 +8,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import (
     BucketHolder,
     CompactedHolder,
@@ -22,7 +20,6 @@ from bookwarden.ledgers.kinds import (
     SchemaHolder,
 )
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.urls import open_store
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store
 from servers.follow.planted import PlantedNodes
@@ -30,21 +27,6 @@ from servers.follow.site import LATE_S, FollowingSite
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture
-def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    cluster = shared_cluster
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
-    made.create_topics()
-    return made
-
-
-@pytest.fixture
-def store(shared_cluster: DevCluster) -> Iterator[MetadataStore]:
-    opened = open_store(shared_cluster.store_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import timedelta
 
 import pulsar
 
@@ -16,18 +18,34 @@ from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError, PulsarError
 
 _TOPICS = 6
+# A few are enough, and each split unloads one.
+_BUNDLES = 9
 _MESSAGES = 15
 _SUBSCRIPTION = "s"
 _PAYLOAD = bytes(2000)
 
 
 class OrdinaryLife:
-    """Topics that live: each step does one thing to one of them, and a broker in trouble is no matter."""
+    """Topics that live: each step does one thing to one of them, and a broker in trouble is no matter.
 
-    def __init__(self, cluster: DevCluster, namespace: str, seed: int) -> None:
-        self._cluster = cluster
+    ``alone`` is held by what ends the life of a topic on a broker.
+    """
+
+    def __init__(
+        self,
+        cluster: DevCluster,
+        namespace: str,
+        seed: int,
+        *,
+        topics: int,
+        bundles: int,
+        done: Counter[str],
+        alone: threading.Lock,
+    ) -> None:
         self._namespace = namespace
         self._random = random.Random(seed)
+        self._topics = topics
+        self._bundles = bundles
         self._admin = PulsarAdmin(cluster.connection(), timeout_s=60)
         self._actions: dict[Callable[[str], object], int] = {
             self._send: 10,
@@ -38,19 +56,23 @@ class OrdinaryLife:
             self._delete_topic: 2,
             self._delete_subscription: 2,
             self._split: 1,
+            self._add_schema: 2,
+            self._delete_schema: 1,
+            self._delay: 1,
         }
-        self.done: Counter[str] = Counter()
+        self._done = done
+        self._alone = alone
         self._client = cluster.connection().client(operation_timeout_seconds=20)
         policy = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         self._admin.post(f"/namespaces/{namespace}/retention", policy)
 
     def step(self) -> None:
         """Do one thing."""
-        topic = f"persistent://{self._namespace}/living-{self._random.randrange(_TOPICS)}"
+        topic = f"persistent://{self._namespace}/living-{self._random.randrange(self._topics)}"
         (action,) = self._random.choices(list(self._actions), weights=list(self._actions.values()))
         with suppress(PulsarError, NotFoundError, pulsar.PulsarException):
             action(topic)
-            self.done[action.__name__.strip("_")] += 1
+            self._done[action.__name__.strip("_")] += 1
 
     def close(self) -> None:
         self._client.close()
@@ -77,36 +99,81 @@ class OrdinaryLife:
         self._admin.put(f"{topic_path(topic)}/compaction")
 
     def _unload(self, topic: str) -> None:
-        self._admin.put(f"{topic_path(topic)}/unload")
+        with self._alone:
+            self._admin.put(f"{topic_path(topic)}/unload")
 
     def _delete_topic(self, topic: str) -> None:
-        self._admin.delete(topic_path(topic), params={"force": True})
+        # Of a topic that is not loaded brokers leave ledgers behind (servers.follow.dropping), so it is loaded first.
+        with self._alone:
+            self._admin.get_json(f"{topic_path(topic)}/stats")
+            self._admin.delete(topic_path(topic), params={"force": True})
 
     def _delete_subscription(self, topic: str) -> None:
         self._admin.delete(f"{topic_path(topic)}/subscription/{_SUBSCRIPTION}", params={"force": True})
 
     def _split(self, topic: str) -> None:
-        bundles = self._admin.get_json(f"/namespaces/{self._namespace}/bundles")["boundaries"]
-        # A few are enough, and each split unloads one.
-        if len(bundles) < 9:
-            at = self._random.randrange(len(bundles) - 1)
-            self._admin.put(f"/namespaces/{self._namespace}/{bundles[at]}_{bundles[at + 1]}/split")
+        with self._alone:
+            bundles = self._admin.get_json(f"/namespaces/{self._namespace}/bundles")["boundaries"]
+            if len(bundles) < self._bundles:
+                at = self._random.randrange(len(bundles) - 1)
+                self._admin.put(f"/namespaces/{self._namespace}/{bundles[at]}_{bundles[at + 1]}/split")
+
+    def _add_schema(self, topic: str) -> None:
+        names = [f"f{self._random.randrange(1000)}" for _ in range(2)]
+        fields = [{"name": name, "type": ["null", "string"], "default": None} for name in sorted(set(names))]
+        schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+        self._admin.post(_schema_path(topic), {"type": "JSON", "schema": schema, "properties": {}})
+
+    def _delete_schema(self, topic: str) -> None:
+        self._admin.delete(_schema_path(topic), params={"force": True})
+
+    def _delay(self, topic: str) -> None:
+        """Have messages delivered later: they are kept in buckets, which go when the messages have come."""
+        shared = pulsar.ConsumerType.Shared
+        with ExitStack() as stack:
+            consumer = stack.enter_context(closing(self._client.subscribe(topic, "later", shared)))
+            producer = stack.enter_context(closing(self._client.create_producer(topic, batching_enabled=False)))
+            for _ in range(_MESSAGES):
+                producer.send_async(_PAYLOAD, None, deliver_after=timedelta(seconds=3))
+            producer.flush()
+            for _ in range(_MESSAGES):
+                consumer.acknowledge(consumer.receive(10_000))
+            consumer.unsubscribe()
+
+
+def _schema_path(topic: str) -> str:
+    return f"/schemas/{topic.removeprefix('persistent://')}/schema"
 
 
 @contextmanager
-def living(cluster: DevCluster, namespace: str, seed: int = 1) -> Iterator[OrdinaryLife]:
-    """Let topics live during the block."""
-    life, ended = OrdinaryLife(cluster, namespace, seed), threading.Event()
+def living(
+    cluster: DevCluster,
+    namespace: str,
+    seed: int = 1,
+    *,
+    hands: int = 1,
+    topics: int = _TOPICS,
+    bundles: int = _BUNDLES,
+) -> Iterator[Counter[str]]:
+    """Let topics live during the block, so many things at a time; count what was done."""
+    done, alone, ended = Counter[str](), threading.Lock(), threading.Event()
+    lives = [
+        OrdinaryLife(cluster, namespace, each, topics=topics, bundles=bundles, done=done, alone=alone)
+        for each in range(seed, seed + hands)
+    ]
 
-    def go_on() -> None:
+    def go_on(life: OrdinaryLife) -> None:
         while not ended.is_set():
             life.step()
 
-    thread = threading.Thread(target=go_on, name="life", daemon=True)
-    thread.start()
+    threads = [threading.Thread(target=go_on, args=(life,), name="life", daemon=True) for life in lives]
+    for thread in threads:
+        thread.start()
     try:
-        yield life
+        yield done
     finally:
         ended.set()
-        thread.join(120)
-        life.close()
+        for thread in threads:
+            thread.join(120)
+        for life in lives:
+            life.close()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from bookwarden.clusters.pulsar.references.pieces import LOGS
 from bookwarden.clusters.pulsar.references.said import said_by
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.deletion.dropped.table import FollowedNodes
-from bookwarden.devcluster import ServerProcess, ServerSpec
+from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
 from bookwarden.pipelines.follow.query import outcomes_location
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import now_of
@@ -23,6 +28,18 @@ from servers.waiting import eventually
 GRACE_S = 15.0
 # A busy machine starts Spark in a minute, and a batch may wait for its turn.
 LATE_S = 240.0
+_LOOKED = re.compile(r"looked at: (.*)$", re.MULTILINE)
+
+
+def site_of(cluster: DevCluster, tenant: str, folder: Path) -> DeletionSite:
+    """Make deletion topics in the namespace "n" of a tenant of its own, and a namespace "life" beside it."""
+    with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
+        admin.put(f"/tenants/{tenant}", {"allowedClusters": ["dev"]})
+        for namespace in ("n", "life"):
+            admin.put(f"/namespaces/{tenant}/{namespace}")
+    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, f"{tenant}/n", folder)
+    made.create_topics()
+    return made
 
 
 class FollowingSite:
@@ -61,6 +78,15 @@ class FollowingSite:
     def told(self, part: str) -> int:
         """Count the lines of its log that have this part."""
         return sum(part in line for line in self.log.read_text().splitlines()) if self.log.exists() else 0
+
+    def looked_at(self) -> Counter[str]:
+        """Count by outcome what was looked at since its log began."""
+        counts = Counter[str]()
+        for found in _LOOKED.finditer(self.log.read_text()):
+            for part in found[1].split(", "):
+                number, _, outcome = part.partition(" ")
+                counts[outcome] += int(number)
+        return counts
 
     def state(self) -> FollowedNodes:
         """Read its state."""

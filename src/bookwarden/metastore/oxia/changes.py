@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
-from typing import Any
 
-import grpc
-
-from bookwarden.errors import BookwardenError, StoreUnavailableError
 from bookwarden.metastore.changes import ChangedNodes, ChangeFeed, ChangeLog
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.oxia.channels import ServerLost, meaning_of
-from bookwarden.metastore.oxia.notifications import deletes_ranges
-from bookwarden.metastore.oxia.shards import OxiaCluster
-
-_LOG = logging.getLogger(__name__)
+from bookwarden.metastore.oxia.notifications import NotificationStream, deletes_ranges
+from bookwarden.metastore.oxia.shards import OxiaCluster, Shard
+from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 
 class KeyChanges(ChangeFeed):
@@ -66,68 +59,23 @@ class KeyChanges(ChangeFeed):
         return bool(new or old)
 
 
-class _ShardStream:
-    """The notifications of one shard, with a thread of its own."""
+class _ShardStream(NotificationStream):
+    """The notifications of one shard, into a log."""
 
     def __init__(self, cluster: OxiaCluster, shard: int, log: ChangeLog) -> None:
-        self._cluster = cluster
-        self._shard = shard
+        super().__init__(cluster, f"the changes of shard {shard}")
+        self._number = shard
         self._log = log
-        self._ended = threading.Event()
-        self._begun = threading.Event()
-        self._call: Any = None
-        self._thread = threading.Thread(target=self._follow, name=f"changes of shard {shard}", daemon=True)
 
-    def start(self, deadline: Deadline) -> None:
-        self._thread.start()
-        if not self._begun.wait(deadline.left()):
-            self.end()
-            raise StoreUnavailableError(
-                f"the changes of shard {self._shard} of Oxia are not told: check that it runs, then retry"
-            )
-
-    def end(self) -> None:
-        self._ended.set()
-        self.restart()
-
-    def restart(self) -> None:
-        call = self._call
-        if call is not None:
-            call.cancel()
-
-    def _follow(self) -> None:
-        while self._is_wanted():
-            trouble: Exception = ServerLost("the server ended the stream of notifications")
-            try:
-                self._follow_once()
-            except grpc.RpcError as error:
-                trouble = meaning_of(error, self._cluster.connection.address)
-            except BookwardenError as error:
-                trouble = error
-            if self._is_wanted():
-                _LOG.debug("the changes of shard %d wait: %s", self._shard, trouble)
-                self._cluster.pause()
-
-    def _follow_once(self) -> None:
+    def _shard(self) -> Shard | None:
+        # One that is there no more is ended by the next call of `take`.
         shards = self._cluster.shards(self._cluster.deadline()).shards
-        shard = next((one for one in shards if one.id == self._shard), None)
-        if shard is None:
-            # The next call of `take` ends it.
-            return
-        self._call = call = self._cluster.server(shard).notifications(shard.id)
-        if not self._is_wanted():
-            call.cancel()
-        batches = iter(call)
-        # Told by the server when every later change will be.
-        if next(batches, None) is None:
-            return
-        if self._begun.is_set():
-            self._log.lose("a stream of Oxia's notifications broke")
-        self._begun.set()
-        for batch in batches:
-            self._log.add(batch.notifications)
-            if deletes_ranges(batch):
-                self._log.lose("a range of keys was deleted in Oxia")
+        return next((shard for shard in shards if shard.id == self._number), None)
 
-    def _is_wanted(self) -> bool:
-        return not (self._ended.is_set() or self._cluster.is_closed)
+    def _take(self, batch: pb.NotificationBatch) -> None:
+        self._log.add(batch.notifications)
+        if deletes_ranges(batch):
+            self._log.lose("a range of keys was deleted in Oxia")
+
+    def _miss(self) -> None:
+        self._log.lose("a stream of Oxia's notifications broke")

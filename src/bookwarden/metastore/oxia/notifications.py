@@ -1,9 +1,10 @@
-"""Watches of single keys, over the notifications of their shard."""
+"""Notifications of shards, and watches of single keys over them."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -12,29 +13,28 @@ import grpc
 from bookwarden.errors import BookwardenError, StoreUnavailableError
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia.channels import ServerLost, meaning_of
-from bookwarden.metastore.oxia.shards import OxiaCluster
+from bookwarden.metastore.oxia.shards import OxiaCluster, Shard
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
 
-class Watch:
-    """One watched key, with a thread and a stream of its own: a watcher that raises ends its watch only.
+class NotificationStream(ABC):
+    """The notifications of one shard, with a thread of its own.
 
     A stream begins with an empty batch: from there on all changes will be told. A lost stream is started again from
-    now and not from its last offset: the watcher is then called in any case and reads again, which covers the changes
-    missed, even if the server has forgotten them or the key has moved to another shard.
+    now and not from its last offset, and `_miss` is called then: whoever listens reads again, which covers the changes
+    missed, even if the server has forgotten them or a key has moved to another shard.
     """
 
-    def __init__(self, cluster: OxiaCluster, path: str, changed: Callable[[str], None]) -> None:
+    def __init__(self, cluster: OxiaCluster, what: str) -> None:
         self._cluster = cluster
-        self._path = path
-        self._changed = changed
+        self._what = what
         self._ended = threading.Event()
         self._begun = threading.Event()
         self._trouble: Exception | None = None
         self._call: Any = None
-        self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name=what, daemon=True)
 
     def start(self, deadline: Deadline) -> None:
         """Begin, and return when no later change can be missed; raise when there is no connection."""
@@ -46,28 +46,35 @@ class Watch:
         self.end()
         if isinstance(self._trouble, BookwardenError):
             raise self._trouble
-        raise StoreUnavailableError(
-            f"{self._path} cannot be watched ({self._trouble or 'no answer'}): check that Oxia runs, then retry"
-        )
+        raise StoreUnavailableError(f"Oxia does not tell {self._what}: check that it runs, then retry")
 
     def end(self) -> None:
-        """Stop calling `changed`; a call under way goes on."""
+        """Stop telling changes; a call under way goes on."""
         self._ended.set()
         self.restart()
 
-    def close(self) -> None:
-        """Stop calling `changed`."""
-        self.end()
-
     def restart(self) -> None:
-        """Break the stream, so that the watcher is called when the next has begun."""
+        """Break the stream, so that changes count as missed when the next has begun."""
         call = self._call
         if call is not None:
             call.cancel()
 
     @property
     def is_over(self) -> bool:
+        """Whether it was ended."""
         return self._ended.is_set()
+
+    @abstractmethod
+    def _shard(self) -> Shard | None:
+        """Find the shard among those of now; None where there is none."""
+
+    @abstractmethod
+    def _take(self, batch: pb.NotificationBatch) -> None:
+        """Take what was told."""
+
+    @abstractmethod
+    def _miss(self) -> None:
+        """Note that a stream broke, and changes may be missing; later ones are told again."""
 
     def _follow(self) -> None:
         while self._is_wanted():
@@ -84,30 +91,53 @@ class Watch:
                 self._trouble = trouble
                 self._begun.set()
                 return
-            _LOG.debug("the watch of %s waits: %s", self._path, trouble)
+            _LOG.debug("%s: waiting: %s", self._what, trouble)
             if not self._cluster.pause():
                 return
 
     def _follow_once(self) -> None:
-        shard = self._cluster.shards(self._cluster.deadline()).of(self._path)
-        self._call = call = self._cluster.server(shard).notifications(shard.id)
+        shard = self._shard()
+        if shard is None:
+            return
+        self._call = call = self._cluster.notifications(shard)
         if not self._is_wanted():
             call.cancel()
         batches = iter(call)
-        next(batches, None)
+        # Told by the server when every later change will be.
+        if next(batches, None) is None:
+            return
         if self._begun.is_set():
-            self._tell()
+            self._miss()
         self._begun.set()
         for batch in batches:
-            if self._path in batch.notifications or deletes_ranges(batch):
-                self._tell()
-
-    def _tell(self) -> None:
-        if self._is_wanted():
-            self._changed(self._path)
+            self._take(batch)
 
     def _is_wanted(self) -> bool:
         return not (self._ended.is_set() or self._cluster.is_closed)
+
+
+class Watch(NotificationStream):
+    """One watched key: a watcher that raises ends its watch only, and is called in any case after a lost stream."""
+
+    def __init__(self, cluster: OxiaCluster, path: str, changed: Callable[[str], None]) -> None:
+        super().__init__(cluster, f"the changes of {path}")
+        self._path = path
+        self._changed = changed
+
+    def close(self) -> None:
+        """Stop calling `changed`."""
+        self.end()
+
+    def _shard(self) -> Shard:
+        return self._cluster.shards(self._cluster.deadline()).of(self._path)
+
+    def _take(self, batch: pb.NotificationBatch) -> None:
+        if self._path in batch.notifications or deletes_ranges(batch):
+            self._miss()
+
+    def _miss(self) -> None:
+        if self._is_wanted():
+            self._changed(self._path)
 
 
 def deletes_ranges(batch: pb.NotificationBatch) -> bool:

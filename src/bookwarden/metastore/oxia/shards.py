@@ -91,6 +91,7 @@ class OxiaCluster:
         self._follower: threading.Thread | None = None
         self._call: Any = None
         self._map: ShardMap | None = None
+        self._notifications: dict[Any, Shard] = {}
         self._trouble: BookwardenError | ServerLost | None = None
 
     def deadline(self) -> Deadline:
@@ -114,6 +115,15 @@ class OxiaCluster:
     def server(self, shard: Shard) -> OxiaServer:
         """Return the leader of a shard."""
         return self.channels.server(shard.leader)
+
+    def notifications(self, shard: Shard) -> Any:
+        """Follow the changes of a shard, from now on; the call is cancelled when the shard has another leader."""
+        call = self.server(shard).notifications(shard.id)
+        with self._news:
+            self._notifications = {one: of for one, of in self._notifications.items() if one.is_active()}
+            self._notifications[call] = shard
+            self._end_at_former_leaders()
+        return call
 
     def require_open(self) -> None:
         """Raise StoreUnavailableError when the store was closed."""
@@ -213,7 +223,15 @@ class OxiaCluster:
             shards = shard_map(answer, namespace)
             with self._news:
                 self._map, self._trouble = shards, None
+                self._end_at_former_leaders()
                 self._news.notify_all()
+
+    def _end_at_former_leaders(self) -> None:
+        # A leader that was replaced without learning it leaves them open, and tells nothing any more.
+        leaders = {} if self._map is None else {shard.id: shard.leader for shard in self._map.shards}
+        for call, shard in self._notifications.items():
+            if leaders.get(shard.id) != shard.leader:
+                call.cancel()
 
 
 def shard_map(answer: pb.ShardAssignments, namespace: str) -> ShardMap:
