@@ -124,7 +124,8 @@ def remotes(seen: Observations) -> Lines:
             if others:
                 yield warns(
                     f"replicated to {some(others)}",
-                    f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue goes",
+                    f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue "
+                    "goes, and while nobody sends there: what is replicated in that moment is lost",
                     ours.name,
                     others,
                 )
