@@ -39,5 +39,6 @@ def produced_per_second(service_url: str, topic: str, message_bytes: int, rounds
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * seconds)
     rates = [float(found[1]) for found in _RATE.finditer(ended.stdout)][1:]
     if not any(rates):
-        raise RuntimeError(f"pulsar-perf sent nothing, and ended with {ended.returncode}: {ended.stdout[-2000:]}")
+        told = next((line for line in ended.stdout.splitlines() if "Error" in line or "ERROR" in line), ended.stdout)
+        raise RuntimeError(f"pulsar-perf sent nothing, and ended with {ended.returncode}: {told[:2000]}")
     return rates
