@@ -151,6 +151,9 @@ def _produced(servers: SwitchablePulsar, rounds: int) -> list[float]:
     (broker,) = servers.brokers
     quorums = ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum", "managedLedgerDefaultAckQuorum")
     broker.settings |= dict.fromkeys(quorums, "1")
+    # Pulsar's own; with more ledgers it would also come to ids that were planted here.
+    broker.settings["managedLedgerMaxEntriesPerLedger"] = "50000"
+    broker.settings["managedLedgerMinLedgerRolloverTimeMinutes"] = "10"
     broker.settings["bookkeeperMetadataServiceUri"] = servers.clusters["b"].metadata_service_uri
     servers.start_brokers()
     try:
