@@ -97,10 +97,12 @@ class BlueGreenSite:
         assert expected is None or ended.returncode == expected, said
         return ended
 
-    def bookwarden(self, *arguments: str) -> str:
-        """Run another command of bookwarden's; return what it wrote."""
+    def bookwarden(self, *arguments: str, expected: int = 0) -> str:
+        """Run another command of bookwarden's; return what it wrote, fail unless it ends with the code expected."""
         command = [*self.command()[:-1], *arguments]
-        return subprocess.run(command, text=True, capture_output=True, timeout=_SECONDS, check=True).stdout
+        ended = subprocess.run(command, text=True, capture_output=True, timeout=_SECONDS, check=False)
+        assert ended.returncode == expected, f"{arguments}: {ended.returncode}\n{ended.stderr[-3000:]}"
+        return ended.stdout
 
     def answer(self, *arguments: str, expected: int | None = 0) -> Any:
         """Run it with -o json; return the decoded answer."""
