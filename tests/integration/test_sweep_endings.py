@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import DataGoneError, StoppedFailingError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep import supervisor
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
@@ -25,21 +22,6 @@ from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.population import Population
 
 pytestmark = pytest.mark.servers
-
-
-@pytest.fixture
-def site(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    cluster = pulsar_cluster
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
-    made.create_topics()
-    return made
-
-
-@pytest.fixture
-def store(pulsar_cluster: DevCluster) -> Iterator[MetadataStore]:
-    opened = open_store(pulsar_cluster.store_url)
-    yield opened
-    opened.close()
 
 
 def leaked(site: DeletionSite, store: MetadataStore, number: int) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from bookwarden.background import in_background
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import DevCluster, ServerProcess
@@ -123,21 +124,15 @@ class Migration:
 @contextmanager
 def slowed(server: ServerProcess) -> Iterator[None]:
     """Let a server run for a small part of the time, often enough that nobody who waits for it gives up."""
-    ended = threading.Event()
 
-    def slow() -> None:
+    def slow(ended: threading.Event) -> None:
         while not ended.is_set():
             with server.paused():
                 ended.wait(3)
             ended.wait(0.1)
 
-    thread = threading.Thread(target=slow, name="slow", daemon=True)
-    thread.start()
-    try:
+    with in_background(slow, "slow"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 class FrozenJob:

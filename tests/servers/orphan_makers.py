@@ -298,55 +298,80 @@ class NamespaceDeletedByHalves(Maker):
         self.grounds.admin.delete(f"/namespaces/{self.namespace}", params={"force": True})
 
 
-class SchemaVersionNotRecorded(Maker):
+class SchemaMaker(Maker):
+    """A topic with schemas of its own, whose ledgers go astray."""
+
+    cause = Cause.SCHEMA_VERSION
+    readable = range(5)
+
+    def register(self, *names: str) -> None:
+        """Register a version with these fields."""
+        fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
+        schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+        self.grounds.admin.post(self.schema_path, {"type": "JSON", "schema": schema, "properties": {}})
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return (self.schema,)
+
+    @property
+    def schema(self) -> SchemaHolder:
+        return SchemaHolder(TopicName.parse(self.topic).schema_id)
+
+    @property
+    def schema_path(self) -> str:
+        """The schema in the admin REST."""
+        return f"/schemas/{self.namespace}/{type(self).__name__}/schema"
+
+
+class SchemaVersionNotRecorded(SchemaMaker):
     """A schema's new version is stored in a ledger of its own, and the schema's node cannot be updated.
 
     The broker deletes the ledger only if somebody else has updated the node meanwhile; after any other failure the
     ledger stays, and the client that tries again makes a further one (BookkeeperSchemaStorage.updateSchemaLocator).
     """
 
-    cause = Cause.SCHEMA_VERSION
-    readable = range(5)
-
     def prepare(self) -> None:
         self.grounds.send(self.topic, self.readable.stop)
-        self._register("one")
-        self._named = {ledger.ledger_id for ledger in self.grounds.stored_of(self._holder)}
+        self.register("one")
+        self._named = {ledger.ledger_id for ledger in self.grounds.stored_of(self.schema)}
 
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
-        refusals.updates_of(f"/schemas/{self._holder.schema_id}")
+        refusals.updates_of(f"/schemas/{self.schema.schema_id}")
         with pytest.raises(PulsarError):
-            self._register("one", "two")
-
-    @property
-    def holders(self) -> tuple[Holder, ...]:
-        return (self._holder,)
+            self.register("one", "two")
 
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans
         assert not orphans & self._named
 
+
+class BucketMaker(Maker):
+    """A topic with delayed messages, whose buckets go astray."""
+
+    cause = Cause.DELAYED_DELIVERY
+    readable = range(26)
+
+    def delay(self) -> None:
+        """Send all messages but the first, to be delivered in an hour."""
+        self.grounds.send(self.topic, self.readable.stop - 1, first=1, deliver_after=timedelta(hours=1))
+
     @property
-    def _holder(self) -> SchemaHolder:
-        return SchemaHolder(TopicName.parse(self.topic).schema_id)
+    def holders(self) -> tuple[Holder, ...]:
+        return (self.bucket,)
 
-    def _register(self, *names: str) -> None:
-        fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
-        schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
-        path = f"/schemas/{self.namespace}/{type(self).__name__}/schema"
-        self.grounds.admin.post(path, {"type": "JSON", "schema": schema, "properties": {}})
+    @property
+    def bucket(self) -> BucketHolder:
+        return BucketHolder(self.managed_ledger, SUBSCRIPTION)
 
 
-class BucketNotRecorded(Maker):
+class BucketNotRecorded(BucketMaker):
     """A bucket of delayed messages is stored in a ledger, and the cursor's node cannot take its property.
 
     The broker logs that and uses the bucket from memory (Bucket.asyncSaveBucketSnapshot). After a restart nobody knows
     of it: the messages are read again, into new buckets. That no broker uses the bucket is certain when one has loaded
     and unloaded the topic: a broker that lost its session alone would look as if it had died.
     """
-
-    cause = Cause.DELAYED_DELIVERY
-    readable = range(26)
 
     def prepare(self) -> None:
         self.grounds.send(self.topic, 1)
@@ -356,16 +381,8 @@ class BucketNotRecorded(Maker):
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
         self.subscribe(client)
         refusals.updates_of(self.cursor_path)
-        self.grounds.send(self.topic, self.readable.stop - 1, first=1, deliver_after=timedelta(hours=1))
-        eventually(lambda: self.grounds.stored_of(self._holder), 60)
-
-    @property
-    def holders(self) -> tuple[Holder, ...]:
-        return (self._holder,)
-
-    @property
-    def _holder(self) -> BucketHolder:
-        return BucketHolder(self.managed_ledger, SUBSCRIPTION)
+        self.delay()
+        eventually(lambda: self.grounds.stored_of(self.bucket), 60)
 
 
 # Compaction last: it must be under way when the broker dies.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from kazoo.client import KazooClient
+from benchmarks.population import zookeeper_at
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
@@ -76,16 +76,11 @@ def play(blue: str, green: str) -> list[str]:
 
 def advance_ids(site: BlueGreenSite) -> None:
     """Have green's ledgers begin at ids that blue does not come to."""
-    client = KazooClient(site.green.store_url.removeprefix("zk:"))
-    client.start()
-    try:
+    with zookeeper_at(site.green.store_url) as client:
         client.ensure_path(_IDS.rpartition("/")[0])
         made = [client.create_async(_IDS, ephemeral=True, sequence=True) for _ in range(FIRST_OF_GREEN)]
         for one in made:
             one.get()
-    finally:
-        client.stop()
-        client.close()
 
 
 def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:

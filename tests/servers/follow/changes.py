@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from bookwarden.background import in_background
 from bookwarden.clusters.pulsar.references.said import FOLLOWED
 from bookwarden.metastore.urls import open_store
 
@@ -42,21 +43,16 @@ class CountedChanges:
 @contextmanager
 def counting_changes(store_url: str) -> Iterator[CountedChanges]:
     """Count during the block; all roots of one store."""
-    counted, ended = CountedChanges(), threading.Event()
+    counted = CountedChanges()
     with closing(open_store(store_url)) as store, closing(store.follow_below(FOLLOWED)) as feed:
 
-        def count() -> None:
+        def count(ended: threading.Event) -> None:
             while not ended.wait(_LOOK_S):
                 told = feed.take()
                 counted.add(told.paths, told.gap)
 
-        thread = threading.Thread(target=count, name="changes", daemon=True)
-        thread.start()
-        try:
+        with in_background(count, "changes"):
             yield counted
-        finally:
-            ended.set()
-            thread.join()
 
 
 def _kind_of(path: str) -> str:

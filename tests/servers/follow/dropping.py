@@ -6,58 +6,38 @@ before. So a kill in between leaves nothing of these behind, but what the broker
 
 from __future__ import annotations
 
-import json
 from contextlib import closing, suppress
-from datetime import timedelta
 
 import pulsar
 
 from bookwarden.errors import PulsarError
-from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, SchemaHolder
-from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.kinds import CompactedHolder, Holder
 from bookwarden.orphans.classes import Cause
 from servers.orphan_grounds import Refusals
-from servers.orphan_makers import SUBSCRIPTION, Maker
+from servers.orphan_makers import SUBSCRIPTION, BucketMaker, Maker, SchemaMaker
 from servers.topic_contents import compact
 from servers.waiting import eventually
 
 
-class SchemaDeleted(Maker):
+class SchemaDeleted(SchemaMaker):
     """A schema is deleted, and the deletes of its ledgers fail.
 
     The broker logs that, and removes the schema's node all the same (BookkeeperSchemaStorage.deleteSchema).
     """
 
-    cause = Cause.SCHEMA_VERSION
-    readable = range(5)
-
     def prepare(self) -> None:
         self.grounds.send(self.topic, self.readable.stop)
-        for names in (["one"], ["one", "two"]):
-            fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
-            schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
-            self.grounds.admin.post(self._path, {"type": "JSON", "schema": schema, "properties": {}})
-        self._named = frozenset(ledger.ledger_id for ledger in self.grounds.stored_of(self._holder))
+        self.register("one")
+        self.register("one", "two")
+        self._named = frozenset(ledger.ledger_id for ledger in self.grounds.stored_of(self.schema))
 
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
-        self.grounds.admin.delete(self._path, params={"force": True})
-        eventually(lambda: self.grounds.metadata.store.get(f"/schemas/{self._holder.schema_id}") is None, 60)
-
-    @property
-    def holders(self) -> tuple[Holder, ...]:
-        return (self._holder,)
+        self.grounds.admin.delete(self.schema_path, params={"force": True})
+        eventually(lambda: self.grounds.metadata.store.get(f"/schemas/{self.schema.schema_id}") is None, 60)
 
     def check(self, orphans: frozenset[int]) -> None:
         assert len(orphans) == 2
         assert orphans == self._named
-
-    @property
-    def _holder(self) -> SchemaHolder:
-        return SchemaHolder(TopicName.parse(self.topic).schema_id)
-
-    @property
-    def _path(self) -> str:
-        return f"/schemas/{self.namespace}/{type(self).__name__}/schema"
 
 
 class CompactedLedgerReplaced(Maker):
@@ -95,24 +75,21 @@ class CompactedLedgerReplaced(Maker):
         self.grounds.admin.put(f"{self.admin_path}/unload")
 
 
-class SubscriptionWithBucketsDeleted(Maker):
+class SubscriptionWithBucketsDeleted(BucketMaker):
     """A subscription is deleted after delayed delivery was turned off: its buckets go with its node, and stay.
 
     The broker deletes buckets only where it is on (PersistentTopic.asyncDeleteCursorWithClearDelayedMessage).
     """
 
-    cause = Cause.DELAYED_DELIVERY
-    readable = range(26)
-
     def prepare(self) -> None:
         self.grounds.send(self.topic, 1)
         with closing(self.grounds.client()) as client:
             self.subscribe(client)
-            self.grounds.send(self.topic, self.readable.stop - 1, first=1, deliver_after=timedelta(hours=1))
+            self.delay()
 
             def named() -> frozenset[int]:
-                buckets = self.grounds.buckets(self._holder)
-                return buckets & {ledger.ledger_id for ledger in self.grounds.stored_of(self._holder)}
+                buckets = self.grounds.buckets(self.bucket)
+                return buckets & {ledger.ledger_id for ledger in self.grounds.stored_of(self.bucket)}
 
             self._before = eventually(named, 60)
 
@@ -127,16 +104,8 @@ class SubscriptionWithBucketsDeleted(Maker):
         self.grounds.read_back(self.topic)
         self.grounds.admin.put(f"{self.admin_path}/unload")
 
-    @property
-    def holders(self) -> tuple[Holder, ...]:
-        return (self._holder,)
-
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans >= self._before
-
-    @property
-    def _holder(self) -> BucketHolder:
-        return BucketHolder(self.managed_ledger, SUBSCRIPTION)
 
 
 class UnloadedTopicDeleted(Maker):

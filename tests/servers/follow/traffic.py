@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pulsar
 
+from bookwarden.background import in_background
 from bookwarden.devcluster import DevCluster
 
 _PAYLOAD = bytes(100)
@@ -18,13 +19,13 @@ _PAYLOAD = bytes(100)
 @contextmanager
 def steady_traffic(cluster: DevCluster, namespace: str, *, topics: int, messages_per_second: float) -> Iterator[None]:
     """Send during the block, the topics in turns; who consumes acknowledges at once."""
-    client, ended = cluster.connection().client(operation_timeout_seconds=60, io_threads=2), threading.Event()
+    client = cluster.connection().client(operation_timeout_seconds=60, io_threads=2)
     names = [f"persistent://{namespace}/busy-{number}" for number in range(topics)]
     # Kept: a consumer that nobody holds ends.
     consumers = [client.subscribe(name, "reader", message_listener=_acknowledge) for name in names]
     producers = [client.create_producer(name, batching_enabled=False, block_if_queue_full=True) for name in names]
 
-    def send() -> None:
+    def send(ended: threading.Event) -> None:
         begin = time.monotonic()
         for number, producer in enumerate(itertools.cycle(producers)):
             if ended.wait(max(0.0, begin + number / messages_per_second - time.monotonic())):
@@ -32,13 +33,10 @@ def steady_traffic(cluster: DevCluster, namespace: str, *, topics: int, messages
             with suppress(pulsar.PulsarException):
                 producer.send_async(_PAYLOAD, None)
 
-    thread = threading.Thread(target=send, name="traffic", daemon=True)
-    thread.start()
     try:
-        yield
+        with in_background(send, "traffic", end_seconds=60):
+            yield
     finally:
-        ended.set()
-        thread.join(60)
         del consumers
         client.close()
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.population import create_nodes, zookeeper_at
 from benchmarks.processes import Usage, measured
 from kazoo.client import KazooClient
 
@@ -21,7 +21,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from servers.follow.site import LATE_S, FollowingSite, site_of
-from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
+from servers.lone_zookeeper import running_zookeeper
 from servers.population import ROOT, closed_ledger, node_of, tags_of
 from servers.waiting import eventually
 
@@ -43,7 +43,10 @@ def vanish(cluster: DevCluster, home: Path, count: int, say: Callable[[str], Non
     """Delete so many topics; AssertionError unless one ledger of each is marked, once, a batch at a time."""
     site = site_of(cluster, "vanish", home / "vanish")
     usages: list[Usage] = []
-    with running_zookeeper(_made(home / "vanished"), java_options=_MEMORY) as server, _transactions(server) as client:
+    with (
+        running_zookeeper(_made(home / "vanished"), java_options=_MEMORY) as server,
+        zookeeper_at(f"zk:{server.hosts}") as client,
+    ):
         site.store_url = f"zk:{server.hosts}"
         following = FollowingSite(site, grace_s=_GRACE_S)
         _plant(client, count + _STAYING)
@@ -51,7 +54,7 @@ def vanish(cluster: DevCluster, home: Path, count: int, say: Callable[[str], Non
             following.start()
             with measured(following.process.pid, usages):
                 begin = time.monotonic()
-                _at_once(client, [lambda request, n=n: request.delete(_node(n)[0]) for n in range(count)])
+                _delete(client, count)
                 took = time.monotonic() - begin
                 eventually(lambda: following.told("is marked") >= count, count * _MARK_S + LATE_S, pause=2)
                 eventually(following.is_settled, LATE_S, pause=1)
@@ -93,32 +96,17 @@ def _left(number: int) -> int:
 
 
 def _plant(client: KazooClient, count: int) -> None:
-    ledgers = {ledger_path(ROOT, _left(number)): closed_ledger(tags_of(_holder(number))) for number in range(count)}
-    topics = dict(_node(number) for number in range(count))
-    for folder in {path.rpartition("/")[0] for path in (*ledgers, *topics)}:
-        client.ensure_path(folder)
-    values = {**ledgers, **topics}
-    _at_once(client, [lambda request, path=path: request.create(path, values[path]) for path in values])
+    ledgers = [(ledger_path(ROOT, _left(number)), closed_ledger(tags_of(_holder(number)))) for number in range(count)]
+    create_nodes(client, [*ledgers, *map(_node, range(count))])
 
 
-def _at_once(client: KazooClient, orders: Sequence[Callable[[Any], object]]) -> None:
-    for at in range(0, len(orders), _AT_ONCE):
+def _delete(client: KazooClient, count: int) -> None:
+    for at in range(0, count, _AT_ONCE):
         request = client.transaction()
-        for order in orders[at : at + _AT_ONCE]:
-            order(request)
+        for number in range(at, min(at + _AT_ONCE, count)):
+            request.delete(_node(number)[0])
         failed = [found for found in request.commit() if isinstance(found, Exception)]
         assert not failed, failed[0]
-
-
-@contextmanager
-def _transactions(server: LoneZooKeeper) -> Iterator[KazooClient]:
-    client = KazooClient(server.hosts, timeout=60)
-    client.start()
-    with closing(client):
-        try:
-            yield client
-        finally:
-            client.stop()
 
 
 def _made(folder: Path) -> Path:

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookwarden import errors
+from bookwarden.background import in_background
 from bookwarden.errors import BookwardenError, SparkError, StoreError, StoreUnavailableError
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
@@ -158,19 +159,13 @@ def _error_named(name: str) -> type[BookwardenError]:
 @contextmanager
 def reported(tell: Callable[[], None]) -> Iterator[None]:
     """Call `tell` repeatedly during the body, and once after it."""
-    ended = threading.Event()
 
-    def watch() -> None:
+    def watch(ended: threading.Event) -> None:
         while not ended.wait(_PROGRESS_SECONDS):
             tell()
 
-    thread = threading.Thread(target=watch, name="scan-progress", daemon=True)
-    thread.start()
-    try:
+    with in_background(watch, "scan-progress"):
         yield
-    finally:
-        ended.set()
-        thread.join()
     tell()
 
 

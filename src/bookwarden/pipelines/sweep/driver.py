@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from bookwarden.background import in_background
 from bookwarden.config import MetadataStoreSettings, Settings, SweepSettings
 from bookwarden.errors import NotFoundError, PulsarError, StoppedFailingError
 from bookwarden.ledgers.names import encode_local_name
@@ -160,9 +161,7 @@ def _published(settings: Settings, metrics: SweepMetrics, topics: TopicsContext)
 
 @contextmanager
 def _inflight_counted(topics: TopicsContext, metrics: SweepMetrics) -> Iterator[None]:
-    ended = threading.Event()
-
-    def publish() -> None:
+    def publish(ended: threading.Event) -> None:
         while True:
             try:
                 for topic, entries in topics.entries().items():
@@ -172,10 +171,5 @@ def _inflight_counted(topics: TopicsContext, metrics: SweepMetrics) -> Iterator[
             if ended.wait(_INFLIGHT_SECONDS):
                 return
 
-    thread = threading.Thread(target=publish, name="inflight", daemon=True)
-    thread.start()
-    try:
+    with in_background(publish, "inflight", end_seconds=5):
         yield
-    finally:
-        ended.set()
-        thread.join(5)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from bookwarden.background import in_background
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError, StoreError, StoreUnavailableError
 from bookwarden.pipelines.sweep.supervisor import Patience
@@ -57,10 +58,9 @@ def looked_at_again(
     Once `look` refuses, as `RootsProof.require_all_roots` does, `stop` is called, which should end the block; after
     it the RefusedError is raised. A store that does not answer is asked again the next time.
     """
-    ended = threading.Event()
     refused: list[RefusedError] = []
 
-    def watch() -> None:
+    def watch(ended: threading.Event) -> None:
         while not ended.wait(seconds):
             try:
                 look()
@@ -72,12 +72,7 @@ def looked_at_again(
             except StoreError as error:
                 logger.warning("whether another Pulsar shares the BookKeeper cannot be seen now: %s", error)
 
-    thread = threading.Thread(target=watch, name="other-roots", daemon=True)
-    thread.start()
-    try:
+    with in_background(watch, "other-roots", end_seconds=_END_SECONDS):
         yield
-    finally:
-        ended.set()
-        thread.join(_END_SECONDS)
     if refused:
         raise refused[0]
