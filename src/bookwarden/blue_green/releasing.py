@@ -8,7 +8,7 @@ earliest message on, would make it anew as well, and read the whole topic again,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bookwarden.blue_green.observing import Expected, Observer
@@ -16,7 +16,7 @@ from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.record import RELEASING, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import TopicSeen, TopicState
-from bookwarden.errors import RefusedError
+from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,20 @@ class Releasing:
                 f"{topic} is {seen.state.value} with {seen.unread} entries unread, which nobody could read "
                 "once it is unloaded: let it drain first"
             )
-        self._record.append(RELEASING, namespace=namespace_of(topic), topic=topic)
         # Right before it: a consumer that comes in between makes its subscription anew, and that is stranded then.
         self._refuse_unread(topic)
+        self._record.append(RELEASING, namespace=namespace_of(topic), topic=topic)
         self._admin.unload(topic)
+
+    def release_all(self, topics: Iterable[str]) -> dict[str, str]:
+        """Release these topics; return by topic why it was not, for those that another time may do."""
+        refused = {}
+        for topic in topics:
+            try:
+                self.release(topic)
+            except (RefusedError, PulsarError, NotFoundError, StoreError) as error:
+                refused[topic] = str(error)
+        return refused
 
     def _refuse_unread(self, topic: str) -> None:
         """Raise RefusedError where a reader is behind: no node tells of those, and they would go to green at once."""

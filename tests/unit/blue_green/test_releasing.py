@@ -11,7 +11,8 @@ from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.observing import Expected, Observer
 from bookwarden.blue_green.releasing import Held, Releasing, held_in
 from bookwarden.blue_green.states import CursorSeen, TopicSeen
-from bookwarden.errors import PulsarError, RefusedError
+from bookwarden.errors import PulsarError, RefusedError, StoreError
+from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import NAMESPACE, TOPIC, ScriptedBlue, cursor, node
 from unit.blue_green.test_states import LEFT, MARKED, READ
 
@@ -49,6 +50,8 @@ def test_a_reader_that_no_node_tells_of_keeps_its_topic(blue: ScriptedBlue, back
     with pytest.raises(RefusedError, match="reader-1"):
         releasing.release(TOPIC)
     assert blue.unloaded == []
+    # A watch asks again and again.
+    assert list(blue.record.events()) == []
     blue.told[TOPIC] = {"subscriptions": {"reader-1": {"durable": False, "msgBacklog": 0}}}
     releasing.release(TOPIC)
     assert blue.unloaded == [TOPIC]
@@ -94,3 +97,19 @@ def test_a_topic_that_is_not_read_is_not_released(blue: ScriptedBlue) -> None:
     with pytest.raises(RefusedError, match="9 entries unread"):
         Releasing(blue.observer, blue, blue.record).release(TOPIC)
     assert blue.unloaded == []
+
+
+@pytest.mark.parametrize("error", [PulsarError("no answer"), StoreError("no answer")])
+def test_what_cannot_be_released_now_keeps_no_other_topic(blue: ScriptedBlue, error: Exception) -> None:
+    other = TOPIC.replace("orders", "others")
+    blue.store.create(f"/managed-ledgers/{TopicName.parse(other).managed_ledger}", node())
+    blue.loaded |= {other}
+    blue.told |= {TOPIC: {"subscriptions": {}}, other: {"subscriptions": {}}}
+
+    def broken(topic: str) -> None:
+        if topic == TOPIC:
+            raise error
+
+    blue.on_unload = broken
+    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC, other]) == {TOPIC: "no answer"}
+    assert blue.unloaded[-1] == other

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 import click
 
-from bookwarden.blue_green.releasing import Held, Releasing
+from bookwarden.blue_green.releasing import Held
 from bookwarden.cli.cluster_migration.exit_codes import UNDER_WAY
 from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, Part, counted
-from bookwarden.errors import RefusedError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
@@ -35,20 +34,9 @@ def release(invocation: Invocation, namespaces: tuple[str, ...], execute: bool) 
         names = named_or_begun(context, namespaces)
         releasing = context.releasing
         held = releasing.plan(names, context.record.expected(names))
-        refused = _release(releasing, held) if execute else {}
+        refused = releasing.release_all((*held.free, *held.drained)) if execute else {}
     invocation.write(_describe(held, refused, executed=execute))
     click.get_current_context().exit(UNDER_WAY if held.draining or refused else 0)
-
-
-def _release(releasing: Releasing, held: Held) -> dict[str, str]:
-    """Release what can be; return the reason for each topic that was not."""
-    refused = {}
-    for topic in (*held.free, *held.drained):
-        try:
-            releasing.release(topic)
-        except RefusedError as error:
-            refused[topic] = str(error)
-    return refused
 
 
 def _describe(held: Held, refused: Mapping[str, str], *, executed: bool) -> Document:

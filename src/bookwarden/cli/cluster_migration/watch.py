@@ -24,7 +24,7 @@ from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_ar
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted, plain, printable
 from bookwarden.cli.shell.steps import StepLines
-from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreError
+from bookwarden.errors import StoreError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EVERY_S: Final = 2.0
@@ -92,6 +92,7 @@ def watch_to_the_end(
     found it, else at once.
     """
     lacked: set[str] = set()
+    refused: dict[str, str] = {}
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
         for step in follow(_Looks(context, namespaces), every_s=every):
@@ -99,22 +100,18 @@ def watch_to_the_end(
             held = held_in(step.look.topics)
             if releases:
                 wanted = [*sorted(lacked.intersection(held.free)), *held.drained]
-                _release(invocation, context, wanted[:_RELEASED_AT_ONCE])
+                # What was refused comes last, or it would keep the others waiting for ever.
+                wanted.sort(key=refused.__contains__)
+                kept = context.releasing.release_all(wanted[:_RELEASED_AT_ONCE])
+                for topic in kept.keys() - refused.keys():
+                    invocation.say(f"not released yet: {kept[topic]}")
+                refused |= kept
             lacked = set(held.free)
             if step.ending is not None:
                 return _CODES[step.ending]
             if deadline is not None and time.monotonic() >= deadline:
                 return LEFT if step.lost_sight else UNDER_WAY
     raise AssertionError("a migration is followed to its end")
-
-
-def _release(invocation: Invocation, context: BlueGreenContext, topics: Sequence[str]) -> None:
-    """Release these topics; what is not as it was seen, or whose broker does not answer, is for the next look."""
-    for topic in topics:
-        try:
-            context.releasing.release(topic)
-        except (RefusedError, PulsarError, NotFoundError) as error:
-            invocation.say(f"not released: {error}")
 
 
 class _Looks:
