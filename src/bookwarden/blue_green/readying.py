@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from bookwarden.blue_green.sides.observing import SideObserver, all_namespaces
 from bookwarden.blue_green.sides.ports import SideSources
 from bookwarden.blue_green.sides.values import LookupSeen, Observations
 from bookwarden.errors import BookwardenError
+from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.redirects import RedirectUrls
 
 Tell = Callable[[str], None]
@@ -34,12 +36,14 @@ def _quiet(_namespace: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The ways from clients to green. Every call may raise BookwardenError."""
+    """The ways from clients to green, and on to its bookies. Every call may raise BookwardenError."""
 
     #: Looks a topic up through an address of one host: its owner's address, and the version of the server.
     look_up: Callable[[str, str], tuple[str, str]]
     #: Lists the ids of the brokers of the cluster that a web address leads to.
     web_brokers: Callable[[str], frozenset[str]]
+    #: Asks the bookies that take green's new ledgers for the space on their disks, by id.
+    disks: Callable[[], Mapping[str, DiskSpace]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,17 @@ class Readiness:
         # Addresses of this kind may be those of the brokers' own machines.
         is_one = of_blue.clusters == of_green.clusters
         shared = blue.configurations() & green.configurations() if is_one else ()
+        disks, disk_trouble = self._disks()
         return Observations(
             scope=tuple(namespaces),
             blue=of_blue,
             green=of_green,
             urls=self._urls,
+            at_ms=int(time.time() * 1000),
             lookups=tuple(map(self._look_up, self._hosts())),
             web_brokers={url: self._web_brokers(url) for url in self._web_urls()},
+            disks=disks,
+            disk_trouble=disk_trouble,
             kept_out=self._kept_out,
             shared_configuration=min(shared, default=""),
         )
@@ -116,6 +124,12 @@ class Readiness:
         except BookwardenError as error:
             return LookupSeen(url, _LOOKED_UP, trouble=str(error))
         return LookupSeen(url, _LOOKED_UP, owner, server)
+
+    def _disks(self) -> tuple[Mapping[str, DiskSpace], str]:
+        try:
+            return self._ways.disks(), ""
+        except BookwardenError as error:
+            return {}, str(error)
 
     def _web_urls(self) -> list[str]:
         return [url for url in (self._urls.web_service_url, self._urls.web_service_url_tls) if url]

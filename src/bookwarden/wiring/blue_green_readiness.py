@@ -40,7 +40,11 @@ class ReadinessContext(Resources):
             readiness = Readiness(
                 _sources(blue),
                 _sources(green),
-                Ways(partial(look_up, green.connection), partial(read_web_brokers, green.connection)),
+                Ways(
+                    partial(look_up, green.connection),
+                    partial(read_web_brokers, green.connection),
+                    green.metadata.read_disk_space,
+                ),
                 RedirectUrls(**settings.cluster_migration.green.clients.model_dump()),
                 {Side.BLUE: _written(blue), Side.GREEN: _written(green)},
                 self.journal,
@@ -60,6 +64,7 @@ def _sources(side: ClusterSide) -> SideSources:
         admin=side.admin,
         brokers=partial(read_registered_brokers, side.store, side.connection),
         addresses=partial(read_broker_addresses, side.store),
+        registered=side.nodes.brokers,
         schemas=contents.schemas,
         topic_policies=partial(read_topic_policies, side.connection, side.rest),
         non_persistent=contents.non_persistent,

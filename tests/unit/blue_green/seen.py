@@ -15,6 +15,7 @@ from bookwarden.blue_green.sides.values import (
     SubscriptionSeen,
     TopicSeen,
 )
+from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 
 NAME = "shop/orders"
@@ -24,6 +25,7 @@ PARTS = tuple(f"{PARTED}-partition-{index}" for index in range(2))
 PLAIN, TLS = "pulsar://green:6650", "pulsar+ssl://green:6651"
 URLS = RedirectUrls("http://green:8080", "", PLAIN, TLS)
 SCHEMA = SchemaSeen("AVRO", '{"type": "record"}')
+STARTED_MS = 1_700_000_000_000
 HELD = {"deleteWhileInactive": False, "inactiveTopicDeleteMode": "x", "maxInactiveDurationSeconds": 60}
 SETTINGS = {
     "clusterMigrationCheckDurationSeconds": "60",
@@ -73,7 +75,12 @@ def namespace(cluster: str, **changes: Any) -> NamespaceSeen:
 
 def side(cluster: str, **changes: Any) -> SideSeen:
     broker = BrokerSeen(
-        f"{cluster}:8080", "4.0.8", {**SETTINGS, "clusterName": cluster}, None, (f"pulsar://{cluster}:6650",)
+        f"{cluster}:8080",
+        "4.0.8",
+        {**SETTINGS, "clusterName": cluster},
+        None,
+        (f"pulsar://{cluster}:6650",),
+        STARTED_MS,
     )
     made = SideSeen(
         cluster,
@@ -95,6 +102,8 @@ def ready(**changes: Any) -> Observations:
         URLS,
         lookups=(LookupSeen(PLAIN, "t", "pulsar://green:6650", "4.0.8"), LookupSeen(TLS, "t", trouble="no TLS")),
         web_brokers={"http://green:8080": frozenset({"green:8080"})},
+        at_ms=STARTED_MS + 3_600_000,
+        disks={"bookie-1": DiskSpace(1000, 500)},
         kept_out=frozenset({"pulsar/system"}),
     )
     return replace(made, **changes)
@@ -114,6 +123,16 @@ def with_topic(**changes: Any) -> Observations:
     """Return it with another topic without partitions on blue."""
     topics = {**namespace("blue").topics, SINGLE: topic(SINGLE, **changes)}
     return with_blue(topics=topics)
+
+
+def both_with(blue: dict[str, str], green: dict[str, str], size: int = 0) -> Observations:
+    """Return it with further settings of brokers, and with a topic of this size on blue."""
+    seen = with_topic(size=size)
+    sides = (
+        replace(one, brokers=tuple(replace(each, settings={**(each.settings or {}), **told}) for each in one.brokers))
+        for one, told in ((seen.blue, blue), (seen.green, green))
+    )
+    return replace(seen, **dict(zip(("blue", "green"), sides, strict=True)))
 
 
 def broker_of_blue(version: str = "4.0.8", **settings: str) -> Observations:

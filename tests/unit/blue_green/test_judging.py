@@ -17,6 +17,7 @@ from bookwarden.blue_green.sides.values import (
     SubscriptionSeen,
 )
 from bookwarden.findings import Verdict
+from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from unit.blue_green import seen as clusters
 from unit.blue_green.seen import (
@@ -25,6 +26,7 @@ from unit.blue_green.seen import (
     PARTS,
     PLAIN,
     SINGLE,
+    both_with,
     broker_of_blue,
     namespace,
     policies,
@@ -168,6 +170,8 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
             ),
             [],
         ),
+        (ready(at_ms=clusters.STARTED_MS + 599_000), [(19, W, None)]),
+        (ready(at_ms=clusters.STARTED_MS + 600_000), []),
         (with_blue(policies=policies("blue", inactive_topic_policies=None)), [(20, L, None)]),
         (with_green(policies=policies("green", inactive_topic_policies=None)), [(20, L, None)]),
         (
@@ -195,6 +199,20 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
         (with_topic(metadata_trouble="500"), [(21, F, None)]),
         (with_blue(policies=policies("blue", deleted=True)), [(21, F, None)]),
         (with_green(policies=policies("green", max_topics_per_namespace=2)), [(11, W, None), (22, F, None)]),
+        (ready(disks={"b1": DiskSpace(1000, 149)}), [(22, W, None)]),
+        (ready(disks={"b1": DiskSpace(1000, 150)}), []),
+        (ready(disks={"b1": DiskSpace(1000, 900), "b2": DiskSpace(trouble="no answer")}), [(22, W, None)]),
+        (ready(disks={}), [(22, W, None)]),
+        (ready(disks={}, disk_trouble="refused"), [(22, W, None)]),
+        (with_topic(size=501), [(22, W, None)]),
+        (with_topic(size=500), []),
+        (broker_of_blue(defaultRetentionTimeInMinutes="60"), []),
+        (both_with({"ttlDurationDefaultInSeconds": "60"}, {"ttlDurationDefaultInSeconds": "5"}), []),
+        (both_with({"maxMessageSize": "10"}, {"maxMessageSize": "5"}), [(22, W, None)]),
+        (both_with({"maxMessageSize": "5"}, {"maxMessageSize": "5"}), []),
+        (both_with({"delayedDeliveryEnabled": "true"}, {"delayedDeliveryEnabled": "false"}), [(22, W, None)]),
+        (both_with({}, {"managedLedgerDefaultWriteQuorum": "3"}, size=167), [(22, W, None)]),
+        (both_with({}, {"managedLedgerDefaultWriteQuorum": "3"}, size=166), []),
         (with_blue(policies=policies("blue", autoTopicCreationOverride=None)), [(11, W, None), (23, W, None)]),
         (ready(kept_out=frozenset({NAME})), [(24, F, None)]),
     ],

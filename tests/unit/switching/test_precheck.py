@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from bookwarden.findings import Verdict
+from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.switching.brokers import Broker, Follower
 from bookwarden.switching.checks.observations import (
     BookiePlaces,
     BrokerSettings,
     ClusterSeen,
-    DiskSpace,
     NamespacePlacement,
     Observations,
     Quorums,

@@ -16,6 +16,8 @@ SHEDDING: Final = "loadBalancerSheddingEnabled"
 SPLITTING: Final = "loadBalancerAutoBundleSplitEnabled"
 #: Without the repairs of ap#23764 and ap#23767 the flag of a namespace is lost, and brokers gate their own topics.
 _OLDEST: Final = ((3, 3, 4), (4, 0, 2))
+# A rolling restart takes less than this from one broker to the next.
+_JUST_STARTED_S: Final = 600
 _PREPARE: Final = "`bookwarden cluster-migration prepare`"
 
 
@@ -129,11 +131,14 @@ def flags(seen: Observations) -> Lines:
 
 
 def balancing(seen: Observations) -> Lines:
-    """Check that nothing moves or splits bundles of blue: a topic that is loaded anew never comes back."""
+    """Check that nothing moves or splits bundles of blue, and no restart is under way: a topic that is loaded anew
+    never comes back.
+    """
     side = seen.blue
     if not side.brokers:
         yield loses("no broker of blue told its settings", "start the brokers")
         return
+    yield from _just_started(seen)
     if side.all_have(BALANCING, "false"):
         yield good("blue's load balancer is off; restart none of its brokers")
         return
@@ -152,6 +157,17 @@ def balancing(seen: Observations) -> Lines:
             )
     if not silent and not moving and not splitting:
         yield good("blue's load balancer moves and splits nothing; restart none of its brokers")
+
+
+def _just_started(seen: Observations) -> Lines:
+    since = {one.name: (seen.at_ms - one.registered_ms) / 1000 for one in seen.blue.brokers if one.registered_ms}
+    young = [f"{name} {seconds / 60:.0f} min ago" for name, seconds in since.items() if seconds < _JUST_STARTED_S]
+    if young:
+        yield warns(
+            f"started just now: {some(young)}; a broker that restarts behind the flag strands what it had loaded",
+            "let a rolling restart end before `start`",
+            evidence=young,
+        )
 
 
 def is_new_enough(version: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookwarden.blue_green.readiness import clients, clusters, namespaces, redirect, subscriptions, topics
+from bookwarden.blue_green.readiness import clients, clusters, limits, namespaces, redirect, subscriptions, topics
 from bookwarden.blue_green.readiness.findings import Judged
 from bookwarden.blue_green.readiness.lines import Check
 from bookwarden.blue_green.sides.values import Observations
@@ -36,7 +36,7 @@ CHECKS: Final[dict[str, Check]] = {
     "load balancer": clusters.balancing,
     "deletion held": namespaces.held,
     "odd topics": topics.oddities,
-    "limits of green": namespaces.quotas,
+    "limits of green": limits.room,
     "new topics": namespaces.growing,
     "own topics": namespaces.own_topics,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bookwarden.blue_green.readiness.findings import Override
+from bookwarden.blue_green.readiness.limits import limit_of
 from bookwarden.blue_green.readiness.lines import Lines, good, loses, or_good, stalls, warns
 from bookwarden.blue_green.sides.policies import (
     AUTO_CREATION,
@@ -165,7 +166,7 @@ def held(seen: Observations) -> Lines:
 
 def _expiring(green: SideSeen, namespace: NamespaceSeen) -> Lines:
     """Judge whether green removes subscriptions before their consumers come."""
-    minutes = _limit(green, namespace, "subscription_expiration_time_minutes", "subscriptionExpirationTimeMinutes")
+    minutes = limit_of(green, namespace, "subscription_expiration_time_minutes", "subscriptionExpirationTimeMinutes")
     if minutes > 0:
         yield (loses if minutes < _SOON_MINUTES else warns)(
             f"green removes subscriptions that were not used for {minutes} min: those that were prepared among them",
@@ -186,42 +187,6 @@ def _deleting(side: SideSeen, namespace: NamespaceSeen, seen: str) -> Lines:
     )
     if topics:
         yield loses(f"{seen}: by policies of their own {some(topics)}", _PREPARE, namespace.name, topics)
-
-
-def quotas(seen: Observations) -> Lines:
-    """Check that green's limits have room for what comes."""
-
-    def found() -> Lines:
-        for ours, theirs in seen.pairs():
-            if theirs is not None:
-                yield from _limits(seen.green, ours, theirs)
-
-    yield from or_good(found(), "no limit of green is below what blue has; see to its bookies' disks yourself")
-
-
-def _limits(green: SideSeen, ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
-    topics, limit = len(ours.topics), _limit(green, theirs, "max_topics_per_namespace", "maxTopicsPerNamespace")
-    if limit and topics > limit:
-        yield stalls(
-            f"blue has {topics} topics and partitions, green allows {limit}",
-            "`pulsar-admin namespaces set-max-topics-per-namespace` on green",
-            ours.name,
-        )
-    limit = _limit(green, theirs, "max_subscriptions_per_topic", "maxSubscriptionsPerTopic")
-    crowded = [one.name for one in ours.topics.values() if limit and len(one.copied) > limit]
-    if crowded:
-        yield stalls(
-            f"more subscriptions than the {limit} that green allows: {some(crowded)}",
-            "`pulsar-admin namespaces set-max-subscriptions-per-topic` on green",
-            ours.name,
-            crowded,
-        )
-
-
-def _limit(green: SideSeen, namespace: NamespaceSeen, policy: str, setting: str) -> int:
-    own = namespace.policies.get(policy)
-    told = [int(value) for value in green.settings(setting).values() if value and value.isdigit()]
-    return int(own) if own is not None else min(told, default=0)
 
 
 def growing(seen: Observations) -> Lines:

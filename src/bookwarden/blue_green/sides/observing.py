@@ -97,9 +97,9 @@ class SideObserver:
         return frozenset(found)
 
     def _brokers(self) -> tuple[BrokerSeen, ...]:
-        addresses = self._sources.addresses()
+        addresses, registered = self._sources.addresses(), self._sources.registered()
         return tuple(
-            BrokerSeen(name, version, settings, trouble, addresses.get(name, ()))
+            BrokerSeen(name, version, settings, trouble, addresses.get(name, ()), registered.get(name))
             for name, version, settings, trouble, _ in self._asked_brokers()
         )
 

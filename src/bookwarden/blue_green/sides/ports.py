@@ -60,6 +60,8 @@ class SideSources:
     brokers: Callable[[], Iterable[BrokerAnswer]]
     #: Returns by broker the addresses that it has registered for clients.
     addresses: Callable[[], Mapping[str, tuple[str, ...]]]
+    #: Returns by broker when it registered, in ms since 1970.
+    registered: Callable[[], Mapping[str, int]]
     #: Lists the versions of a topic's schema: kind, definition, properties.
     schemas: Callable[[str], Sequence[tuple[str, str, Mapping[str, str]]]]
     #: Reads the policies of the topics of a namespace that have some, by topic.

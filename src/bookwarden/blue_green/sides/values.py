@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookwarden.blue_green.scope import is_subscription
+from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 
@@ -28,6 +29,7 @@ class BrokerSeen:
     settings: Mapping[str, str] | None = None
     trouble: str | None = None
     addresses: tuple[str, ...] = ()  #: By which clients reach it, all that it has registered.
+    registered_ms: int | None = None  #: When it did so, as it does at its start; since 1970.
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,12 @@ class Observations:
     blue: SideSeen  #: Left by clients.
     green: SideSeen  #: Their target.
     urls: RedirectUrls  #: By which clients are to be sent to green, from the settings.
+    at_ms: int = 0  #: When it was observed, since 1970.
     lookups: tuple[LookupSeen, ...] = ()  #: Through green's broker URLs that are set.
     #: By each of the web addresses for clients: ids of the brokers that it lists, or why it does not.
     web_brokers: Mapping[str, frozenset[str] | str] = field(default_factory=dict)
+    disks: Mapping[str, DiskSpace] = field(default_factory=dict)  #: By id of green's writable bookies.
+    disk_trouble: str = ""  #: Why ``disks`` is not known.
     kept_out: frozenset[str] = frozenset()  #: Namespaces of bookwarden's own topics.
     shared_configuration: str = ""  #: URL of the configuration store that both use; "" if each has its own.
 

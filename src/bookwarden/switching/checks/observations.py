@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.registry import Registry
 
@@ -71,15 +72,6 @@ class BookiePlaces:
 
     groups: Mapping[str, frozenset[str]]
     racks: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
-    """A bookie's disks, in bytes; None where it did not tell, for the reason in ``trouble``."""
-
-    total: int | None = None
-    free: int | None = None
-    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

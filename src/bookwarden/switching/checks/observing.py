@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bookwarden.errors import BookwardenError
+from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.checks.observations import (
     BookiePlaces,
     BrokerSettings,
     ClusterSeen,
-    DiskSpace,
     NamespacePlacement,
     Observations,
     Quorums,
@@ -55,8 +55,8 @@ class Sources:
     topic_quorums: Callable[[MetadataStore], tuple[Sequence[tuple[str, _Quorums]], Sequence[str]]]
     #: Reads the bookies by group, and the rack by bookie.
     places: Callable[[MetadataStore], tuple[Mapping[str, _Bookies], Mapping[str, str]]]
-    #: Asks bookies at a ledgers root for the bytes of their disks, those free, and why they did not tell.
-    disks: Callable[[MetadataStore, str, Sequence[str]], Mapping[str, tuple[int | None, int | None, str]]]
+    #: Asks bookies at a ledgers root for the space on their disks.
+    disks: Callable[[MetadataStore, str, Sequence[str]], Mapping[str, DiskSpace]]
 
 
 class Checks:
@@ -131,11 +131,10 @@ def _placement(asked: tuple[str, _Quorums | None, _Bookies, _Bookies]) -> Namesp
     return NamespacePlacement(name, None if quorums is None else Quorums(*quorums), groups, spare)
 
 
-def _disks(sources: Sources, cluster: BookieCluster, seen: ClusterSeen) -> dict[str, DiskSpace]:
+def _disks(sources: Sources, cluster: BookieCluster, seen: ClusterSeen) -> Mapping[str, DiskSpace]:
     if not seen.writable:
         return {}
     try:
-        told = sources.disks(sources.store_of(cluster), cluster.ledgers_root, sorted(seen.writable))
-        return {bookie: DiskSpace(*space) for bookie, space in told.items()}
+        return sources.disks(sources.store_of(cluster), cluster.ledgers_root, sorted(seen.writable))
     except BookwardenError as error:
         return {bookie: DiskSpace(trouble=str(error)) for bookie in seen.writable}

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bookwarden.findings import Finding, Found, Verdict, failing, fails, ok, some, warns
+from bookwarden.ledgers.disk_space import summed
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.checks.observations import Observations, Quorums
 from bookwarden.switching.registry import Registry, Status
 
-#: Less free than this part of its disks, and a bookie soon takes no more (diskUsageThreshold is 0.95 by default).
-_LEAST_FREE: Final = 0.15
 _DEFAULT_RACK: Final = "/default-rack"
 _SKIPS: Final = "autoSkipNonRecoverableData"
 
@@ -347,18 +346,12 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
 
 
 def _disks(seen: Observations) -> Iterator[Found]:
-    full, silent = [], []
-    for bookie, disk in sorted(seen.disks.items()):
-        if disk.total is None or disk.free is None:
-            silent.append(f"{bookie}: {disk.trouble}")
-        elif disk.free < disk.total * _LEAST_FREE:
-            full.append(f"{bookie} has {disk.free / 1e9:,.1f} of {disk.total / 1e9:,.1f} GB free")
+    full, silent, free = summed(seen.disks)
     if full:
         yield warns(some(full), "make room or add bookies before all new data goes there")
     if silent:
         yield warns(f"not checked: {some(silent)}", "look at the disks of these bookies yourself")
     if seen.disks and not full and not silent:
-        free = sum(disk.free or 0 for disk in seen.disks.values())
         yield ok(f"{free / 1e9:,.1f} GB free on {len(seen.disks)} bookies of {seen.target}")
 
 

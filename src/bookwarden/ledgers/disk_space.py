@@ -1,0 +1,38 @@
+"""The space on bookies' disks, as bookies tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+#: Less free than this part of its disks, and a bookie soon takes no more (diskUsageThreshold is 0.95 by default).
+LEAST_FREE: Final = 0.15
+
+
+class DiskSpace(NamedTuple):
+    """The bytes of a bookie's disks, and those free; None where it did not tell, for the reason in ``trouble``."""
+
+    total: int | None = None
+    free: int | None = None
+    trouble: str = ""
+
+
+class DisksTold(NamedTuple):
+    """What several bookies tell together."""
+
+    full: list[str]  #: Sentences on bookies that soon take no more.
+    silent: list[str]  #: Why others did not tell.
+    free: int  #: Bytes of those that told.
+
+
+def summed(disks: Mapping[str, DiskSpace]) -> DisksTold:
+    """Part bookies, given by id, by what they tell."""
+    full, silent, free_bytes = [], [], 0
+    for bookie, (total, free, trouble) in sorted(disks.items()):
+        if total is None or free is None:
+            silent.append(f"{bookie}: {trouble}")
+            continue
+        free_bytes += free
+        if free < total * LEAST_FREE:
+            full.append(f"{bookie} has {free / 1e9:,.1f} of {total / 1e9:,.1f} GB free")
+    return DisksTold(full, silent, free_bytes)
