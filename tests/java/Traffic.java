@@ -29,8 +29,9 @@ import org.apache.pulsar.client.api.transaction.Transaction;
  *
  * client NAME URL [transactions]; produce NAME TOPIC client= [rate= batch= keys= delay= transactions=];
  * consume NAME TOPIC SUBSCRIPTION client= [type= from= pause= queue= restart=]; read NAME TOPIC client=;
- * count NAME: messages that it sent and had confirmed, or received, -1 before it is connected; hurry: no pauses any more; steady: no restarts;
- * quiet: producers end once all is answered; close NAME.
+ * count NAME: messages that it sent and had confirmed, or received, -1 before it is connected;
+ * hold NAME: a producer sends nothing until it is told to go; go NAME;
+ * hurry: no pauses any more; steady on|off: no restarts; quiet: producers end once all is answered; close NAME.
  *
  * A message is PRODUCER:NUMBER. A receipt is a line "ledger message" of FOLDER/NAME.sent, what was received one of
  * FOLDER/NAME.received, written before it is acknowledged, and what went wrong one of FOLDER/NAME.failed.
@@ -67,8 +68,10 @@ public class Traffic {
             case "count" -> {
                 return Long.toString(WORKERS.get(words.get(1)).count.get());
             }
+            case "hold" -> WORKERS.get(words.get(1)).held = true;
+            case "go" -> WORKERS.get(words.get(1)).held = false;
             case "hurry" -> hurry = true;
-            case "steady" -> steady = true;
+            case "steady" -> steady = words.get(1).equals("on");
             case "quiet" -> end(WORKERS.values().stream().filter(one -> one instanceof Sender).toList());
             case "close" -> end(List.of(WORKERS.get(words.get(1))));
             default -> throw new IllegalArgumentException(words.get(0));
@@ -104,6 +107,7 @@ public class Traffic {
         private final PrintWriter log;
         private final PrintWriter failures;
         volatile boolean ended;
+        volatile boolean held;
 
         Worker(List<String> words, String kind) throws Exception {
             super(words.get(1));
@@ -178,7 +182,9 @@ public class Traffic {
                 dead = false;
                 for (long due = System.nanoTime(); !ended && !dead; due = Math.max(due + period, System.nanoTime() - period)) {
                     pause(Math.max(0, (due - System.nanoTime()) / 1_000_000));
-                    send(producer, getName() + ":" + next++);
+                    if (!held) {
+                        send(producer, getName() + ":" + next++);
+                    }
                 }
                 producer.flush();
             }

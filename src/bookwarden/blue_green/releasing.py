@@ -3,7 +3,8 @@
 A write that was under way when its topic was marked may never be answered: the broker then holds the topic fenced for
 ever, and its producers ask in vain (ManagedLedgerImpl.ledgerClosed does nothing in the state Terminated; seen on
 4.2.4). And brokers delete a subscription that was drained: a consumer that is made anew with blue's URL, from the
-earliest message on, would make it anew as well, and read the whole topic again, as long as the topic is loaded.
+earliest message on, would make it anew as well, and read the whole topic again, as long as the topic is loaded; where
+blue makes no subscription for who asks for one, it would be told so, and not where green is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bookwarden.blue_green.observing import Expected, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.record import RELEASING, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.states import TopicSeen, TopicState
+from bookwarden.blue_green.states import CLIENTS_LEFT, TopicSeen, TopicState
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreError
 
 
@@ -23,7 +24,7 @@ from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreErr
 class Held:
     """Topics that can be released now, and those that have to drain first.
 
-    ``free`` are those whose producers green does not see, ``drained`` those whose clients are all on green;
+    ``free`` are those of which green does not see every client, ``drained`` those whose clients are all on green;
     ``draining`` are those of which producers are missing while something is left to read.
     """
 
@@ -79,8 +80,8 @@ class Releasing:
 
 def held_in(topics: Sequence[TopicSeen]) -> Held:
     """Part topics by whether they could be released: what is loaded, and has nothing left to read."""
-    lacking = [seen for seen in topics if seen.green_lacks_producer]
-    free = tuple(seen.topic for seen in lacking if seen.state is TopicState.PRODUCERS_LEFT and seen.loaded)
-    drained = tuple(seen.topic for seen in topics if seen.state is TopicState.DRAINED and seen.loaded)
-    draining = tuple(seen.topic for seen in lacking if seen.state is not TopicState.PRODUCERS_LEFT)
-    return Held(free, draining, drained)
+    loaded = [seen for seen in topics if seen.loaded]
+    free = tuple(seen.topic for seen in loaded if seen.state in CLIENTS_LEFT)
+    drained = tuple(seen.topic for seen in loaded if seen.state is TopicState.DRAINED)
+    fenced = (seen for seen in topics if seen.green_lacks_producer and seen.state is not TopicState.PRODUCERS_LEFT)
+    return Held(free, tuple(seen.topic for seen in fenced), drained)

@@ -37,7 +37,9 @@ class TopicState(enum.Enum):
 #: Nothing is left to be read or sent on blue.
 DONE: Final = frozenset({TopicState.DRAINED, TopicState.GONE})
 #: Nothing is left to be read; clients that were there may be on no side any more.
-UNNEEDED: Final = DONE | {TopicState.PRODUCERS_LEFT, TopicState.CONSUMERS_LEFT}
+CLIENTS_LEFT: Final = frozenset({TopicState.PRODUCERS_LEFT, TopicState.CONSUMERS_LEFT})
+#: Nothing is left to be read.
+UNNEEDED: Final = DONE | CLIENTS_LEFT
 #: These do not go on by themselves, and take messages from nobody: somebody has to act.
 LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
 
@@ -49,7 +51,8 @@ ADVICE: Final[Mapping[TopicState, str]] = {
     TopicState.WAITING: "if it stays so for two rounds look for WARN lines about it in the broker's log",
     TopicState.PRODUCERS_LEFT: "`cluster-migration release` lets those go that blue keeps fenced; see whether others "
     "run: one in Java may have ended with TopicTerminatedException, and its application has to be restarted",
-    TopicState.CONSUMERS_LEFT: "see whether they run, and restart their processes: clients in C++ or Python may hang",
+    TopicState.CONSUMERS_LEFT: "`cluster-migration release` sends those to green that ask blue; see whether others "
+    "run, and restart their processes: clients in C++ or Python may hang",
     TopicState.ROLLED_BACK: "let consumers drain it, then `cluster-migration reopen` it for producers",
     TopicState.UNKNOWN: "see that every registered broker answers",
 }

@@ -38,6 +38,7 @@ class JavaFlow:
     keys: int = 0  #: Number of different keys; 0 for messages without.
     delay_ms: int = 0  #: Of delivery.
     restart_ms: int = 0  #: After which a consumer is closed and made anew; 0 for never.
+    may_double: bool = False  #: What is received again is told, and no fault.
     partitions: int = 0  #: Of its topic.
     persistent: bool = True  #: Whether its topic is.
     comes_back: bool = False  #: Its consumer leaves before the move, and comes back once blue holds only what it left.
@@ -101,8 +102,8 @@ class JavaAccount:
 
     @property
     def is_exact(self) -> bool:
-        """True where each confirmed message was received, and once but for a consumer that was made anew."""
-        return self.sent > 0 and not self.lost and (not self.doubled or bool(self.flow.restart_ms))
+        """True where each confirmed message was received, and once unless its flow may double."""
+        return self.sent > 0 and not self.lost and (not self.doubled or self.flow.may_double)
 
 
 class JavaTraffic:
@@ -135,6 +136,14 @@ class JavaTraffic:
             self._receivers[flow.name].append(who)
             self._peer.ask(flow.consuming(namespace, self.client(client), who))
 
+    @contextmanager
+    def held(self, flow: JavaFlow, receivers: Sequence[JavaFlow]) -> Iterator[None]:
+        """Send none of the flow's messages within the block, which begins when these have received all there are."""
+        self._peer.ask(f"hold {flow.name}")
+        eventually(lambda: not any(map(self.lacks, receivers)), _SECONDS, 0.5)
+        yield
+        self._peer.ask(f"go {flow.name}")
+
     def leave(self, flow: JavaFlow) -> None:
         """Close its consumers."""
         for who in self._receivers[flow.name]:
@@ -163,9 +172,9 @@ class JavaTraffic:
         self._peer.ask("quiet")
         self._peer.ask("hurry")
 
-    def calm(self) -> None:
-        """Have no consumer restarted from now on."""
-        self._peer.ask("steady")
+    def restarts(self, wanted: bool) -> None:
+        """Have consumers that are to be restarted be so from now on, as they are at first, or not."""
+        self._peer.ask(f"steady {'off' if wanted else 'on'}")
 
     def lacks(self, flow: JavaFlow) -> int:
         """Count the confirmed messages that nobody received yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -30,15 +31,20 @@ def moving_rows() -> list[JavaFlow]:
         JavaFlow("idle", "idle subscription, no backlog, comes back", comes_back=True, sends_later=True),
     ]
     # Brokers delete what was drained, and a consumer that is made anew makes its subscription anew: doubles are told.
-    rows += [
-        JavaFlow(f"restarted-{number}", "earliest, restarted each 1.5 s", earliest=True, restart_ms=1500)
-        for number in range(_RESTARTED)
-    ]
+    rows += [dataclasses.replace(flow, may_double=True) for flow in restarted_rows()]
     rows += [
         JavaFlow(f"fast-{number:02}", "100 a second, earliest", earliest=True, per_second=100)
         for number in range(_FAST)
     ]
     return rows
+
+
+def restarted_rows() -> list[JavaFlow]:
+    """List topics whose consumers are made anew with blue's URL all the time, and begin at the earliest message."""
+    return [
+        JavaFlow(f"restarted-{number}", "earliest, restarted each 1.5 s", earliest=True, restart_ms=1500)
+        for number in range(_RESTARTED)
+    ]
 
 
 def refused_rows() -> list[JavaFlow]:

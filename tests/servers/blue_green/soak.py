@@ -24,7 +24,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
 from servers.blue_green.moving import Watching, drained
-from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, table
+from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, restarted_rows, table
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.blue_green.third import NAMESPACE, Replicated, third_cluster
 from servers.waiting import eventually
@@ -65,7 +65,11 @@ def play(blue: str, green: str) -> list[str]:
     with blue_green_site(home, *sides) as site:
         advance_ids(site)
         with java_traffic(home / "traffic", site.blue.service_url, blue) as traffic:
-            accounts = [*move(site, traffic), *move_replicated(site, traffic, home, blue)]
+            accounts = [
+                *move(site, traffic),
+                *move_restarted(site, traffic),
+                *move_replicated(site, traffic, home, blue),
+            ]
             # The last: a transaction that it leaves open stands in the way of every other move.
             move_refused(site, traffic)
     bad = [f"{one.flow.name} ({blue} to {green})" for one in accounts if not one.is_exact]
@@ -117,7 +121,30 @@ def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
         _say(f"watch: {step['states']}; the consumers that were away come back, with blue's URL")
         for flow in away:
             traffic.receive(flow, namespace, "returned")
-    traffic.calm()
+    traffic.restarts(False)
+    drain(site, namespace)
+    traffic.wait_for(_BACKLOG, flows)
+    return _account(site, traffic, namespace, flows)
+
+
+def move_restarted(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
+    """Move consumers that are made anew all the time, where blue makes no subscription for who asks for one."""
+    namespace = site.make_namespace("restarted/live")
+    # Names of workers are those of flows, and the first move has such flows too.
+    flows = [dataclasses.replace(flow, name=f"once-{flow.name}") for flow in restarted_rows()]
+    traffic.restarts(True)
+    make_topics(site, namespace, flows)
+    for flow in flows:
+        traffic.receive(flow, namespace, "restarted-once")
+    eventually(lambda: all(traffic.is_received(flow, 0) for flow in flows), _SECONDS, 0.2)
+    for flow in flows:
+        traffic.send(flow, namespace, "restarted-producers")
+    traffic.wait_for(_BACKLOG, flows)
+    site.run("prepare", namespace, "--execute", "--yes")
+    with site.admin(site.blue) as admin:
+        admin.post(f"/namespaces/{namespace}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+    # Between two of its consumers a subscription has a backlog and none.
+    site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
     drain(site, namespace)
     traffic.wait_for(_BACKLOG, flows)
     return _account(site, traffic, namespace, flows)

@@ -26,8 +26,10 @@ def blue(tmp_path: Path) -> ScriptedBlue:
     return made
 
 
-def seen(name: str, *cursors: CursorSeen, loaded: bool = True, lacks: bool = False) -> TopicSeen:
-    return TopicSeen(name, MARKED, True, loaded, None, cursors, lacks)
+def seen(
+    name: str, *cursors: CursorSeen, loaded: bool = True, lacks: bool = False, lacks_readers: tuple[str, ...] = ()
+) -> TopicSeen:
+    return TopicSeen(name, MARKED, True, loaded, None, cursors, lacks, lacks_readers)
 
 
 def test_what_is_loaded_and_drained_can_be_released_and_nothing_else() -> None:
@@ -37,10 +39,12 @@ def test_what_is_loaded_and_drained_can_be_released_and_nothing_else() -> None:
         seen("unloaded", READ, loaded=False),
         seen("held", READ, lacks=True),
         seen("released", READ, loaded=False, lacks=True),
+        seen("without consumers", READ, lacks_readers=("app",)),
+        seen("of two", READ, LEFT, lacks_readers=("app",)),
         seen("behind", LEFT, lacks=True),
         seen("draining", LEFT),
     ]
-    assert held_in(topics) == Held(("held",), ("behind",), ("drained", "bare"))
+    assert held_in(topics) == Held(("held", "without consumers"), ("behind",), ("drained", "bare"))
 
 
 @pytest.mark.parametrize("backlog", [{"msgBacklog": 4}, {}], ids=["behind", "not known"])

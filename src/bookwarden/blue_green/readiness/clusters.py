@@ -11,11 +11,14 @@ from bookwarden.findings import some
 
 INTERVAL: Final = "clusterMigrationCheckDurationSeconds"
 AUTO_RESOURCES: Final = "clusterMigrationAutoResourceCreation"
+THREADS: Final = "numExecutorThreadPoolSize"
 BALANCING: Final = "loadBalancerEnabled"
 SHEDDING: Final = "loadBalancerSheddingEnabled"
 SPLITTING: Final = "loadBalancerAutoBundleSplitEnabled"
 #: Without the repairs of ap#23764 and ap#23767 the flag of a namespace is lost, and brokers gate their own topics.
 _OLDEST: Final = ((3, 3, 4), (4, 0, 2))
+# Before ap#26051 brokers wait for an address in the pool that has to bring it (AbstractTopic.getMigratedClusterUrl).
+_REDIRECTS_WITHOUT_WAITING: Final = (4, 2, 4)
 # A rolling restart takes less than this from one broker to the next.
 _JUST_STARTED_S: Final = 600
 _PREPARE: Final = "`bookwarden cluster-migration prepare`"
@@ -31,17 +34,11 @@ def versions(seen: Observations) -> Lines:
         return
     old = [f"{one.name} is {one.version}" for one in brokers if one.version and not is_new_enough(one.version)]
     unknown = [f"{one.name}: {one.trouble}" for one in brokers if not one.version]
-    stuck = sorted({one.version for one in brokers if one.version and (_numbers(one.version) or (0,)) >= (4, 1)})
     if old:
         yield stalls(f"too old: {some(old)}", "upgrade blue's brokers to 4.0.2 or newer (3.3.4 in 3.3)", evidence=old)
     if unknown:
         yield stalls(f"of unknown version: {some(unknown)}", "make sure of it: blue needs 4.0.2", evidence=unknown)
-    if stuck:
-        yield warns(
-            f"blue has brokers of {', '.join(stuck)}, on which some producers were held up for a minute and more",
-            "move small namespaces first, and watch for producers left",
-        )
-    if not old and not unknown and not stuck:
+    if not old and not unknown:
         yield good(f"{len(brokers)} of blue, of version {', '.join(sorted({one.version or '' for one in brokers}))}")
 
 
@@ -60,6 +57,7 @@ def intervals(seen: Observations) -> Lines:
             f"set {INTERVAL}=60 in broker.conf of all of blue's brokers and restart them, days before",
             evidence=off,
         )
+    yield from _redirecting_threads(seen)
     values = {value for value in told.values() if value is not None}
     if len(values) > 1:
         yield loses(
@@ -75,6 +73,34 @@ def intervals(seen: Observations) -> Lines:
         )
     if told and not silent and not off and len(values) == 1:
         yield good(f"all brokers of blue look every {values.pop()} s")
+
+
+def _redirecting_threads(seen: Observations) -> Lines:
+    """Judge whether brokers can redirect all clients at once: each takes a thread, which waits for another of them."""
+    clients = sum(
+        topic.producers + sum(one.consumers for one in topic.subscriptions)
+        for ours, _ in seen.pairs()
+        for topic in ours.topics.values()
+    )
+    few = [
+        f"{one.name} has {threads}"
+        for one in seen.blue.brokers
+        if (_numbers(one.version or "") or (0,)) < _REDIRECTS_WITHOUT_WAITING
+        and (threads := (one.settings or {}).get(THREADS, "")).isdigit()
+        and int(threads) <= clients
+    ]
+    if few:
+        yield warns(
+            f"{THREADS}: {some(few)}, and {clients} clients are connected: while as many are sent to green at once "
+            "the broker waits for itself, 30 s each time, and they get errors",
+            f"set {THREADS} to more than the clients that move at once in broker.conf of blue, {_threads_for(clients)} "
+            "here, and restart; or move fewer at once",
+            evidence=few,
+        )
+
+
+def _threads_for(clients: int) -> int:
+    return min(1024, max(64, 1 << clients.bit_length()))
 
 
 def names(seen: Observations) -> Lines:

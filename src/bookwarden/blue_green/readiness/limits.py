@@ -36,7 +36,7 @@ def room(seen: Observations) -> Lines:
     yield from found or [
         good(
             "no limit of green is below what blue has, its brokers have blue's defaults, "
-            f"and its {len(seen.disks)} bookies have {disks.free / _GB:,.1f} GB free"
+            f"and {disks.free / _GB:,.1f} GB are free on its bookies"
         )
     ]
 

@@ -42,11 +42,11 @@ def release(invocation: Invocation, namespaces: tuple[str, ...], execute: bool) 
 def _describe(held: Held, refused: Mapping[str, str], *, executed: bool) -> Document:
     said = "released" if executed else "would be released"
     free, drained = ([topic for topic in topics if topic not in refused] for topics in (held.free, held.drained))
-    parts: list[Part] = [Note(f"{said}, its producers are on no side: {topic}") for topic in free]
+    parts: list[Part] = [Note(f"{said}, green has not seen all its clients: {topic}") for topic in free]
     parts += [Note(f"{said}: {topic}") for topic in drained]
     parts += [Note(f"not released: {reason}") for reason in refused.values()]
     parts += [Note(f"has to drain first: {topic}") for topic in held.draining]
     number = counted(len(held.free) + len(held.draining), "topic")
-    parts.append(Note(f"{number} of which green has not seen every producer that blue had."))
+    parts.append(Note(f"{number} of which green has not seen every client that blue had."))
     data = {"executed": executed, "free": free, "drained": drained, "draining": held.draining, "refused": refused}
     return Document(data, tuple(parts))

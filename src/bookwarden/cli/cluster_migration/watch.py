@@ -88,8 +88,8 @@ def watch_to_the_end(
 ) -> int:
     """Report on a migration until it is over; return the exit code.
 
-    With ``releases`` topics that are drained are unloaded: where producers are missing on green once two looks have
-    found it, else at once.
+    With ``releases`` topics that are drained are unloaded: where clients are missing on green once two looks have found
+    it, else at once.
     """
     lacked: set[str] = set()
     refused: dict[str, str] = {}
