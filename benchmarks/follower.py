@@ -20,7 +20,7 @@ from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
-from bookwarden.pipelines.sweep.supervisor import Pulse
+from bookwarden.pipelines.streams.supervisor import Pulse
 from bookwarden.wiring.following import FollowContext
 from bookwarden.wiring.metadata import MetadataContext
 

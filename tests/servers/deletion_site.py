@@ -14,10 +14,10 @@ from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSende
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+from bookwarden.pipelines.streams.outcome_table import read_outcomes
+from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.query import LedgerDeletion, outcomes_location
-from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, attach
-from bookwarden.pipelines.sweep.task_beats import figures_of
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.pulsar import connection_of
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.errors import SparkError
 from bookwarden.pipelines.session import SPARK_DEFAULTS
-from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor, attach
 from servers.waiting import eventually
 from spark.gated_source import Gates, register
 

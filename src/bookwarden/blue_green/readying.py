@@ -19,8 +19,8 @@ from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.sides.observing import SideObserver, all_namespaces
 from bookwarden.blue_green.sides.ports import SideSources
 from bookwarden.blue_green.sides.values import LookupSeen, Observations
+from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import BookwardenError
-from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.redirects import RedirectUrls
 
 Tell = Callable[[str], None]

@@ -23,7 +23,7 @@ class Evidence:
     def outcomes(self, kind: LedgerType = LedgerType.LEDGER) -> dict[int, list[str]]:
         """Read the outcomes so far of each ledger, or of each ledger's offloaded copy, in their order."""
         # Imported late: it needs the extra `spark`, which the demo's help does not.
-        from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+        from bookwarden.pipelines.streams.outcome_table import read_outcomes
 
         found: dict[int, list[str]] = defaultdict(list)
         for row in read_outcomes(self._settings.sweep.outcomes):
@@ -33,7 +33,7 @@ class Evidence:
 
     def dropped(self) -> set[int]:
         """Read the ledgers that were marked because the broker dropped them."""
-        from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+        from bookwarden.pipelines.streams.outcome_table import read_outcomes
 
         rows = read_outcomes(self._settings.follow.outcomes)
         return {row["ledger_id"] for row in rows if row["outcome"] == DropOutcome.MARKED.value}

@@ -43,7 +43,7 @@ class ReadinessContext(Resources):
                 Ways(
                     partial(look_up, green.connection),
                     partial(read_web_brokers, green.connection),
-                    green.metadata.read_disk_space,
+                    green.metadata.disk_space,
                 ),
                 RedirectUrls(**settings.cluster_migration.green.clients.model_dump()),
                 {Side.BLUE: _written(blue), Side.GREEN: _written(green)},

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cached_property, partial
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space
+from bookwarden.clusters.bookkeeper.bookies.disk_space import read_writable_disk_space
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.stores import OffloadStores
@@ -20,7 +19,6 @@ from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.config import BookKeeperSettings, MetadataStoreSettings, Settings
-from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
@@ -110,9 +108,12 @@ class MetadataContext(Resources):
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
                 seen_from_ledgers=[path_before(place.url, url) for url in self.stores],
             )
-            self._ledgers_root = place.ledgers_root
             self._addresses = BookieAddresses(bookkeeper, place.ledgers_root, self.bookie_clusters.roots)
             self._bookie_options = bookie_options_of(settings.bookkeeper)
+            #: Asks the bookies that take new ledgers of the cluster in the settings for the space on their disks.
+            self.disk_space = partial(
+                read_writable_disk_space, bookkeeper, place.ledgers_root, options=self._bookie_options
+            )
 
     def _open(self, settings: MetadataStoreSettings, limit: float | None, url: str, **options: bool) -> MetadataStore:
         """Return the store of this URL, the same one each time, however its hosts are ordered."""
@@ -127,11 +128,6 @@ class MetadataContext(Resources):
     def bookies(self) -> Bookies:
         """The bookies of the catalog, for one thread; connected when asked."""
         return self._keep(Bookies(self._addresses, self._bookie_options))
-
-    def read_disk_space(self) -> dict[str, DiskSpace]:
-        """Ask the bookies that take new ledgers of the settings' own cluster for the space on their disks, by id."""
-        members = read_members(self.bookkeeper_store, self._ledgers_root)
-        return read_disk_space(self.bookies, sorted(members.writable))
 
     @cached_property
     def offload_stores(self) -> OffloadStores:

@@ -23,7 +23,7 @@ from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.scan import lock as scan_lock
 from bookwarden.pipelines.scan.folder import scan_folder
 from bookwarden.pipelines.scan.lock import alone
-from bookwarden.pipelines.sweep.outcome_table import OutcomeTable, beat_batch
+from bookwarden.pipelines.streams.outcome_table import OutcomeTable, beat_batch
 from servers.lone_zookeeper import running_zookeeper
 from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, running_object_store
 from servers.scanned_site import ScannedSite, broker_telling_the_time

@@ -27,7 +27,7 @@ from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.metadata import LedgerState, Segment
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.switching.moving.promoted import NOT_PROMOTED
 from bookwarden.switching.moving.report import SOME_FAILED
 from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY

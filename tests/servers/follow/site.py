@@ -20,7 +20,7 @@ from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
 from bookwarden.pipelines.follow.query import outcomes_location
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import now_of
-from bookwarden.pipelines.sweep.outcome_table import read_outcomes
+from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.wiring.following import RootsContext
 from servers.deletion_site import DeletionSite
 from servers.waiting import eventually

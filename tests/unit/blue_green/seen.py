@@ -15,7 +15,7 @@ from bookwarden.blue_green.sides.values import (
     SubscriptionSeen,
     TopicSeen,
 )
-from bookwarden.ledgers.disk_space import DiskSpace
+from bookwarden.disk_space import DiskSpace
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 
 NAME = "shop/orders"

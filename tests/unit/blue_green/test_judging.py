@@ -16,8 +16,8 @@ from bookwarden.blue_green.sides.values import (
     SchemaSeen,
     SubscriptionSeen,
 )
+from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
-from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from unit.blue_green import seen as clusters
 from unit.blue_green.seen import (

@@ -27,7 +27,7 @@ from bookwarden.ledgers.received import OF_PHASE_TWO, ReceivedMark
 from bookwarden.ledgers.times import LAST_MS
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
-from bookwarden.pipelines.sweep.outcome_table import outcome_batch
+from bookwarden.pipelines.streams.outcome_table import outcome_batch
 from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata

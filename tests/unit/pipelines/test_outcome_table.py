@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
-from bookwarden.pipelines.sweep.outcome_table import ARROW_SCHEMA, OutcomeTable, outcome_batch
+from bookwarden.pipelines.streams.outcome_table import ARROW_SCHEMA, OutcomeTable, outcome_batch
 
 QUERY = "0b5c6a1e-0000-4000-8000-000000000001"
 DAY = datetime(2026, 3, 1, 23, 59, tzinfo=timezone.utc)

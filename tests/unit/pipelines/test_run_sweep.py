@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import bookwarden.pipelines.streams.running as running
 import bookwarden.pipelines.sweep.driver as driver
 import bookwarden.wiring.metadata
 from bookwarden.config import load_settings
@@ -14,7 +15,7 @@ from bookwarden.errors import RefusedError, SparkError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.session import end_session
-from bookwarden.pipelines.sweep.lock import SweepLock
+from bookwarden.pipelines.streams.lock import StreamLock
 
 
 class KilledSpark:
@@ -74,16 +75,16 @@ class FinishedQuery:
 def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     monkeypatch.setattr(bookwarden.wiring.metadata, "open_metadata_store", lambda *_, **__: store)
-    monkeypatch.setattr(driver, "_SESSION_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(running, "_SESSION_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(driver, "prove_roots", lambda *_: None)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: FinishedQuery())
     usual = {"deletion.subscription": "one", "metadata_store.session_timeout_seconds": "0.1"}
     other = "/bookwarden/sweeps/" + encode_local_name(f"{load_settings().deletion.topic} one")
-    SweepLock(store, other).acquire(0)
+    StreamLock(store, other).acquire(0)
     spark: Any = KilledSpark()
     with pytest.raises(RefusedError, match="another sweep runs on"):
         driver.run_sweep(spark, load_settings(overrides=usual), once=True)
     store = MemoryStore()
-    SweepLock(store, other).acquire(0)
+    StreamLock(store, other).acquire(0)
     for allowed in ({"sweep.dry_run": "true"}, {"sweep.lock": "''"}, {"deletion.subscription": "two"}):
         driver.run_sweep(spark, load_settings(overrides={**usual, **allowed}), once=True)

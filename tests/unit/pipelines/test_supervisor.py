@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookwarden.errors import DataGoneError, SparkError, StoreUnavailableError
-from bookwarden.pipelines.sweep.supervisor import BatchNumbers, BatchRefusedError, Patience, Pulse, Supervisor
+from bookwarden.pipelines.streams.supervisor import BatchNumbers, BatchRefusedError, Patience, Pulse, Supervisor
 from servers.waiting import eventually
 
 QUICK = Patience(stall=30, max_failures=3, failure_window=60, backoff=0.001, max_backoff=0.002, stop_timeout=5)

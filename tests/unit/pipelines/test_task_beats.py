@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from bookwarden.pipelines.sweep.outcome_table import ARROW_SCHEMA, beat_batch
-from bookwarden.pipelines.sweep.task_beats import padding, with_beats
+from bookwarden.pipelines.streams.outcome_table import ARROW_SCHEMA, beat_batch
+from bookwarden.pipelines.streams.task_beats import padding, with_beats
 
 STALL = 0.06
 BEAT = "beat"

@@ -17,8 +17,8 @@ from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
-from bookwarden.pipelines.sweep.supervisor import Patience
+from bookwarden.pipelines.streams.proven_roots import looked_at_again, prove_roots
+from bookwarden.pipelines.streams.supervisor import Patience
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.scan import ScanContext

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
-from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.switching.brokers import Broker, Follower
 from bookwarden.switching.checks.observations import (
     BookiePlaces,

@@ -6,8 +6,8 @@ from typing import Final
 
 from bookwarden.blue_green.readiness.lines import Lines, good, stalls, warns
 from bookwarden.blue_green.sides.values import NamespaceSeen, Observations, SideSeen
+from bookwarden.disk_space import DisksTold, summed
 from bookwarden.findings import some
-from bookwarden.ledgers.disk_space import DisksTold, summed
 
 #: Settings of brokers that decide what becomes of messages, with the namespace's policy that overrules each.
 _DEFAULTS: Final = {

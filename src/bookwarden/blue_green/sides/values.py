@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookwarden.blue_green.scope import is_subscription
-from bookwarden.ledgers.disk_space import DiskSpace
+from bookwarden.disk_space import DiskSpace
 from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 
@@ -22,12 +22,12 @@ PENDING_ACKNOWLEDGEMENTS = "__transaction_pending_ack"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """A registered broker; ``settings`` is None, and ``trouble`` says why, where it did not tell them."""
+    """A registered broker."""
 
-    name: str
-    version: str | None = None
-    settings: Mapping[str, str] | None = None
-    trouble: str | None = None
+    name: str  #: Its id.
+    version: str | None = None  #: None where it is not known.
+    settings: Mapping[str, str] | None = None  #: None where it did not tell them.
+    trouble: str | None = None  #: Why it did not.
     addresses: tuple[str, ...] = ()  #: By which clients reach it, all that it has registered.
     registered_ms: int | None = None  #: When it did so, as it does at its start; since 1970.
 

@@ -21,11 +21,11 @@ from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.scan.driver import OWN_JVM
 from bookwarden.pipelines.session import running_session, unless_gone
-from bookwarden.pipelines.sweep.driver import holding, patience_of, stopped_by_signals
-from bookwarden.pipelines.sweep.lock import SweepLock
-from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
-from bookwarden.pipelines.sweep.supervisor import Pulse, Supervisor, attach
-from bookwarden.pipelines.sweep.task_beats import figures_of
+from bookwarden.pipelines.streams.lock import StreamLock
+from bookwarden.pipelines.streams.proven_roots import looked_at_again, prove_roots
+from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
+from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
+from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.wiring.following import FollowContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
@@ -131,7 +131,7 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
     if follow.dry_run or not follow.lock:
         yield
         return
-    lock = SweepLock(store, follow.lock.rstrip("/"), what="follow")
+    lock = StreamLock(store, follow.lock.rstrip("/"), what="follow")
     with holding(lock, settings.metadata_store, stop):
         yield
 

@@ -25,8 +25,8 @@ from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source import bound_source
 from bookwarden.pipelines.metadata_source.columns import ended_in, nodes_in
-from bookwarden.pipelines.sweep.outcome_table import OutcomeTable, outcome_batch
-from bookwarden.pipelines.sweep.supervisor import BatchRefusedError, Pulse
+from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
+from bookwarden.pipelines.streams.supervisor import BatchRefusedError, Pulse
 
 logger = logging.getLogger(__name__)
 

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from bookwarden.background import in_background
-from bookwarden.config import MetadataStoreSettings, Settings, SweepSettings
+from bookwarden.config import Settings
 from bookwarden.errors import NotFoundError, PulsarError, StoppedFailingError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.session import unless_gone
-from bookwarden.pipelines.sweep.lock import SweepLock
-from bookwarden.pipelines.sweep.proven_roots import looked_at_again, prove_roots
+from bookwarden.pipelines.streams.lock import StreamLock
+from bookwarden.pipelines.streams.proven_roots import looked_at_again, prove_roots
+from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
+from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
+from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.query import LedgerDeletion
-from bookwarden.pipelines.sweep.supervisor import Patience, Pulse, Supervisor, attach
-from bookwarden.pipelines.sweep.task_beats import figures_of
 from bookwarden.pipelines.sweep.writers import Writers
-from bookwarden.signals import at_signals
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
 _INFLIGHT_SECONDS = 15.0
-# A server ends sessions in steps of its own tick, and may not grant a time as short as we ask for.
-_SESSION_GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -100,18 +97,6 @@ def _run_sweep(
     return SweepEnd(query.totals, supervisor.through)
 
 
-def patience_of(sweep: SweepSettings, trigger_s: float) -> Patience:
-    """Return the limits of a supervisor; ``trigger_s`` is the time between two triggers, without signs of life."""
-    return Patience(
-        stall=sweep.stall_seconds + trigger_s,
-        max_failures=sweep.max_failures,
-        failure_window=sweep.failure_window_seconds,
-        backoff=sweep.backoff_seconds,
-        max_backoff=sweep.max_backoff_seconds,
-        stop_timeout=sweep.stop_timeout_seconds,
-    )
-
-
 def _in_flight(topics: TopicsContext) -> str:
     try:
         return f"with {topics.in_flight().messages:,} pending deletions in flight"
@@ -127,27 +112,9 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
         return
     deletion = settings.deletion
     name = encode_local_name(f"{deletion.topic} {deletion.subscription}")
-    lock = SweepLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
+    lock = StreamLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
     with holding(lock, settings.metadata_store, stop):
         yield
-
-
-@contextmanager
-def holding(lock: SweepLock, store: MetadataStoreSettings, stop: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock for the body, which `stop` should end when it is lost to another."""
-    lock.acquire(store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
-    with lock.kept(stop):
-        yield
-
-
-def stopped_by_signals(stop: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `stop` at SIGTERM and SIGINT during the body."""
-
-    def finish(number: signal.Signals) -> None:
-        logger.info("%s: finishing the running batch", number.name)
-        stop()
-
-    return at_signals(finish)
 
 
 @contextmanager

@@ -29,10 +29,10 @@ from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
-from bookwarden.pipelines.sweep.outcome_table import SPARK_SCHEMA, OutcomeTable, beat_batch, outcome_batch
+from bookwarden.pipelines.streams.outcome_table import SPARK_SCHEMA, OutcomeTable, beat_batch, outcome_batch
+from bookwarden.pipelines.streams.supervisor import Pulse
+from bookwarden.pipelines.streams.task_beats import padding, with_beats, without_beats
 from bookwarden.pipelines.sweep.received_rows import received_marks
-from bookwarden.pipelines.sweep.supervisor import Pulse
-from bookwarden.pipelines.sweep.task_beats import padding, with_beats, without_beats
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.wiring.deletion import SweepContext, policy_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bookwarden.ledgers.disk_space import DiskSpace
+from bookwarden.disk_space import DiskSpace
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.registry import Registry
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import BookwardenError
-from bookwarden.ledgers.disk_space import DiskSpace
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.checks.observations import (

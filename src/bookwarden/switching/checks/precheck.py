@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bookwarden.disk_space import summed
 from bookwarden.findings import Finding, Found, Verdict, failing, fails, ok, some, warns
-from bookwarden.ledgers.disk_space import summed
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.checks.observations import Observations, Quorums
 from bookwarden.switching.registry import Registry, Status

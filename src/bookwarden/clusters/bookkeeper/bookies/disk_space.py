@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.protocol import OK, ReadDiskSpace, status_name
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, BookieOptions, Bookies
-from bookwarden.ledgers.disk_space import DiskSpace
+from bookwarden.clusters.bookkeeper.members import read_members
+from bookwarden.disk_space import DiskSpace
 from bookwarden.metastore.interface import MetadataStore
 
 
@@ -17,6 +18,11 @@ def read_disk_space_at(
     """Ask bookies of the cluster at this ledgers root."""
     with Bookies(BookieAddresses(store, root), options) as bookies:
         return read_disk_space(bookies, bookie_ids)
+
+
+def read_writable_disk_space(store: MetadataStore, root: str, *, options: BookieOptions) -> dict[str, DiskSpace]:
+    """Ask the bookies that take new ledgers of the cluster at this ledgers root."""
+    return read_disk_space_at(store, root, sorted(read_members(store, root).writable), options=options)
 
 
 def read_disk_space(bookies: Bookies, bookie_ids: Iterable[str]) -> dict[str, DiskSpace]:

@@ -14,7 +14,7 @@ from typing import Final
 from bookwarden.background import in_background
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError, StoreError, StoreUnavailableError
-from bookwarden.pipelines.sweep.supervisor import Patience
+from bookwarden.pipelines.streams.supervisor import Patience
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 

@@ -1,4 +1,4 @@
-"""The lock that keeps two sweeps of one subscription from doing the same work: an ephemeral node of its driver.
+"""The lock that keeps two drivers of one stream from doing the same work: an ephemeral node of its driver.
 
 It saves work and confusion, and no safety depends on it: the subscription gives each message to one sweep's batch at
 a time, and everything may run twice. So a sweep goes on without it if the store does not answer, or refuses the node.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 
 
-class SweepLock:
+class StreamLock:
     """Held by the driver whose node is the first below ``path``.
 
     ``what`` is what its holders are, for people. A node's value is JSON:
@@ -66,7 +66,7 @@ class SweepLock:
             return self._other is None
 
         # A request to an unreachable store takes long; it must not keep the process from ending.
-        with Renewal(look, self._look_s, name="sweep-lock", patience_s=self._look_s):
+        with Renewal(look, self._look_s, name="stream-lock", patience_s=self._look_s):
             yield
         if self._other:
             raise RefusedError(f"{self._other}; it took the lock when this one had lost its session, so this one ended")

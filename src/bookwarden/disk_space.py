@@ -18,7 +18,7 @@ class DiskSpace(NamedTuple):
 
 
 class DisksTold(NamedTuple):
-    """What several bookies tell together."""
+    """The answers of several bookies together."""
 
     full: list[str]  #: Sentences on bookies that soon take no more.
     silent: list[str]  #: Why others did not tell.
