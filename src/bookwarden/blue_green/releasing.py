@@ -9,8 +9,10 @@ blue makes no subscription for who asks for one, it would be told so, and not wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from bookwarden.blue_green.observing import Expected, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
@@ -18,6 +20,9 @@ from bookwarden.blue_green.record import RELEASING, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import CLIENTS_LEFT, TopicSeen, TopicState
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreError
+
+# One that is redirected needs a second or two, one that has to find out by itself some more.
+_CONSUMERS_COME_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,41 @@ class Releasing:
                     f"{name} of {topic} has {found.get('msgBacklog', 'an unknown number of')} messages left, which it "
                     "could not read once it is unloaded: let it read them first, or stop it"
                 )
+
+
+class ReleasingAsItGoes:
+    """Releases what each look of a watch finds drained.
+
+    Where producers are missing on green it does so once two looks agree, where consumers are once they have had time to
+    come: the C++ client hangs more often if its topic is unloaded while it is on its way.
+    """
+
+    def __init__(self, releasing: Releasing, clock: Callable[[], float] = time.monotonic) -> None:
+        self._releasing = releasing
+        self._clock = clock
+        #: When each topic was first seen to lack clients, and has lacked some since.
+        self._lacking: dict[str, float] = {}
+        self._refused: set[str] = set()
+
+    def take(self, topics: Sequence[TopicSeen], *, at_most: int | None = None) -> list[str]:
+        """Release these topics as far as they are drained; return why some were not, once for each."""
+        now = self._clock()
+        lacking = [seen for seen in topics if seen.loaded and seen.state in CLIENTS_LEFT]
+        due = [seen.topic for seen in lacking if self._is_due(seen, now)]
+        self._lacking = {seen.topic: self._lacking.get(seen.topic, now) for seen in lacking}
+        wanted = [*due, *held_in(topics).drained]
+        # What was refused comes last, or it would keep the others waiting for ever.
+        wanted.sort(key=self._refused.__contains__)
+        kept = self._releasing.release_all(wanted[:at_most])
+        told = [reason for topic, reason in kept.items() if topic not in self._refused]
+        self._refused |= kept.keys()
+        return told
+
+    def _is_due(self, seen: TopicSeen, now: float) -> bool:
+        since = self._lacking.get(seen.topic)
+        if since is None:
+            return False
+        return seen.state is TopicState.PRODUCERS_LEFT or now - since >= _CONSUMERS_COME_S
 
 
 def held_in(topics: Sequence[TopicSeen]) -> Held:

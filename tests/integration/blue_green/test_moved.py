@@ -33,6 +33,7 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
 THERE_ARE_ORPHANS = 20
+MORE_THAN_ONE_LOOK_RELEASES = 60
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,20 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
     scanned = json.loads(site.bookwarden("orphans", "scan", "-o", "json", expected=THERE_ARE_ORPHANS))
     counts = scanned["plan"]["counts"]
     assert (counts["candidates"], counts["missing"]) == (1, 0), scanned["summary"]
+
+
+def test_a_watch_that_ends_leaves_no_drained_topic_loaded(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace(site.fresh("idle"))
+    with site.admin(site.blue) as admin:
+        for number in range(MORE_THAN_ONE_LOOK_RELEASES):
+            path = topic_path(f"persistent://{namespace}/t{number}")
+            admin.put(path)
+            admin.put(f"{path}/subscription/app", {"ledgerId": -1, "entryId": -1})
+    site.run("prepare", namespace, "--execute", "--yes")
+    site.run("start", namespace, "--yes")
+    site.run("watch", namespace, "--release")
+    left = site.answer("release", namespace)
+    assert (left["free"], left["drained"]) == ([], [])
 
 
 def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: BlueGreenSite, tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.observing import Expected, Observer
-from bookwarden.blue_green.releasing import Held, Releasing, held_in
+from bookwarden.blue_green.releasing import Held, Releasing, ReleasingAsItGoes, held_in
 from bookwarden.blue_green.states import CursorSeen, TopicSeen
 from bookwarden.errors import PulsarError, RefusedError, StoreError
 from bookwarden.ledgers.names import TopicName
@@ -117,3 +118,46 @@ def test_what_cannot_be_released_now_keeps_no_other_topic(blue: ScriptedBlue, er
     blue.on_unload = broken
     assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC, other]) == {TOPIC: "no answer"}
     assert blue.unloaded[-1] == other
+
+
+class Unloading:
+    """Releases all topics but those that it is told to refuse."""
+
+    def __init__(self, *refused: str) -> None:
+        self._refused = refused
+        self.asked: list[list[str]] = []
+
+    def release_all(self, topics: Iterable[str]) -> dict[str, str]:
+        self.asked.append(list(topics))
+        return {topic: f"{topic} is read" for topic in self.asked[-1] if topic in self._refused}
+
+
+def test_a_watch_releases_what_is_drained_at_once_and_gives_clients_time_to_come() -> None:
+    unloading = Unloading()
+    times = iter([0.0, 1.0, 9.9, 10.0, 11.0, 12.0, 21.9, 22.0])
+    as_it_goes = ReleasingAsItGoes(cast(Releasing, unloading), lambda: next(times))
+    alone = seen("alone", READ, lacks_readers=("app",))
+    looks = [seen("drained", READ), seen("held", READ, lacks=True), seen("behind", LEFT), alone]
+    for _ in range(4):
+        as_it_goes.take(looks)
+    assert unloading.asked == [["drained"], *[["held", "drained"]] * 2, ["held", "alone", "drained"]]
+    # Who came, and is missing again, gets its time anew.
+    as_it_goes.take([seen("alone", READ)])
+    for _ in range(3):
+        as_it_goes.take([alone])
+    assert unloading.asked[4:] == [["alone"], [], [], ["alone"]]
+
+
+def test_what_is_refused_is_told_once_and_keeps_no_other_waiting() -> None:
+    unloading = Unloading("a", "b")
+    as_it_goes = ReleasingAsItGoes(cast(Releasing, unloading))
+    looks = [seen(name, READ) for name in "abcd"]
+    told = [as_it_goes.take(looks, at_most=2) for _ in range(3)]
+    assert told == [["a is read", "b is read"], [], []]
+    assert unloading.asked == [["a", "b"], ["c", "d"], ["c", "d"]]
+
+
+def test_the_last_look_of_a_watch_releases_all_that_is_left() -> None:
+    unloading = Unloading()
+    ReleasingAsItGoes(cast(Releasing, unloading)).take([seen(f"t{number}", READ) for number in range(200)])
+    assert len(unloading.asked[0]) == 200

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from bookwarden.blue_green.observing import Look
-from bookwarden.blue_green.releasing import held_in
+from bookwarden.blue_green.releasing import ReleasingAsItGoes
 from bookwarden.blue_green.states import DONE, TopicSeen
 from bookwarden.blue_green.watching import Ending, Step, follow
 from bookwarden.cli.cluster_migration.exit_codes import FLAG_OFF, LEFT, UNDER_WAY
@@ -88,25 +88,18 @@ def watch_to_the_end(
 ) -> int:
     """Report on a migration until it is over; return the exit code.
 
-    With ``releases`` topics that are drained are unloaded: where clients are missing on green once two looks have found
-    it, else at once.
+    With ``releases`` topics that are drained are unloaded, those of which green lacks clients a little later.
     """
-    lacked: set[str] = set()
-    refused: dict[str, str] = {}
+    as_it_goes = ReleasingAsItGoes(context.releasing)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
         for step in follow(_Looks(context, namespaces), every_s=every):
             tell(step)
-            held = held_in(step.look.topics)
             if releases:
-                wanted = [*sorted(lacked.intersection(held.free)), *held.drained]
-                # What was refused comes last, or it would keep the others waiting for ever.
-                wanted.sort(key=refused.__contains__)
-                kept = context.releasing.release_all(wanted[:_RELEASED_AT_ONCE])
-                for topic in kept.keys() - refused.keys():
-                    invocation.say(f"not released yet: {kept[topic]}")
-                refused |= kept
-            lacked = set(held.free)
+                # No look comes after the last one.
+                at_most = _RELEASED_AT_ONCE if step.ending is None else None
+                for reason in as_it_goes.take(step.look.topics, at_most=at_most):
+                    invocation.say(f"not released: {reason}")
             if step.ending is not None:
                 return _CODES[step.ending]
             if deadline is not None and time.monotonic() >= deadline:
