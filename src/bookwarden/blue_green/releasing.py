@@ -1,8 +1,8 @@
 """Topics that blue has loaded though nothing is left to read in them: unloaded, they send whoever asks to green.
 
 A write that was under way when its topic was marked may never be answered: the broker then holds the topic fenced for
-ever, and its producers ask in vain (ManagedLedgerImpl.ledgerClosed does nothing in the state Terminated; seen on
-4.2.4). And brokers delete a subscription that was drained: a consumer that is made anew with blue's URL, from the
+ever, and its producers ask in vain (ManagedLedgerImpl.ledgerClosed does nothing in the state Terminated; seen on 4.0.8
+and 4.2.4). And brokers delete a subscription that was drained: a consumer that is made anew with blue's URL, from the
 earliest message on, would make it anew as well, and read the whole topic again, as long as the topic is loaded; where
 blue makes no subscription for who asks for one, it would be told so, and not where green is.
 """
@@ -10,7 +10,7 @@ blue makes no subscription for who asks for one, it would be told so, and not wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,9 @@ from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import CLIENTS_LEFT, TopicSeen, TopicState
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreError
 
+# Each look asks every broker for all that it has loaded.
+_LOOKED_AT_ONCE: Final = 50
+_TROUBLES: Final = (RefusedError, PulsarError, NotFoundError, StoreError)
 # One that is redirected needs a second or two, one that has to find out by itself some more.
 _CONSUMERS_COME_S: Final = 10.0
 
@@ -50,9 +53,28 @@ class Releasing:
         """List the topics that could be released, and those that cannot yet; changes nothing."""
         return held_in(self._observer.look(namespaces, expected).topics)
 
-    def release(self, topic: str) -> None:
-        """Unload the topic, after another look; RefusedError where something is left that nobody could reach then."""
-        (seen,) = self._observer.look_at([topic])
+    def release_all(self, topics: Sequence[str]) -> dict[str, str]:
+        """Release these topics, after another look; return by topic why it was not, where another time may do.
+
+        None is released of which something is left that nobody could reach then.
+        """
+        refused: dict[str, str] = {}
+        for begin in range(0, len(topics), _LOOKED_AT_ONCE):
+            some = topics[begin : begin + _LOOKED_AT_ONCE]
+            try:
+                seen = self._observer.look_at(some)
+            except _TROUBLES as error:
+                refused |= {topic: f"{topic}: {error}" for topic in some}
+                continue
+            for one in seen:
+                try:
+                    self._release(one)
+                except _TROUBLES as error:
+                    refused[one.topic] = str(error)
+        return refused
+
+    def _release(self, seen: TopicSeen) -> None:
+        topic = seen.topic
         if not (seen.flagged and seen.loaded and seen.is_marked and seen.is_read):
             raise RefusedError(
                 f"{topic} is {seen.state.value} with {seen.unread} entries unread, which nobody could read "
@@ -62,16 +84,6 @@ class Releasing:
         self._refuse_unread(topic)
         self._record.append(RELEASING, namespace=namespace_of(topic), topic=topic)
         self._admin.unload(topic)
-
-    def release_all(self, topics: Iterable[str]) -> dict[str, str]:
-        """Release these topics; return by topic why it was not, for those that another time may do."""
-        refused = {}
-        for topic in topics:
-            try:
-                self.release(topic)
-            except (RefusedError, PulsarError, NotFoundError, StoreError) as error:
-                refused[topic] = str(error)
-        return refused
 
     def _refuse_unread(self, topic: str) -> None:
         """Raise RefusedError where a reader is behind: no node tells of those, and they would go to green at once."""
@@ -87,7 +99,7 @@ class ReleasingAsItGoes:
     """Releases what each look of a watch finds drained.
 
     Where producers are missing on green it does so once two looks agree, where consumers are once they have had time to
-    come: the C++ client hangs more often if its topic is unloaded while it is on its way.
+    come: the C++ client seems to hang more often if its topic is unloaded while it is on its way.
     """
 
     def __init__(self, releasing: Releasing, clock: Callable[[], float] = time.monotonic) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.readiness.findings import Override, blocking
-from bookwarden.blue_green.releasing import held_in
+from bookwarden.blue_green.releasing import ReleasingAsItGoes
 from bookwarden.blue_green.starting import Started
 from bookwarden.blue_green.verifying import Verified, verify
 from bookwarden.blue_green.watching import Ending, follow
@@ -142,7 +142,8 @@ class MoveStory:
 
     def _watch(self, context: BlueGreenContext, traffic: Traffic) -> None:
         expected, told = context.record.expected([NAMESPACE]), ""
-        deadline, arrived, held = time.monotonic() + _PATIENCE_S, False, set[str]()
+        deadline, arrived = time.monotonic() + _PATIENCE_S, False
+        as_it_goes = ReleasingAsItGoes(context.releasing)
 
         def look() -> Look:
             return context.observer.look([NAMESPACE], expected)
@@ -157,11 +158,8 @@ class MoveStory:
                 self._say("the consumer that was away comes back, with blue's URL")
                 traffic.arrive()
                 arrived = True
-            free = held_in(step.look.topics).free
-            for topic in held.intersection(free):
-                self._say(f"release: {topic} is drained, and blue keeps its producer")
-                context.releasing.release(topic)
-            held = set(free)
+            for reason in as_it_goes.take(step.look.topics):
+                self._say(f"not released: {reason}")
             if step.ending is Ending.DRAINED:
                 return
             if time.monotonic() > deadline:

@@ -12,7 +12,7 @@ from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.observing import Expected, Observer
 from bookwarden.blue_green.releasing import Held, Releasing, ReleasingAsItGoes, held_in
 from bookwarden.blue_green.states import CursorSeen, TopicSeen
-from bookwarden.errors import PulsarError, RefusedError, StoreError
+from bookwarden.errors import PulsarError, StoreError
 from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import NAMESPACE, TOPIC, ScriptedBlue, cursor, node
 from unit.blue_green.test_states import LEFT, MARKED, READ
@@ -52,13 +52,12 @@ def test_what_is_loaded_and_drained_can_be_released_and_nothing_else() -> None:
 def test_a_reader_that_no_node_tells_of_keeps_its_topic(blue: ScriptedBlue, backlog: dict[str, Any]) -> None:
     releasing = Releasing(blue.observer, blue, blue.record)
     blue.told[TOPIC] = {"subscriptions": {"reader-1": {"durable": False, **backlog}}}
-    with pytest.raises(RefusedError, match="reader-1"):
-        releasing.release(TOPIC)
+    assert "reader-1" in releasing.release_all([TOPIC])[TOPIC]
     assert blue.unloaded == []
     # A watch asks again and again.
     assert list(blue.record.events()) == []
     blue.told[TOPIC] = {"subscriptions": {"reader-1": {"durable": False, "msgBacklog": 0}}}
-    releasing.release(TOPIC)
+    assert releasing.release_all([TOPIC]) == {}
     assert blue.unloaded == [TOPIC]
 
 
@@ -99,8 +98,8 @@ def test_a_topic_that_is_not_read_is_not_released(blue: ScriptedBlue) -> None:
     path = f"/managed-ledgers/shop/live/persistent/{TOPIC.rpartition('/')[2]}/app"
     blue.store.create(path, cursor(5, 3))
     blue.told[TOPIC] = {"subscriptions": {"app": {"msgBacklog": 9, "consumers": []}}}
-    with pytest.raises(RefusedError, match="9 entries unread"):
-        Releasing(blue.observer, blue, blue.record).release(TOPIC)
+    refused = Releasing(blue.observer, blue, blue.record).release_all([TOPIC])
+    assert "9 entries unread" in refused[TOPIC]
     assert blue.unloaded == []
 
 
@@ -161,3 +160,29 @@ def test_the_last_look_of_a_watch_releases_all_that_is_left() -> None:
     unloading = Unloading()
     ReleasingAsItGoes(cast(Releasing, unloading)).take([seen(f"t{number}", READ) for number in range(200)])
     assert len(unloading.asked[0]) == 200
+
+
+def test_brokers_are_asked_what_they_have_loaded_once_for_fifty_topics(blue: ScriptedBlue) -> None:
+    topics = [f"{TOPIC}-{number}" for number in range(51)]
+    for topic in topics:
+        blue.store.create(f"/managed-ledgers/{TopicName.parse(topic).managed_ledger}", node())
+        blue.told[topic] = {"subscriptions": {}}
+    blue.loaded |= set(topics)
+    asked: list[int] = []
+
+    def loaded() -> set[str]:
+        asked.append(1)
+        return blue.loaded
+
+    observer = Observer(lambda: "blue", blue.nodes, blue, loaded)
+    assert Releasing(observer, blue, blue.record).release_all(topics) == {}
+    assert (blue.unloaded, len(asked)) == (topics, 2)
+
+
+def test_a_store_that_does_not_answer_is_for_another_time(blue: ScriptedBlue) -> None:
+    def down() -> set[str]:
+        raise StoreError("no answer")
+
+    refused = Releasing(Observer(lambda: "blue", blue.nodes, blue, down), blue, blue.record).release_all([TOPIC])
+    assert refused == {TOPIC: f"{TOPIC}: no answer"}
+    assert blue.unloaded == []
