@@ -17,7 +17,7 @@ from servers.deletion_site import DeletionSite
 def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
     """Deletion topics in a namespace of the test's own on the cluster that all tests share."""
     cluster = shared_cluster
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    made = DeletionSite.of(cluster, namespace, tmp_path)
     made.create_topics()
     return made
 

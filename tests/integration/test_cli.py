@@ -92,7 +92,7 @@ class Line:
 def bare(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> Line:
     """No deletion topics yet."""
     cluster = shared_cluster
-    return Line(DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path))
+    return Line(DeletionSite.of(cluster, namespace, tmp_path))
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_no_java(line: Line, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_rights(make_cluster: Callable[..., DevCluster], tmp_path: Path) -> None:
     cluster = make_cluster(ClusterOptions(auth="token"))
-    line = Line(DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, "public/default", tmp_path))
+    line = Line(DeletionSite.of(cluster, "public/default", tmp_path))
     ordinary = cluster.connection(superuser=False)
     trusted = ("--set", f"pulsar.tls_trust_certs_file={ordinary.tls_trust_certs_file}")
     role = ("--set", "pulsar.auth=token", "--set", f"pulsar.token_file={ordinary.token_file}")

@@ -59,9 +59,8 @@ def ground(tmp_path_factory: pytest.TempPathFactory, make_namespace: Callable[[D
     options = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, broker_settings=BROKER_SETTINGS)
     home = tmp_path_factory.mktemp("pulsar")
     with running_until_killed(DevCluster(home, options)) as cluster:
-        urls = (cluster.service_url, cluster.admin_url, cluster.store_url)
         settings = SETTINGS | {"orphans.folder": str(home / "orphans")}
-        site = DeletionSite(*urls, make_namespace(cluster), home / "site", overrides=settings)
+        site = DeletionSite.of(cluster, make_namespace(cluster), home / "site", overrides=settings)
         with (
             MetadataContext(site.settings) as metadata,
             closing(Grounds(cluster, metadata, lambda: make_namespace(cluster))) as grounds,

@@ -162,8 +162,6 @@ def applied(admin: PulsarAdmin, path: str) -> Any:
 def test_what_init_makes_is_what_the_sweep_and_the_cli_use(
     pulsar_cluster: DevCluster, admin: PulsarAdmin, namespace: str, tmp_path: Path
 ) -> None:
-    site = DeletionSite(
-        pulsar_cluster.service_url, pulsar_cluster.admin_url, pulsar_cluster.store_url, namespace, tmp_path
-    )
+    site = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
     DeletionTopicsSetup(admin, wanted_in(namespace)).run()
     assert (site.backlog(), site.backlog_of_dlq()) == (0, 0)

@@ -146,7 +146,7 @@ def site(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> DeletionSite:
     cluster, folder = pulsar_cluster, tmp_path_factory.mktemp("site")
-    return DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), folder)
+    return DeletionSite.of(cluster, make_namespace(cluster), folder)
 
 
 @pytest.fixture

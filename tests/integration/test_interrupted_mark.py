@@ -44,7 +44,7 @@ def test_ctrl_c_during_the_sends_ends_with_one_line_and_its_exit_code(
     pulsar_cluster: DevCluster, namespace: str, tmp_path: Path
 ) -> None:
     cluster = pulsar_cluster
-    site = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    site = DeletionSite.of(cluster, namespace, tmp_path)
     site.create_topics()
     settings = tmp_path / "bookwarden.yaml"
     settings.write_text(yaml.safe_dump(site.settings.model_dump(mode="json")))

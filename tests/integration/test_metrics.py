@@ -39,7 +39,7 @@ Sample = tuple[str, tuple[tuple[str, str], ...]]
 @pytest.fixture
 def site(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
     cluster = pulsar_cluster
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    made = DeletionSite.of(cluster, namespace, tmp_path)
     (port,) = free_ports(1)
     made.overrides = {"metrics.port": str(port), "deletion.two_phase_deletion_max_retry_delete_count": "0"}
     made.create_topics()

@@ -168,9 +168,7 @@ def place(
         **SCAN_AT_ONCE,
     }
     cluster = offloading_cluster
-    site = DeletionSite(
-        cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), tmp_path, overrides
-    )
+    site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path, overrides)
     site.create_topics()
     with MetadataContext(site.settings) as metadata:
         yield Place(cluster, server, site, metadata)

@@ -66,7 +66,7 @@ def namespace(cluster: DevCluster, make_namespace: Callable[[DevCluster], str]) 
 
 @pytest.fixture
 def deletion_site(cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path)
+    made = DeletionSite.of(cluster, namespace, tmp_path)
     made.create_topics()
     return made
 

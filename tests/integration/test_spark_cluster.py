@@ -73,9 +73,7 @@ def test_two_workers_sweep_all_marks_with_only_the_archive(
 ) -> None:
     refused = bare_python_says("import bookwarden")
     assert "No module named 'bookwarden'" in refused.stderr
-    site = DeletionSite(
-        pulsar_cluster.service_url, pulsar_cluster.admin_url, pulsar_cluster.store_url, namespace, tmp_path
-    )
+    site = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
     # A cluster that is set up wrongly is to say so at once.
     site.overrides = {"sweep.max_failures": "2"}
     site.create_topics()

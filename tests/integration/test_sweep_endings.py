@@ -15,7 +15,7 @@ from bookwarden.errors import DataGoneError, StoppedFailingError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.pipelines.sweep import supervisor
+from bookwarden.pipelines.streams import supervisor
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import PARTITIONS, DeletionSite

@@ -26,10 +26,8 @@ LEDGER = 4_000_000_000
 
 @pytest.fixture
 def site(shared_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    made = DeletionSite(
-        shared_cluster.service_url,
-        shared_cluster.admin_url,
-        shared_cluster.store_url,
+    made = DeletionSite.of(
+        shared_cluster,
         namespace,
         tmp_path,
         {"deletion.unlisted_grace_seconds": "60"},

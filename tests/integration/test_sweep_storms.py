@@ -60,10 +60,8 @@ def cluster(request: pytest.FixtureRequest) -> DevCluster:
 @pytest.fixture
 def load(cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path) -> Iterator[Load]:
     has_oxia = cluster.options.metadata == "oxia"
-    site = DeletionSite(
-        cluster.service_url,
-        cluster.admin_url,
-        cluster.store_url,
+    site = DeletionSite.of(
+        cluster,
         make_namespace(cluster),
         tmp_path,
         overrides={

@@ -95,7 +95,7 @@ def site_of(
         "orphans.max_share": "1",
     }
     a = clusters.a
-    return DeletionSite(a.service_url, a.admin_url, a.store_url, namespace, folder, overrides)
+    return DeletionSite.of(a, namespace, folder, overrides)
 
 
 def named_by(settings: Settings, root: str) -> dict[PlaceKind, set[int]]:

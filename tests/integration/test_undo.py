@@ -90,7 +90,7 @@ class Deleted:
 
 
 def delete_two_ledgers(cluster: DevCluster, namespace: str, folder: Path) -> Deleted:
-    site = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, folder)
+    site = DeletionSite.of(cluster, namespace, folder)
     topic = f"persistent://{namespace}/orders"
     _fill(site, topic)
     holder = ManagedLedgerHolder(TopicName.parse(topic).managed_ledger)

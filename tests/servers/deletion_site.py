@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
+from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor, attach
@@ -34,6 +35,13 @@ class DeletionSite:
     namespace: str
     folder: Path
     overrides: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, cluster: DevCluster, namespace: str, folder: Path, overrides: Mapping[str, str] | None = None
+    ) -> DeletionSite:
+        """Return the one of a cluster that runs on this machine."""
+        return cls(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, folder, overrides or {})
 
     @property
     def settings(self) -> Settings:

@@ -42,8 +42,7 @@ def grounds_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevC
 @pytest.fixture
 def site(grounds_of_module: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path) -> DeletionSite:
     cluster = grounds_of_module
-    urls = (cluster.service_url, cluster.admin_url, cluster.store_url)
-    made = DeletionSite(*urls, make_namespace(cluster), tmp_path)
+    made = DeletionSite.of(cluster, make_namespace(cluster), tmp_path)
     made.create_topics()
     return made
 

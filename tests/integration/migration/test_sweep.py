@@ -80,9 +80,7 @@ def load(
     make_namespace: Callable[[DevCluster], str],
     tmp_path: Path,
 ) -> Load:
-    site = DeletionSite(
-        cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), tmp_path, SETTINGS
-    )
+    site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path, SETTINGS)
     site.create_topics()
     first_id = next(FIRST_IDS)
     made = Load(site, migration.source, range(first_id, first_id + LEDGERS))

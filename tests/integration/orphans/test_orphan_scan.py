@@ -223,7 +223,7 @@ def test_on_a_real_pulsar_an_orphan_is_planned_and_marked_and_what_brokers_use_i
         "orphans.seen_apart_hours": "0",
         "orphans.max_share": "1",
     }
-    site = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, namespace, tmp_path, overrides)
+    site = DeletionSite.of(cluster, namespace, tmp_path, overrides)
     site.create_topics()
     topic = TopicUnderTest(cluster.connection(), namespace, "orders", 0)
     topic.send([b"%d" % number for number in range(50)], batching_enabled=False)

@@ -82,9 +82,8 @@ def orphanage(
     )
     home = tmp_path_factory.mktemp("pulsar")
     with running_until_killed(DevCluster(home, options, avoid=[port])) as cluster:
-        urls = (cluster.service_url, cluster.admin_url, cluster.store_url)
         settings = SETTINGS | {"orphans.folder": str(home / "orphans")}
-        site = DeletionSite(*urls, make_namespace(cluster), home / "site", overrides=settings)
+        site = DeletionSite.of(cluster, make_namespace(cluster), home / "site", overrides=settings)
         with (
             MetadataContext(site.settings) as metadata,
             closing(Grounds(cluster, metadata, lambda: make_namespace(cluster))) as grounds,

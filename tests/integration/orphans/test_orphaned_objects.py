@@ -251,9 +251,7 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
         "orphans.seen_apart_hours": "0",
         "orphans.max_share": "1",
     }
-    site = DeletionSite(
-        cluster.service_url, cluster.admin_url, cluster.store_url, make_namespace(cluster), tmp_path, overrides
-    )
+    site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path, overrides)
     site.create_topics()
     with MetadataContext(site.settings) as metadata:
         kept = offloaded(cluster, namespace, "kept", metadata)

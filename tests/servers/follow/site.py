@@ -37,7 +37,7 @@ def site_of(cluster: DevCluster, tenant: str, folder: Path) -> DeletionSite:
         admin.put(f"/tenants/{tenant}", {"allowedClusters": ["dev"]})
         for namespace in ("n", "life"):
             admin.put(f"/namespaces/{tenant}/{namespace}")
-    made = DeletionSite(cluster.service_url, cluster.admin_url, cluster.store_url, f"{tenant}/n", folder)
+    made = DeletionSite.of(cluster, f"{tenant}/n", folder)
     made.create_topics()
     return made
 

@@ -19,7 +19,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.following.phases import MOVED
 from bookwarden.metastore.following.store import MigratingStore
-from bookwarden.pipelines.sweep import outcome_table
+from bookwarden.pipelines.streams import outcome_table
 from bookwarden.wire import pending_deletion_fields
 
 from .. import journal
