@@ -196,6 +196,13 @@ class BookieClusters:
             return ""
         return ", ".join(f"{place.name} {place.cluster.instance}" for place in placed.by_age)
 
+    def of_new_ledgers(self) -> tuple[MetadataStore, str]:
+        """Return store and ledgers root of the active cluster, or of the only one; raises as `placed`."""
+        placed = self.placed()
+        if placed is None:
+            return self._settled.store, self._settled.ledgers_root
+        return self.roots_by_name()[placed.registry.active]
+
     def counter(self) -> tuple[MetadataStore, str] | None:
         """Return store and root of the counter that numbers ledgers; None where no cluster is registered."""
         placed = self.placed()

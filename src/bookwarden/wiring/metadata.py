@@ -110,9 +110,9 @@ class MetadataContext(Resources):
             )
             self._addresses = BookieAddresses(bookkeeper, place.ledgers_root, self.bookie_clusters.roots)
             self._bookie_options = bookie_options_of(settings.bookkeeper)
-            #: Asks the bookies that take new ledgers of the cluster in the settings for the space on their disks.
+            #: Asks the bookies that take new ledgers for the space on their disks.
             self.disk_space = partial(
-                read_writable_disk_space, bookkeeper, place.ledgers_root, options=self._bookie_options
+                read_writable_disk_space, self.bookie_clusters.of_new_ledgers, options=self._bookie_options
             )
 
     def _open(self, settings: MetadataStoreSettings, limit: float | None, url: str, **options: bool) -> MetadataStore:

@@ -37,6 +37,7 @@ def test_a_process_finds_ledgers_in_every_registered_cluster(metadata: MetadataC
     one, two = metadata.catalog.read_many([1, 2])
     assert isinstance(one, StoredLedger)
     assert (one.bookie_cluster, one.elsewhere, two) == ("", (), AbsentLedger(2))
+    assert metadata.bookie_clusters.of_new_ledgers() == (metadata.store, "/ledgers")
     site.register()
     metadata.bookie_clusters.look_again()
     one, two = metadata.catalog.read_many([1, 2])
@@ -46,6 +47,7 @@ def test_a_process_finds_ledgers_in_every_registered_cluster(metadata: MetadataC
     # A bookie of either is found by its registration, whatever its id.
     metadata.store.create("/bookies-b/available", b"")
     assert metadata.bookie_clusters.counter() == (metadata.store, REGISTRY.id_root)
+    assert metadata.bookie_clusters.of_new_ledgers() == (metadata.store, "/bookies-b")
 
 
 def test_what_can_be_done_with_one_cluster_only_refuses_where_several_are_registered(

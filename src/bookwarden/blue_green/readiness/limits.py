@@ -91,7 +91,7 @@ def _disks(seen: Observations, disks: DisksTold) -> Lines:
     if seen.disk_trouble:
         yield warns(f"the disks of green's bookies are not known: {seen.disk_trouble}", look)
     elif not seen.disks:
-        yield warns("green has no bookie that takes new ledgers", "start its bookies; see that their disks have room")
+        yield stalls("green has no bookie that takes new ledgers", "start its bookies; see that their disks have room")
     if disks.silent:
         yield warns(f"the disks of green's bookies are not known: {some(disks.silent)}", look, evidence=disks.silent)
     if disks.full:

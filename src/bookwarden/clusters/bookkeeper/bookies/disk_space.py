@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.protocol import OK, ReadDiskSpace, status_name
@@ -20,8 +20,11 @@ def read_disk_space_at(
         return read_disk_space(bookies, bookie_ids)
 
 
-def read_writable_disk_space(store: MetadataStore, root: str, *, options: BookieOptions) -> dict[str, DiskSpace]:
-    """Ask the bookies that take new ledgers of the cluster at this ledgers root."""
+def read_writable_disk_space(
+    of_new_ledgers: Callable[[], tuple[MetadataStore, str]], *, options: BookieOptions
+) -> dict[str, DiskSpace]:
+    """Ask the bookies that take new ledgers, at this store and ledgers root."""
+    store, root = of_new_ledgers()
     return read_disk_space_at(store, root, sorted(read_members(store, root).writable), options=options)
 
 
