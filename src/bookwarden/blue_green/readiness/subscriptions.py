@@ -125,7 +125,7 @@ def remotes(seen: Observations) -> Lines:
                 yield warns(
                     f"replicated to {some(others)}",
                     f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue "
-                    "goes, and while nobody sends there: what is replicated in that moment is lost",
+                    "goes, and while nobody sends there, until its topics' statistics show green as connected: else it is lost",
                     ours.name,
                     others,
                 )
