@@ -125,7 +125,8 @@ def remotes(seen: Observations) -> Lines:
                 yield warns(
                     f"replicated to {some(others)}",
                     f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue "
-                    "goes, and while nobody sends there, until its topics' statistics show green as connected: else it is lost",
+                    "goes; nobody may send there from then on until the statistics of its topics show "
+                    f"{seen.green.cluster} as connected: what is replicated before is lost",
                     ours.name,
                     others,
                 )
