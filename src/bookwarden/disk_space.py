@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-#: Less free than this part of its disks, and a bookie soon takes no more (diskUsageThreshold is 0.95 by default).
-LEAST_FREE: Final = 0.15
+# Less free than this part of its disks, and a bookie soon takes no more (diskUsageThreshold is 0.95 by default).
+_LEAST_FREE: Final = 0.15
 
 
 class DiskSpace(NamedTuple):
@@ -33,6 +33,6 @@ def summed(disks: Mapping[str, DiskSpace]) -> DisksTold:
             silent.append(f"{bookie}: {trouble}")
             continue
         free_bytes += free
-        if free < total * LEAST_FREE:
+        if free < total * _LEAST_FREE:
             full.append(f"{bookie} has {free / 1e9:,.1f} of {total / 1e9:,.1f} GB free")
     return DisksTold(full, silent, free_bytes)

@@ -133,6 +133,7 @@ class Story:
 
             self._say(f"the broker trims {FEED}, and is killed between its metadata update and its deletes")
             with refused_deletes(self._cluster.store_url):
+                topics.keep_nothing(self._admin, FEED)
                 self._wait("the broker to trim", trimmed)
                 topics.keep_all(self._admin, FEED)
                 self._cluster.broker.kill()

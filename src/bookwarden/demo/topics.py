@@ -49,9 +49,13 @@ def create_namespaces(admin: PulsarAdmin) -> None:
         _retain(admin, namespace, -1)
 
 
-def trim(admin: PulsarAdmin, name: str) -> None:
-    """Have the broker keep nothing of a topic's namespace that was consumed, and trim the topic now."""
+def keep_nothing(admin: PulsarAdmin, name: str) -> None:
+    """Have the broker keep nothing of the topic's namespace that was consumed, once it trims."""
     _retain(admin, NAMESPACES[name], 0)
+
+
+def trim(admin: PulsarAdmin, name: str) -> None:
+    """Have the broker trim the topic now, by the policy that it knows of."""
     admin.post(f"{topic_path(topic_name(name))}/trim")
 
 

@@ -99,7 +99,8 @@ class Replicated:
 
             def replicates_to_green() -> bool:
                 told = [
-                    admin.get_json(f"{topic_path(flow.topic(NAMESPACE))}/stats")["replication"] for flow in self.flows
+                    admin.get_json(f"{topic_path(flow.topic(NAMESPACE))}/stats")["replication"]
+                    for flow in (self._far, self._back)
                 ]
                 return all(set(one) == {"green"} and one["green"]["connected"] for one in told)
 

@@ -58,7 +58,7 @@ def intervals(seen: Observations) -> Lines:
             evidence=off,
         )
     yield from _redirecting_threads(seen)
-    values = {value for value in told.values() if value is not None}
+    values = seen.blue.told(INTERVAL)
     if len(values) > 1:
         yield loses(
             f"{INTERVAL} differs: {some([f'{name} has {value}' for name, value in told.items()])}",
@@ -72,7 +72,7 @@ def intervals(seen: Observations) -> Lines:
             evidence=creating,
         )
     if told and not silent and not off and len(values) == 1:
-        yield good(f"all brokers of blue look every {values.pop()} s")
+        yield good(f"all brokers of blue look every {min(values)} s")
 
 
 def _redirecting_threads(seen: Observations) -> Lines:

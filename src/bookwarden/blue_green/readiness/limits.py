@@ -44,8 +44,7 @@ def room(seen: Observations) -> Lines:
 def limit_of(green: SideSeen, namespace: NamespaceSeen, policy: str, setting: str) -> int:
     """Return a limit of a namespace: its own, else the smallest of the brokers' settings; 0 for none."""
     own = namespace.policies.get(policy)
-    told = [int(value) for value in green.settings(setting).values() if value and value.isdigit()]
-    return int(own) if own is not None else min(told, default=0)
+    return int(own) if own is not None else min(green.numbers(setting), default=0)
 
 
 def _limits(green: SideSeen, ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
@@ -70,10 +69,7 @@ def _limits(green: SideSeen, ours: NamespaceSeen, theirs: NamespaceSeen) -> Line
 def _defaults(seen: Observations, theirs: NamespaceSeen) -> Lines:
     other = []
     for setting, policy in _DEFAULTS.items():
-        blue, green = (
-            sorted({value for value in side.settings(setting).values() if value is not None})
-            for side in (seen.blue, seen.green)
-        )
+        blue, green = sorted(seen.blue.told(setting)), sorted(seen.green.told(setting))
         # A setting that one of both versions does not have is not told by it.
         if blue and green and blue != green and theirs.policies.get(policy) in (None, {}):
             other.append(f"{setting} is {' and '.join(blue)} on blue, {' and '.join(green)} on green")
@@ -108,6 +104,5 @@ def _disks(seen: Observations, disks: DisksTold) -> Lines:
 def _bytes_kept(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> int:
     """Count what blue keeps of a namespace, times the copies that green makes of each entry."""
     own = (theirs.policies.get("persistence") or {}).get("bookkeeperWriteQuorum")
-    told = [int(value) for value in seen.green.settings(_QUORUM).values() if value and value.isdigit()]
-    copies = int(own) if own else max(told, default=1)
+    copies = int(own) if own else max(seen.green.numbers(_QUORUM), default=1)
     return copies * sum(topic.size for topic in ours.topics.values())

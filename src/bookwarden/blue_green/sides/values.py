@@ -158,6 +158,14 @@ class SideSeen:
         """Return what each broker says of a setting, by broker; None where it says nothing."""
         return {one.name: None if one.settings is None else one.settings.get(name) for one in self.brokers}
 
+    def told(self, name: str) -> frozenset[str]:
+        """Return the values of a setting that brokers tell; more than one where they differ."""
+        return frozenset(value for value in self.settings(name).values() if value is not None)
+
+    def numbers(self, name: str) -> frozenset[int]:
+        """Return those of them that are numbers."""
+        return frozenset(int(value) for value in self.told(name) if value.isdigit())
+
     def all_have(self, name: str, value: str) -> bool:
         """Return whether there are brokers, and each one is known to have this value of the setting."""
         told = self.settings(name).values()
