@@ -46,7 +46,7 @@ demo: $(STAMP) $(if $(filter switch,$(STORY)),$(BROKER_JAR))
 
 test: lint $(BROKER_JAR)
 	@echo "== tests on the real servers"
-	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 10
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --durations 40 --durations-min 10
 
 lint: $(STAMP)
 	@echo "== lint"

@@ -18,18 +18,18 @@ import urllib3
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
+from servers.accounting import Account
 from servers.class_archives import quick_runtime, quick_spark_options
 from servers.each_store import shared_cluster_on
+from servers.first_metadata import QuickStart
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
-from servers.short_lived import running_until_killed
+from servers.pool import ON_OXIA, PLAIN, Clusters, ServerPool, SharedServersScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ClusterFactory = Callable[..., DevCluster]
-
-# Few enough that a handful of messages fills several ledgers.
-ENTRIES_PER_LEDGER = 10
+_ACCOUNT = pytest.StashKey[Account]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,11 +43,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why tests were tried again: of those that failed twice, the first failure is the one that counts."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedServersScheduling:
+    """Hand out files, or several that share servers."""
+    return SharedServersScheduling(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin the account of the run, before the processes start that run the tests."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.stash[_ACCOUNT] = account = Account()
+        config.add_cleanup(account.end)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show what the run cost, and why tests were tried again: their first failure is the one that counts."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"tried again: {report.nodeid}")
         terminalreporter.line(report.longreprtext)
+    if account := config.stash.get(_ACCOUNT, None):
+        account.end()
+        reports = [each for group in terminalreporter.stats.values() for each in group]
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                account.add(report.nodeid.partition("::")[0], report.duration)
+        if reports:
+            terminalreporter.section("the cost of this run")
+            for line in account.lines():
+                terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,10 +94,11 @@ def _ports_of_this_worker() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_start_of_servers() -> Iterator[None]:
-    """Let clusters that tests start in their own process map their classes from an archive."""
+    """Let clusters that tests start in their own process map their classes from an archive, and copy first metadata."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("cluster", "bookie_clusters"):
             patch.setattr(f"bookwarden.devcluster.{module}.load_runtime", quick_runtime)
+            patch.setattr(f"bookwarden.devcluster.{module}.PatientStart", QuickStart)
         yield
 
 
@@ -109,23 +132,32 @@ def _logging_as_it_was(_log_level: int) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """A running Pulsar that all tests share: use a namespace of your own, break nothing."""
-    options = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER)
-    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as cluster:
-        yield cluster
+def pool() -> Iterator[ServerPool]:
+    """Keep the servers that tests of several files share."""
+    with closing(ServerPool()) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
-def oxia_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def clusters(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Clusters:
+    """The development clusters that tests of several files share."""
+    return Clusters(pool, tmp_path_factory.mktemp)
+
+
+@pytest.fixture(scope="module")
+def pulsar_cluster(clusters: Clusters) -> DevCluster:
+    """A running Pulsar that all tests share: use a namespace of your own, break nothing."""
+    return clusters.shared(PLAIN)
+
+
+@pytest.fixture(scope="module")
+def oxia_cluster(clusters: Clusters) -> DevCluster:
     """A running Pulsar with its metadata in Oxia that all tests share: use a namespace of your own, break nothing.
 
     Its topics keep to few ledgers: what a broker and a test write at the same moment may break this Oxia, see
     docs/oxia.md.
     """
-    options = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, session_seconds=60)
-    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as cluster:
-        yield cluster
+    return clusters.shared(ON_OXIA)
 
 
 @pytest.fixture
@@ -135,16 +167,17 @@ def shared_cluster(request: pytest.FixtureRequest) -> DevCluster:
 
 
 @pytest.fixture
-def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
-    """Make running clusters that the test may break; they are stopped after it."""
+def make_cluster(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
+    """Make running clusters that the test may break; they are killed after it."""
     made: list[DevCluster] = []
 
-    def make(options: ClusterOptions | None = None, home: Path | None = None) -> DevCluster:
-        chosen = options or ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER)
-        cluster = DevCluster(home or tmp_path_factory.mktemp("pulsar"), chosen)
-        made.append(cluster)
-        cluster.up()
-        return cluster
+    def make(options: ClusterOptions = PLAIN, home: Path | None = None) -> DevCluster:
+        if home is None:
+            made.append(clusters.taken(options))
+        else:
+            made.append(DevCluster(home))
+            made[-1].up()
+        return made[-1]
 
     yield make
     for cluster in made:

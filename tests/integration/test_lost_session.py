@@ -15,12 +15,13 @@ from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.wiring.deletion import PhaseOneContext
-from conftest import ENTRIES_PER_LEDGER
 from servers.lossy_proxy import LossyProxy
 from servers.topic_contents import read_back
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+ENTRIES_PER_LEDGER = 10
 
 
 @pytest.fixture

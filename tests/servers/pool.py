@@ -1,0 +1,95 @@
+"""Running servers that the tests of one process share, by what they are; and which files share some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from xdist.scheduler import LoadScopeScheduling
+
+from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
+
+#: Few enough entries that a handful of messages fills several ledgers.
+PLAIN: Final = ClusterOptions(max_entries_per_ledger=10)
+ON_OXIA: Final = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, session_seconds=60)
+# As many as one file uses, and one more: each takes some 600 MB.
+_ROOM: Final = 4
+# Files whose tests share servers that no other file uses run one after the other, in one process.
+_TOGETHER: Final[tuple[frozenset[str], ...]] = ()
+
+
+class Servers(Protocol):
+    """Servers that start and end together."""
+
+    @property
+    def servers(self) -> Iterable[ServerProcess]:
+        """All of them."""
+
+    def kill(self) -> None:
+        """Kill those that run."""
+
+
+T = TypeVar("T", bound=Servers)
+
+
+class ServerPool:
+    """Keeps servers running from one file's tests to the next; those used longest ago are killed for new ones."""
+
+    def __init__(self, room: int = _ROOM) -> None:
+        self._room = room
+        self._running: dict[Hashable, Servers] = {}
+
+    def shared(self, kind: Hashable, start: Callable[[], T]) -> T:
+        """Return the running servers of a kind; start them if there are none, or if a test left some of them dead."""
+        found = self.taken(kind, start)
+        self._running[kind] = found
+        while len(self._running) > self._room:
+            self._running.pop(next(iter(self._running))).kill()
+        return found
+
+    def taken(self, kind: Hashable, start: Callable[[], T]) -> T:
+        """Return servers of a kind for the caller alone, who kills them: those of the pool, which forgets them, or new
+        ones.
+        """
+        found = self._running.pop(kind, None)
+        if found is not None and all(server.is_running() for server in found.servers):
+            return found  # type: ignore[return-value]  # what this kind's `start` returned
+        if found is not None:
+            found.kill()
+        return start()
+
+    def close(self) -> None:
+        """Kill all."""
+        for servers in self._running.values():
+            servers.kill()
+        self._running.clear()
+
+
+class Clusters:
+    """Development clusters of a pool, by their options; ``make_home`` makes the folder of a new one."""
+
+    def __init__(self, pool: ServerPool, make_home: Callable[[str], Path]) -> None:
+        self._pool = pool
+        self._make_home = make_home
+
+    def shared(self, options: ClusterOptions) -> DevCluster:
+        """Return a running cluster that others use too: use a namespace of your own, leave its servers running."""
+        return self._pool.shared(repr(options), lambda: self._start(options))
+
+    def taken(self, options: ClusterOptions) -> DevCluster:
+        """Return a running cluster for the caller alone, who may break it, and kills it."""
+        return self._pool.taken(repr(options), lambda: self._start(options))
+
+    def _start(self, options: ClusterOptions) -> DevCluster:
+        cluster = DevCluster(self._make_home("pulsar"), options)
+        cluster.up()
+        return cluster
+
+
+class SharedServersScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
+    """Gives a process a file at a time, or files whose tests share servers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((min(files) for files in _TOGETHER if file in files), file)
