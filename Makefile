@@ -1,7 +1,8 @@
 # make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
 # make demo STORY=switch  two bookie clusters, brokers switched from one to the other and back under load
 # make demo STORY=blue-green  two Pulsar clusters, clients moved from one to the other while they run, every message counted
-# make test    lint, types, import contracts, all tests on the real servers; two files at a time, make test WORKERS=1 one
+# make check   lint, types, import contracts, unit tests: two minutes, without any server
+# make test    all of that and all tests on the real servers; make test WORKERS=1 runs one file at a time
 # make bench   every benchmark; make bench BENCH=sweep runs one
 # make broker-jar   the jar for brokers (broker/), tested by its own tests; the wheel brings it
 # make wheel   sdist and wheel in dist/, the wheel built from the sdist
@@ -31,7 +32,7 @@ WORKERS ?= 2
 BROKER_JAR := src/bookwarden/switching/jar/bookwarden-broker.jar
 BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_cluster_registry -type f 2>/dev/null)
 
-.PHONY: demo test broker-jar lint unit matrix bench soak wheel archive schema proto clean
+.PHONY: demo test check broker-jar lint unit matrix bench soak wheel archive schema proto clean
 .NOTPARALLEL:
 
 $(STAMP): setup.cfg pyproject.toml
@@ -45,8 +46,11 @@ demo: $(STAMP) $(if $(filter switch,$(STORY)),$(BROKER_JAR))
 	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA)) $(if $(STORY),--story $(STORY))
 
 test: lint $(BROKER_JAR)
+	@PYTHONPATH=tests $(BIN)/python -m servers.once
 	@echo "== tests on the real servers"
-	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --durations 40 --durations-min 10
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
+
+check: lint unit
 
 lint: $(STAMP)
 	@echo "== lint"
@@ -58,7 +62,8 @@ lint: $(STAMP)
 	@$(BIN)/lint-imports
 
 unit: $(STAMP)
-	@exec $(BIN)/python -m pytest tests/unit
+	@echo "== unit tests"
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder tests/unit
 
 matrix:
 	@failed=; for version in $(PYTHONS); do \

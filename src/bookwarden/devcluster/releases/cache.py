@@ -12,7 +12,7 @@ from pathlib import Path
 
 Progress = Callable[[str], None]
 
-_TEMPORARY = ".unpacking-"
+_TEMPORARY = ".making-"
 
 
 def cache_folder() -> Path:
@@ -34,14 +34,16 @@ def ensure_entry(
     if entry.is_dir():
         return entry
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / ".lock", progress):
+    with _locked(folder / f".lock-{name}", progress):
         if entry.is_dir():
             return entry
+        # No name of another entry begins like this.
+        prefix = f"{_TEMPORARY}{name}+"
         # The lock is ours, so anything left here belongs to a process that was killed.
-        for leftover in folder.glob(f"{_TEMPORARY}*"):
+        for leftover in folder.glob(f"{prefix}*"):
             # Or to a child of it, which may write for a moment yet: then the next time removes the rest.
             shutil.rmtree(leftover, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder, ignore_cleanup_errors=True) as temporary:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as temporary:
             make(Path(temporary)).rename(entry)
     return entry
 
