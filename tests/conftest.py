@@ -19,7 +19,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.accounting import Account
-from servers.class_archives import quick_runtime, quick_spark_options
+from servers.class_archives import quick_runtime, quick_spark_home, quick_spark_options
 from servers.each_store import shared_cluster_on
 from servers.first_metadata import QuickStart
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
@@ -27,6 +27,10 @@ from servers.pool import ON_OXIA, PLAIN, Clusters, ServerPool, SharedServersSche
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Python code that is not kept compiled is compiled by each process again, a third of the time of a short command.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 ClusterFactory = Callable[..., DevCluster]
 _ACCOUNT = pytest.StashKey[Account]()
@@ -104,11 +108,15 @@ def _quick_start_of_servers() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_start_of_spark(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let every Spark that tests start do without Java's full compiler (C2), and map its classes from an archive."""
+    """Let every Spark that tests start do without Java's full compiler (C2), and map its classes from an archive.
+
+    Its Python workers take their code from where it is compiled.
+    """
     options = "-XX:TieredStopAtLevel=1"
-    if any("unit" not in item.path.parts for item in request.session.items):
-        options = " ".join((options, *quick_spark_options()))
     with pytest.MonkeyPatch.context() as patch:
+        if any("unit" not in item.path.parts for item in request.session.items):
+            options = " ".join((options, *quick_spark_options()))
+            patch.setenv("SPARK_HOME", str(quick_spark_home()))
         # Read by PySpark when it starts a JVM, here or in a process that a test starts.
         patch.setenv("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{options}" pyspark-shell')
         yield
