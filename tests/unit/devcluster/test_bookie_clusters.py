@@ -37,8 +37,10 @@ def uri_of(options: ClusterOptions) -> str:
     return bookie_settings({}, PORTS, Path("data"), options)["metadataServiceUri"]
 
 
-def test_a_bookie_below_another_root_speaks_with_zookeeper_itself() -> None:
-    assert uri_of(ClusterOptions()) == "metadata-store:zk:127.0.0.1:1"
+def test_a_bookie_speaks_with_zookeeper_by_a_driver_that_batches_only_for_throughput() -> None:
+    assert uri_of(ClusterOptions()) == "zk+hierarchical://127.0.0.1:1/ledgers"
+    assert uri_of(ClusterOptions(pulsar="4.2.4")) == "metadata-store:zk:127.0.0.1:1?batchingEnabled=false"
+    assert uri_of(ClusterOptions(throughput=True)) == "metadata-store:zk:127.0.0.1:1"
     assert uri_of(ClusterOptions(ledgers_root="/bookies-b")) == "zk+hierarchical://127.0.0.1:1/bookies-b"
 
 
