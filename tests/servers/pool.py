@@ -18,6 +18,7 @@ _ROOM: Final = 4
 # Files whose tests share servers that no other file uses run one after the other, in one process.
 _TOGETHER: Final[tuple[frozenset[str], ...]] = (
     frozenset(f"tests/integration/blue_green/test_{name}.py" for name in ("moved", "moved_elsewhere", "preparation")),
+    frozenset({"tests/integration/devcluster/test_access.py", "tests/integration/test_secured_sweep.py"}),
 )
 
 
