@@ -8,7 +8,6 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pulsar
@@ -19,9 +18,8 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.accounting import Account
-from servers.class_archives import quick_runtime, quick_spark_home, quick_spark_options
+from servers.class_archives import quick_spark_home, quick_spark_options, start_quickly
 from servers.each_store import shared_cluster_on
-from servers.first_metadata import QuickStart
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.pool import ON_OXIA, PLAIN, Clusters, ServerPool, SharedServersScheduling
 
@@ -97,13 +95,8 @@ def _ports_of_this_worker() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_start_of_servers() -> Iterator[None]:
-    """Let clusters that tests start in their own process map their classes from an archive, and copy first metadata."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("cluster", "bookie_clusters"):
-            patch.setattr(f"bookwarden.devcluster.{module}.load_runtime", quick_runtime)
-            patch.setattr(f"bookwarden.devcluster.{module}.PatientStart", QuickStart)
-        yield
+def _quick_start_of_servers() -> None:
+    start_quickly()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -175,16 +168,12 @@ def shared_cluster(request: pytest.FixtureRequest) -> DevCluster:
 
 
 @pytest.fixture
-def make_cluster(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
+def make_cluster(clusters: Clusters) -> Iterator[ClusterFactory]:
     """Make running clusters that the test may break; they are killed after it."""
     made: list[DevCluster] = []
 
-    def make(options: ClusterOptions = PLAIN, home: Path | None = None) -> DevCluster:
-        if home is None:
-            made.append(clusters.taken(options))
-        else:
-            made.append(DevCluster(home))
-            made[-1].up()
+    def make(options: ClusterOptions = PLAIN) -> DevCluster:
+        made.append(clusters.taken(options))
         return made[-1]
 
     yield make

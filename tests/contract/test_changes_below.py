@@ -22,7 +22,7 @@ from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.follow.step_by_step import StepByStep
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.lossy_proxy import LossyProxy
-from servers.migration_coordinator import Coordinator, copy_all
+from servers.migration.coordinator import Coordinator, copy_all
 from servers.population import Population
 from servers.waiting import eventually
 

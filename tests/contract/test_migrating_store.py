@@ -18,7 +18,7 @@ from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
-from servers.migration_coordinator import Coordinator
+from servers.migration.coordinator import Coordinator
 from servers.waiting import eventually
 
 DELETED = DeleteResult.DELETED

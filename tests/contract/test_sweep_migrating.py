@@ -32,7 +32,7 @@ from bookwarden.wiring.stores import open_metadata_store
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
-from servers.migration_coordinator import Coordinator, copy_all
+from servers.migration.coordinator import Coordinator, copy_all
 from servers.population import Population
 from servers.waiting import eventually
 from unit.deletion.test_mark import Sender

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
+from servers.class_archives import QUICK_BOOKWARDEN
 from servers.each_store import on_oxia
 from servers.waiting import eventually
 
@@ -52,7 +53,7 @@ def _told_of(process: Path) -> str:
 @pytest.mark.parametrize("metadata", [pytest.param("zookeeper", marks=pytest.mark.timeout(900)), on_oxia()])
 def test_the_demo_ends_as_it_should(temporary: Path, metadata: str) -> None:
     ended = subprocess.run(
-        [*COMMAND, "-o", "json", "demo", "--metadata", metadata],
+        [*QUICK_BOOKWARDEN, "-o", "json", "demo", "--metadata", metadata],
         capture_output=True,
         text=True,
         check=False,

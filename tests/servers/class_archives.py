@@ -20,24 +20,39 @@ from contextlib import closing
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
 
-from bookwarden.devcluster import ClusterOptions, DevCluster, cluster
+from bookwarden.devcluster import ClusterOptions, DevCluster, bookie_clusters, cluster
 from bookwarden.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden.devcluster.servers.java import Java, find_java
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
 from bookwarden.devcluster.servers.specs import Runtime, load_runtime
+from servers.first_metadata import QuickStart
 from servers.topic_contents import send
 
+_TESTS: Final = str(Path(__file__).parents[1])
+#: What a Python program begins with whose clusters are to start quickly.
+QUICKLY: Final = (
+    f"import sys; sys.path.insert(0, {_TESTS!r}); from servers.class_archives import start_quickly; start_quickly()"
+)
+#: `bookwarden` as a process of its own whose clusters do.
+QUICK_BOOKWARDEN: Final = (sys.executable, "-c", f"{QUICKLY}; from bookwarden.cli.main import main; main()")
 _FORMAT = 2
 _SPARK = "spark.jsa"
 _BESIDE_SPARK = Path(sys.prefix, "class-archives")
 _SPARK_SECONDS = 240
 _QUERIES = Path(__file__).with_name("class_archive_queries.py")
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+
+def start_quickly() -> None:
+    """Let the clusters that this process starts map their classes from an archive, and copy first metadata."""
+    for module in (cluster, bookie_clusters):
+        module.load_runtime = quick_runtime
+        module.PatientStart = QuickStart
 
 
 @dataclasses.dataclass(frozen=True)

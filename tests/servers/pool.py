@@ -16,7 +16,10 @@ ON_OXIA: Final = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, 
 # As many as one file uses, and one more: each takes some 600 MB.
 _ROOM: Final = 4
 # Files whose tests share servers that no other file uses run one after the other, in one process.
-_TOGETHER: Final[tuple[frozenset[str], ...]] = ()
+_TOGETHER: Final[tuple[frozenset[str], ...]] = (
+    frozenset(f"tests/integration/blue_green/test_{name}.py" for name in ("moved", "moved_elsewhere", "preparation")),
+    frozenset({"tests/integration/devcluster/test_access.py", "tests/integration/test_secured_sweep.py"}),
+)
 
 
 class Servers(Protocol):

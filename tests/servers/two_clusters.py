@@ -22,6 +22,7 @@ from bookwarden.devcluster.servers.settings import ClusterPorts
 from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
 from servers.class_archives import quick_runtime
+from servers.first_metadata import QuickStart
 
 _SETUP_SECONDS = 180.0
 
@@ -69,7 +70,7 @@ class ClusterInChroot:
     def admin(self) -> PulsarAdmin:
         return PulsarAdmin(self.connection(), timeout_s=60)
 
-    def set_up(self) -> None:
+    def set_up(self, starts: QuickStart) -> None:
         """Write the cluster's first metadata, with a BookKeeper of its own that stays unused."""
         with closing(open_store(self._ensemble)) as store:
             store.create(self.chroot, b"")
@@ -78,7 +79,7 @@ class ClusterInChroot:
         def command() -> list[str]:
             return [self.store_url if word == self._ensemble else word for word in spec.command()]
 
-        ServerProcess(dataclasses.replace(spec, command=command)).run(_SETUP_SECONDS)
+        starts.run(ServerProcess(dataclasses.replace(spec, command=command)), _SETUP_SECONDS)
 
     def _is_ready(self) -> bool:
         with urllib3.PoolManager(retries=False, timeout=2.0) as pool:
@@ -109,11 +110,13 @@ def two_clusters(home: Path, options: ClusterOptions) -> Iterator[TwoClusters]:
         (home / folder).mkdir()
     try:
         zookeeper.start()
-        ServerProcess(ensemble.factory.new_bookkeeper()).run(_SETUP_SECONDS)
-        bookie.start(wait=False)
-        for cluster in (a, b):
-            cluster.set_up()
-            cluster.broker.start(wait=False)
+        starts = QuickStart(zookeeper.is_running, lambda _line: None)
+        starts.run(ServerProcess(ensemble.factory.new_bookkeeper()), _SETUP_SECONDS)
+        # Before any server writes: what is recorded has to be theirs alone.
+        a.set_up(starts)
+        b.set_up(starts)
+        for server in servers[1:]:
+            server.start(wait=False)
         for server in servers[1:]:
             server.wait_until_ready()
         yield TwoClusters(ensemble, a, b)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
+import pulsar
 import pytest
+from pyspark.sql import SparkSession
 
 from bookwarden.blue_green.ports import Nodes
 from bookwarden.blue_green.starting import Starting
@@ -21,25 +21,22 @@ from bookwarden.demo.traffic import Flow
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.ledgers.names import TopicName
+from bookwarden.pipelines.scan.folder import plans_of
+from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.wiring.blue_green import FinishingContext, redirect_urls
 from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, Interrupted, KilledError
 from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, traffic
-from servers.blue_green.site import BlueGreenSite, blue_green_site
+from servers.blue_green.site import BlueGreenSite
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
-THERE_ARE_ORPHANS = 20
 MORE_THAN_ONE_LOOK_RELEASES = 60
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlueGreenSite]:
-    with blue_green_site(tmp_path_factory.mktemp("moved")) as running:
-        yield running
+BROKERS_OWN = {"__change_events", "__transaction_buffer_snapshot"}
 
 
 def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
@@ -47,7 +44,8 @@ def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
     with site.context() as context:
         blue, admin = context.blue, context.blue.admin
         assert (blue.cluster, context.green.cluster) == ("blue", "green")
-        assert admin.read_flag(blue.cluster) is None
+        assert context.green.admin.read_flag("green") is None
+        before = set(blue.nodes.flagged_namespaces())
         urls = redirect_urls(context.clients)
         admin.write_flag(blue.cluster, ClusterFlag(False, urls))
         assert admin.read_flag(blue.cluster) == ClusterFlag(False, urls)
@@ -55,13 +53,18 @@ def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
         assert not blue.nodes.is_flagged(namespace)
         admin.set_migrated(namespace, True)
         assert admin.is_migrated(namespace)
-        assert blue.nodes.flagged_namespaces() == [namespace]
+        assert set(blue.nodes.flagged_namespaces()) - before == {namespace}
         admin.set_migrated(namespace, False)
         admin.write_flag(blue.cluster, ClusterFlag(False, RedirectUrls()))
-        assert blue.nodes.flagged_namespaces() == []
+        assert set(blue.nodes.flagged_namespaces()) == before
 
 
 def test_a_namespace_moves_without_losing_a_message(site: BlueGreenSite, tmp_path: Path) -> None:
+    site.moved = move_with_an_account(site, tmp_path)
+
+
+def move_with_an_account(site: BlueGreenSite, tmp_path: Path) -> str:
+    """Move a namespace while its clients run, and count every message; return its name."""
     namespace = site.make_namespace(site.fresh("account"))
     pauses = {"quick": 0.0, "slow": 0.1, "partitioned": 0.0, "away": 0.0}
     topics = {name: f"persistent://{namespace}/{name}" for name in pauses}
@@ -90,7 +93,7 @@ def test_a_namespace_moves_without_losing_a_message(site: BlueGreenSite, tmp_pat
             watching.until("STUCK")
         assert site.run("verify", namespace, expected=22).stdout.count("STUCK on blue") == 1
         applications["away"].restart()
-        drain(site, namespace, list(applications.values()))
+        drain(site, [namespace], list(applications.values()))
         sending.wait_for(20, SECONDS)
         assert [one.tally.send_errors for one in sending.stop()] == [0] * len(topics)
         for name, application in applications.items():
@@ -99,12 +102,14 @@ def test_a_namespace_moves_without_losing_a_message(site: BlueGreenSite, tmp_pat
     verified = site.answer("verify", namespace)
     assert verified["done"]
     assert all(one["began_with"] and one["on_green"] for one in verified["topics"])
-    site.moved = namespace
+    return namespace
 
 
-def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite) -> None:
+def test_what_moved_is_finished_and_nothing_else_is_touched(
+    site: BlueGreenSite, spark: SparkSession, tmp_path: Path
+) -> None:
     """Goes on with the namespace that moved above; another one of blue stays as it is."""
-    namespace, other = site.moved, site.make_namespace(site.fresh("other"))
+    namespace, other = site.moved or move_with_an_account(site, tmp_path), site.make_namespace(site.fresh("other"))
     kept = f"persistent://{other}/kept"
     with traffic(site, [Flow(kept)], before=20) as running:
         require_exact(running.stop())
@@ -112,7 +117,8 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
         store = ManagedLedgers(context.blue.store)
         read = store.read(TopicName.parse(kept).managed_ledger)
         topics = list(context.blue.nodes.topics(namespace))
-        before = [one for one in topics if "__change_events" not in one.managed_ledger]
+        named = [(TopicName.of_managed_ledger(one.managed_ledger), one) for one in topics]
+        before = [one for name, one in named if name.local_name not in BROKERS_OWN]
         moved = {ledger_id for one in before for ledger_id in one.info.ledger_ids}
         found = context.blue.metadata.catalog.read_many(sorted(moved))
         leaked = next(one for one in found if isinstance(one, StoredLedger))
@@ -128,21 +134,25 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(site: BlueGreenSite)
     assert site.answer("finish", namespace, "--execute", "--yes")["topics"] == []
     assert site.answer("verify", namespace)["done"]
     # The sweep takes what was marked, and nothing else.
-    site.bookwarden("sweep", "--once")
+    run_sweep(spark, site.settings, once=True)
     with site.context() as context:
         catalog = context.blue.metadata.catalog
         assert all(isinstance(one, AbsentLedger) for one in catalog.read_many(sorted(moved)))
         assert all(isinstance(one, StoredLedger) for one in catalog.read_many(sorted(read.info.ledger_ids)))
         left = [TopicName.of_managed_ledger(one.managed_ledger) for one in context.blue.nodes.topics(namespace)]
-        assert {topic.local_name for topic in left} <= {"__change_events"}
+        assert {topic.local_name for topic in left} <= BROKERS_OWN
         again = ManagedLedgers(context.blue.store).read(TopicName.parse(kept).managed_ledger)
         assert again is not None
         assert read.info.ledger_ids <= again.info.ledger_ids
         # One that was left behind: the scan finds it, and nothing else.
         context.blue.store.create(ledger_path(PULSARS_LEDGERS_ROOT, leaked.ledger_id), leaked.raw, make_parents=True)
-    scanned = json.loads(site.bookwarden("orphans", "scan", "-o", "json", expected=THERE_ARE_ORPHANS))
-    counts = scanned["plan"]["counts"]
-    assert (counts["candidates"], counts["missing"]) == (1, 0), scanned["summary"]
+    scan = OrphanScan(spark, site.settings)
+    scanned = scan.run(scan.begin())
+    candidates = plans_of(site.settings).all_candidates(scanned.plan)
+    # Clients of the broker write the schema of its own topic at once, and leave those that come too late.
+    found = {one.ledger_id: one.holder for one in candidates if one.holder.rpartition("/")[2] not in BROKERS_OWN}
+    assert found.keys() == {leaked.ledger_id}, found
+    assert scanned.summary.missing_total == 0
 
 
 def test_a_watch_that_ends_leaves_no_drained_topic_loaded(site: BlueGreenSite) -> None:
@@ -162,7 +172,7 @@ def test_a_watch_that_ends_leaves_no_drained_topic_loaded(site: BlueGreenSite) -
 def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: BlueGreenSite, tmp_path: Path) -> None:
     namespace = site.make_namespace(site.fresh("stranded"))
     topic = f"persistent://{namespace}/slow"
-    sends = Flow(topic, subscription=None, per_second=30)
+    sends = Flow(topic, subscription=None, per_second=100)
     with (
         Application(site.blue.connection(), topic, "app", 0.1, tmp_path / "received") as application,
         traffic(site, [sends], before=150) as running,
@@ -191,6 +201,7 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
             watching.until("STRANDED")
             assert any("restarted" in text for one in watching.steps for text in one["warnings"])
         site.run("abort", namespace)
+        application.hurry()
         application.restart()
         drained(site, namespace)
         site.run("start", namespace, "--yes")
@@ -198,7 +209,6 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
         running.wait_for(20, SECONDS)
         (account,) = running.stop()
         assert account.tally.send_errors == 0
-        application.hurry()
         eventually(lambda: not running.numbers(topic) - set(application.received), SECONDS, 0.5)
     assert site.answer("verify", namespace)["done"]
 
@@ -265,7 +275,7 @@ def test_start_takes_the_flag_off_where_a_topic_was_not_marked(site: BlueGreenSi
             assert context.record.begun() == [] or namespace not in context.record.begun()
         # What was not marked serves on; run again, all of it moves.
         site.run("start", namespace, "--yes")
-        drain(site, namespace, [application])
+        drain(site, [namespace], [application])
         running.wait_for(20, SECONDS)
         assert running.stop()[0].tally.send_errors == 0
         eventually(partial(has_all, application, running.numbers(served)), SECONDS, 0.5)
@@ -284,7 +294,7 @@ REOPEN_DEATHS = {
 }
 
 
-def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite, tmp_path: Path) -> None:
+def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> None:
     namespace = site.make_namespace(site.fresh("killed-back"))
     deaths = {f"persistent://{namespace}/{name}": death for name, death in REOPEN_DEATHS.items()}
     drained = [topic for topic, death in deaths.items() if death[1] == "create_subscription"]
@@ -317,11 +327,11 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite, tmp_
     # Blue serves as before: it has what nobody had read, gives nothing twice, and accepts messages.
     with traffic(site, [Flow(topic, subscription=None) for topic in deaths], before=5) as running:
         assert {one.tally.send_errors for one in running.stop()} == {0}
-    for number, topic in enumerate(deaths):
-        sent = wanted.get(topic, Counter()) + Counter(running.numbers(topic))
-        with Application(site.blue.connection(), topic, "app", 0.0, tmp_path / str(number)) as application:
-            eventually(lambda sent=sent, one=application: len(one.received) >= sent.total(), SECONDS, 0.2)
-        assert Counter(application.received) == sent, topic
+    with closing(site.blue.connection().client()) as client:
+        for topic in deaths:
+            sent = wanted.get(topic, Counter()) + Counter(running.numbers(topic))
+            consumer = client.subscribe(topic, "app", initial_position=pulsar.InitialPosition.Earliest)
+            assert Counter(int(consumer.receive(60_000).data()) for _ in range(sent.total())) == sent, topic
 
 
 def no_cursors(nodes: Nodes, topic: str) -> bool:
@@ -343,15 +353,17 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite, tmp_
         ("record", "marked", "before"),
     ]
     site.bookwarden("init")
-    for number, (part, call, when) in enumerate(deaths):
-        namespace = site.make_namespace(site.fresh(f"killed-{number}"))
-        topic = f"persistent://{namespace}/orders"
-        with (
-            Application(site.blue.connection(), topic, "app", 0.0, tmp_path / str(number)) as application,
-            traffic(site, [Flow(topic, subscription=None)], before=20) as running,
-        ):
-            eventually(partial(getattr, application, "received"), SECONDS)
-            site.run("prepare", namespace, "--execute", "--yes")
+    names = [site.make_namespace(site.fresh(f"killed-{number}")) for number in range(len(deaths))]
+    topics = [f"persistent://{name}/orders" for name in names]
+    with ExitStack() as running:
+        applications = [
+            running.enter_context(Application(site.blue.connection(), topic, "app", 0.0, tmp_path / str(number)))
+            for number, topic in enumerate(topics)
+        ]
+        sending = running.enter_context(traffic(site, [Flow(topic, subscription=None) for topic in topics], before=20))
+        eventually(lambda: all(application.received for application in applications), SECONDS)
+        site.run("prepare", *names, "--execute", "--yes")
+        for namespace, (part, call, when) in zip(names, deaths, strict=True):
             with site.context() as context:
                 starting = context.starting(lambda _line: None)
                 if call == "write_flag":
@@ -361,17 +373,18 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite, tmp_
                     begin(starting, namespace)
             (begun,) = site.answer("start", namespace, "--yes")["namespaces"]
             assert begun["ok"], (part, call, when)
-            drain(site, namespace, [application])
-            running.wait_for(20, SECONDS)
-            assert running.stop()[0].tally.send_errors == 0
-            eventually(partial(has_all, application, running.numbers(topic)), SECONDS, 0.5)
-        assert site.answer("verify", namespace)["done"]
-        with site.context() as context, FinishingContext(site.settings, context, lambda _line: None) as finishing:
-            names, record = [namespace], context.record
-            verified = verify(context.observer, context.green.nodes, context.green.admin, names, record.expected(names))
-            doomed = finishing.finishing
-            doomed._record = Dying(record, "append", "after")
-            with pytest.raises(KilledError):
-                list(doomed.carry_out(doomed.plan(names, verified)))
-        site.run("finish", namespace, "--execute", "--yes")
-        assert site.answer("finish", namespace)["topics"] == []
+        drain(site, names, applications)
+        sending.wait_for(20, SECONDS)
+        assert [one.tally.send_errors for one in sending.stop()] == [0] * len(topics)
+        for topic, application in zip(topics, applications, strict=True):
+            eventually(partial(has_all, application, sending.numbers(topic)), SECONDS, 0.5)
+    assert site.answer("verify", *names)["done"]
+    with site.context() as context, FinishingContext(site.settings, context, lambda _line: None) as finishing:
+        record = context.record
+        verified = verify(context.observer, context.green.nodes, context.green.admin, names, record.expected(names))
+        doomed = finishing.finishing
+        doomed._record = Dying(record, "append", "after")
+        with pytest.raises(KilledError):
+            list(doomed.carry_out(doomed.plan(names, verified)))
+    site.run("finish", *names, "--execute", "--yes")
+    assert site.answer("finish", *names)["topics"] == []

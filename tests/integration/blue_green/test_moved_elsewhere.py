@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from bookwarden.demo.traffic import Flow
-from bookwarden.devcluster import ClusterOptions
+from bookwarden.devcluster import ClusterOptions, DevCluster
 from servers.blue_green.application import Application
 from servers.blue_green.further_broker import SHARING, further_broker
 from servers.blue_green.moving import SECONDS, drain, has_all, traffic
-from servers.blue_green.site import BlueGreenSite, blue_green_site
+from servers.blue_green.site import QUICK_ROUNDS, BlueGreenSite, blue_green_site
+from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,7 +35,7 @@ def move(site: BlueGreenSite, namespace: str, folder: Path) -> None:
         eventually(lambda: all(application.received for application in applications.values()), SECONDS)
         site.run("prepare", namespace, "--execute", "--yes")
         site.run("start", namespace, "--yes")
-        drain(site, namespace, list(applications.values()))
+        drain(site, [namespace], list(applications.values()))
         sending.wait_for(20, SECONDS)
         assert [one.tally.send_errors for one in sending.stop()] == [0] * len(topics)
         for topic, application in applications.items():
@@ -41,20 +43,24 @@ def move(site: BlueGreenSite, namespace: str, folder: Path) -> None:
     assert site.answer("verify", namespace)["done"]
 
 
-def test_a_namespace_moves_to_a_newer_green_with_two_brokers(tmp_path: Path) -> None:
-    green = ClusterOptions(pulsar="4.2.4", broker_settings=SHARING)
+def test_a_namespace_moves_to_a_newer_green_with_two_brokers(site: BlueGreenSite, tmp_path: Path) -> None:
+    options = ClusterOptions(pulsar="4.2.4", cluster_name="green", broker_settings=SHARING)
     with (
-        blue_green_site(tmp_path, ClusterOptions(), green) as site,
-        further_broker(site.green, tmp_path / "green-2"),
+        running_until_killed(DevCluster(tmp_path / "green", options)) as green,
+        further_broker(green, tmp_path / "green-2"),
     ):
-        move(site, site.make_namespace("newer/live"), tmp_path)
-        with site.context() as context:
+        clusters = copy.copy(site.clusters)
+        clusters.green = green
+        newer = BlueGreenSite(clusters, tmp_path)
+        move(newer, newer.make_namespace(newer.fresh("newer")), tmp_path)
+        with newer.context() as context:
             loaded = context.green.nodes.brokers()
         assert len(loaded) == 2
 
 
 def test_a_namespace_of_4_2_moves_with_tokens_and_tls_and_comes_back(tmp_path: Path) -> None:
-    with blue_green_site(tmp_path, ClusterOptions(pulsar="4.2.4", auth="token")) as site:
+    options = ClusterOptions(pulsar="4.2.4", auth="token", broker_settings=QUICK_ROUNDS)
+    with blue_green_site(tmp_path, options) as site:
         move(site, site.make_namespace("secured/live"), tmp_path)
         namespace = site.make_namespace("back/live")
         topic = f"persistent://{namespace}/orders"

@@ -17,11 +17,10 @@ from bookwarden.blue_green.preparing.operation import Cluster, Preparation
 from bookwarden.blue_green.preparing.steps import Side
 from bookwarden.blue_green.sides.policies import INACTIVE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import ClusterOptions
 from bookwarden.devcluster.ports import free_ports
 from bookwarden.wiring.blue_green_readiness import ReadinessContext
 from servers.blue_green import shop
-from servers.blue_green.site import BlueGreenSite, blue_green_site
+from servers.blue_green.site import BlueGreenSite
 from servers.switching.open_transactions import open_transactions
 from servers.waiting import eventually
 
@@ -29,23 +28,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 READY, REFUSED, NOT_READY, MISSING = 0, 5, 23, 22
 BROKER_URL = "BOOKWARDEN_CLUSTER_MIGRATION__GREEN__CLIENTS__BROKER_SERVICE_URL"
-
-
-# With coordinators, brokers make the topics for aborted transactions in every namespace, whether or not one is used.
-BLUE = ClusterOptions(broker_settings={"transactionCoordinatorEnabled": "true"})
-GREEN = ClusterOptions(
-    broker_settings={
-        "brokerDeleteInactiveTopicsEnabled": "true",
-        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": "5",
-        "brokerDeleteInactiveTopicsFrequencySeconds": "1",
-    }
-)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlueGreenSite]:
-    with blue_green_site(tmp_path_factory.mktemp("ready"), BLUE, GREEN) as running:
-        yield running
 
 
 def filled(site: BlueGreenSite, namespace: str) -> str:
@@ -65,8 +47,9 @@ def in_the_way(answer: Mapping[str, Any], namespace: str) -> set[str]:
 
 
 def test_what_green_lacks_is_named_mended_and_mended_once(site: BlueGreenSite) -> None:
+    gone, shared = (site.fresh(name).partition("/")[0] for name in ("gone", "shop"))
     no_tenant, no_namespace, no_topics, parts = (
-        filled(site, name) for name in ("gone/all", "shop/absent", "shop/bare", "shop/parts")
+        filled(site, name) for name in (f"{gone}/all", f"{shared}/absent", f"{shared}/bare", f"{shared}/parts")
     )
     everything = (no_tenant, no_namespace, no_topics, parts)
     site.make_namespace(no_topics, site.green)
@@ -87,7 +70,7 @@ def test_what_green_lacks_is_named_mended_and_mended_once(site: BlueGreenSite) -
     assert in_the_way(before, no_topics) >= of_topics
     assert in_the_way(before, parts) >= of_topics
     told = {one["seen"] for one in before["findings"]}
-    assert "green has no tenant gone: clients would close for good" in told
+    assert f"green has no tenant {gone}: clients would close for good" in told
     assert any(f"persistent://{parts}/orders: 2 instead of 3" in text for text in told)
     assert any(f"{mail}: 1 of 3 versions" in text for text in told)
     rows = {row["namespace"]: row for row in before["namespaces"]}
@@ -128,14 +111,6 @@ def test_what_green_lacks_is_named_mended_and_mended_once(site: BlueGreenSite) -
         assert names >= {"app", "greens-own"}
 
 
-@pytest.fixture(scope="module")
-def prepared(site: BlueGreenSite) -> str:
-    """An empty namespace of which only the addresses can be wrong."""
-    namespace = site.make_namespace("shop/addresses", site.blue, site.green, deletes=False)
-    site.run("prepare", namespace, "--execute", "--yes")
-    return namespace
-
-
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -146,10 +121,13 @@ def prepared(site: BlueGreenSite) -> str:
     ],
     ids=["none", "nobody listens", "blue's own", "a web address"],
 )
-def test_addresses_that_do_not_lead_to_green_are_named(site: BlueGreenSite, prepared: str, url: str, said: str) -> None:
+def test_addresses_that_do_not_lead_to_green_are_named(site: BlueGreenSite, url: str, said: str) -> None:
+    # Only the addresses can be wrong.
+    namespace = site.make_namespace(site.fresh("addresses"), site.blue, site.green, deletes=False)
+    site.run("prepare", namespace, "--execute", "--yes")
     web = f"pulsar://{site.green.admin_url.partition('://')[2]}"
     value = url.format(unused=free_ports(1)[0], blue=site.blue.service_url, web=web)
-    ended = site.run("preflight", prepared, "-o", "json", expected=NOT_READY, environment={BROKER_URL: value})
+    ended = site.run("preflight", namespace, "-o", "json", expected=NOT_READY, environment={BROKER_URL: value})
     answer = json.loads(ended.stdout)
     bad = [one for one in answer["findings"] if one["verdict"] == "would fail"]
     assert {one["check"] for one in bad} == {"green's addresses"}
@@ -157,7 +135,7 @@ def test_addresses_that_do_not_lead_to_green_are_named(site: BlueGreenSite, prep
 
 
 def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: BlueGreenSite) -> None:
-    namespace = site.make_namespace("shop/risky")
+    namespace = site.make_namespace(site.fresh("risky"))
     kinds = ("read", "compacted", "left", "well")
     read, compacted, left, well = (f"persistent://{namespace}/{kind}" for kind in kinds)
     client = pulsar.Client(site.blue.service_url)
@@ -189,10 +167,12 @@ def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: B
 
 
 def test_replication_to_green_is_refused_and_not_begun(site: BlueGreenSite) -> None:
-    namespace = site.make_namespace("twice/all")
+    namespace = site.make_namespace(site.fresh("twice"))
     with site.admin(site.blue) as admin:
-        admin.put("/clusters/green", {"serviceUrl": site.green.admin_url, "brokerServiceUrl": site.green.service_url})
-        admin.post("/tenants/twice", {"adminRoles": [], "allowedClusters": ["blue", "green"]})
+        if "green" not in admin.get_json("/clusters"):
+            urls = {"serviceUrl": site.green.admin_url, "brokerServiceUrl": site.green.service_url}
+            admin.put("/clusters/green", urls)
+        admin.post(f"/tenants/{namespace.partition('/')[0]}", {"adminRoles": [], "allowedClusters": ["blue", "green"]})
         admin.post(f"/namespaces/{namespace}/replication", ["blue", "green"])
     answer = site.answer("preflight", namespace, expected=NOT_READY)
     assert "two-way-replication" in {one["override"] for one in answer["findings"]}
@@ -210,7 +190,7 @@ def test_replication_to_green_is_refused_and_not_begun(site: BlueGreenSite) -> N
 
 
 def test_transactions_that_are_open_are_refused(site: BlueGreenSite) -> None:
-    namespace = site.make_namespace("shop/paid")
+    namespace = site.make_namespace(site.fresh("paid"))
     topic = f"persistent://{namespace}/paid"
     with open_transactions(site.blue.service_url, [topic], site.home / "transactions.log") as client:
         client.wait_for(1)
@@ -224,7 +204,7 @@ def test_transactions_that_are_open_are_refused(site: BlueGreenSite) -> None:
 
 
 def test_green_keeps_what_nobody_uses_yet(site: BlueGreenSite) -> None:
-    namespace, control = site.make_namespace("kept/idle"), site.make_namespace("kept/control", site.green)
+    namespace, control = site.make_namespace(site.fresh("kept")), site.make_namespace(site.fresh("control"), site.green)
     unused, lost = f"persistent://{namespace}/unused", f"persistent://{control}/unused"
     with site.admin(site.blue) as admin:
         admin.put(topic_path(unused))
@@ -274,7 +254,7 @@ def alternating() -> Iterator[bool]:
 
 
 def test_killed_at_any_write_and_run_again_it_ends_the_same(site: BlueGreenSite) -> None:
-    whole, broken = filled(site, "one/go"), filled(site, "step/wise")
+    whole, broken = (filled(site, site.fresh(name)) for name in ("one-go", "stepwise"))
     site.run("prepare", whole, "--execute", "--yes")
     deaths = alternating()
     killed = 0
@@ -312,7 +292,7 @@ def has_lines(path: Path, count: int) -> bool:
 
 
 def test_a_process_that_is_killed_leaves_nothing_to_mend_by_hand(site: BlueGreenSite) -> None:
-    namespace = filled(site, "killed/often")
+    namespace = filled(site, site.fresh("killed"))
     journal = site.home / "cluster-migration" / "prepare.jsonl"
     for lines in (3, 11):
         wanted = lines + (journal.read_bytes().count(b"\n") if journal.exists() else 0)
@@ -329,7 +309,7 @@ def test_a_process_that_is_killed_leaves_nothing_to_mend_by_hand(site: BlueGreen
 
 
 def test_start_has_the_same_findings_over_clusters_that_are_open(site: BlueGreenSite) -> None:
-    namespace = site.make_namespace("shop/unready")
+    namespace = site.make_namespace(site.fresh("unready"))
     with site.context() as context, ReadinessContext(site.settings, context) as readiness:
         checks = {one.check for one in readiness.preflight([namespace]) if one.stands_in_the_way}
     assert checks == {"namespaces on green", "deletion held"}

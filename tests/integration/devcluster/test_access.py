@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from bookwarden.devcluster import ClusterOptions, DevCluster
+from servers.pool import Clusters
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
@@ -18,9 +19,9 @@ TOPIC = "persistent://public/default/guarded"
 
 
 def test_tokens_tls_and_digest_are_asked_for_and_accepted(
-    make_cluster: Callable[..., DevCluster], make_namespace: Callable[[DevCluster], str]
+    clusters: Clusters, make_namespace: Callable[[DevCluster], str]
 ) -> None:
-    cluster = make_cluster(ClusterOptions(auth="token", zookeeper_digest=True))
+    cluster = clusters.shared(ClusterOptions(auth="token", zookeeper_digest=True))
     assert cluster.service_url.startswith("pulsar+ssl://")
     assert cluster.admin_url.startswith("https://")
     make_namespace(cluster)

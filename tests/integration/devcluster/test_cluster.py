@@ -15,8 +15,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.errors import NotFoundError, ServerError
+from bookwarden.errors import NotFoundError
 from bookwarden.processes import ProcessIdentity, identify
+from servers.class_archives import QUICKLY
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -25,11 +26,12 @@ ClusterFactory = Callable[..., DevCluster]
 # Longer than any restart: what a killed server left in ZooKeeper is still there when it comes back.
 LONG_SESSIONS = ClusterOptions(max_entries_per_ledger=10, session_seconds=60)
 
-STARTS_A_CLUSTER = """
-import pathlib, sys, threading
+# From a thread that ends: servers belong to the process, not to the thread that started them.
+STARTS_A_CLUSTER = f"""
+{QUICKLY}
+import pathlib, threading
 from bookwarden.devcluster import DevCluster
 cluster = DevCluster(pathlib.Path(sys.argv[1]))
-# From a thread that ends: servers belong to the process, not to the thread that started them.
 starter = threading.Thread(target=cluster.up)
 starter.start()
 starter.join()
@@ -98,12 +100,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_each_server_comes_back_after_a_crash_while_its_session_lives(
+def test_servers_come_back_after_a_crash_and_with_another_process_and_end_with_that(
     make_cluster: ClusterFactory, temporary: Path
 ) -> None:
     cluster = make_cluster(LONG_SESSIONS)
     topic = "persistent://public/default/crash"
     exchange(cluster, topic, [b"before"])
+    # Each while its session lives.
     for server in (cluster.bookie, cluster.broker, cluster.zookeeper):
         before = server.pid
         server.kill()
@@ -118,44 +121,20 @@ def test_each_server_comes_back_after_a_crash_while_its_session_lives(
     cluster.down()
     assert list(temporary.iterdir()) == []
     assert not any(server.is_running() for server in cluster.servers)
-    ports = cluster.ports
-    again = make_cluster(home=cluster.home)
-    assert again.ports == ports
-    assert exchange(again, topic, [b"x"] * 4) == [b"before", b"after", b"after", b"after"]
 
-
-def test_servers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", STARTS_A_CLUSTER, str(tmp_path / "home")], stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout
-    with parent:
-        servers = [identify(int(pid)) for pid in parent.stdout.readline().split()]
-        assert len(servers) == 3
-        assert all(server and server.is_alive() for server in servers)
-        parent.send_signal(signal.SIGKILL)
+    command = [sys.executable, "-c", STARTS_A_CLUSTER, str(cluster.home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout
+            servers = [identify(int(pid)) for pid in parent.stdout.readline().split()]
+            assert len(servers) == 3
+            assert all(server and server.is_alive() for server in servers)
+            again = DevCluster.attach(cluster.home)
+            assert again.ports == cluster.ports
+            assert exchange(again, topic, [b"x"] * 4) == [b"before", b"after", b"after", b"after"]
+        finally:
+            parent.send_signal(signal.SIGKILL)
     eventually(lambda: not any(server and server.is_alive() for server in servers), timeout=30)
-
-
-def test_a_detached_cluster_outlives_its_starter_and_is_found_again(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    code = (
-        "import pathlib, sys\nfrom bookwarden.devcluster import DevCluster\n"
-        "DevCluster(pathlib.Path(sys.argv[1]), detached=True).up()"
-    )
-    subprocess.run([sys.executable, "-c", code, str(home)], check=True)
-    cluster = DevCluster.attach(home)
-    try:
-        assert all(status.ready for status in cluster.status())
-        with pytest.raises(ServerError, match="already runs"):
-            cluster.up()
-        cluster.broker.kill()
-        cluster.broker.start()
-        assert DevCluster.attach(home).broker.pid == cluster.broker.pid
-    finally:
-        DevCluster.attach(home).down()
-    assert not any(server.is_running() for server in cluster.servers)
-    assert all(status.pid is None for status in DevCluster.attach(home).status())
 
 
 def test_attach_without_a_cluster_says_so(tmp_path: Path) -> None:

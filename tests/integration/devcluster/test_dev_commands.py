@@ -1,19 +1,24 @@
-"""`bookwarden dev`, and the sweep as an operator starts it, each in processes of their own."""
+"""`bookwarden dev`, whose servers outlive the command, and the sweep as an operator starts it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from bookwarden.cli.main import cli
 from bookwarden.config import load_settings
+from bookwarden.devcluster import DevCluster
+from bookwarden.errors import ServerError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.wiring.metadata import MetadataContext
+from servers.class_archives import QUICK_BOOKWARDEN
 from servers.population import Population
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -22,8 +27,14 @@ LEDGER = 3_000_000_000
 
 
 def run(*arguments: str) -> Any:
-    program = [sys.executable, "-c", "from bookwarden.cli.main import main; main()", "-o", "json"]
-    ended = subprocess.run([*program, *arguments], capture_output=True, text=True, check=False)
+    result = CliRunner().invoke(cli, ["-o", "json", *arguments])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def run_apart(program: Sequence[str], *arguments: str) -> Any:
+    """Run a command in a process of its own."""
+    ended = subprocess.run([*program, "-o", "json", *arguments], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
@@ -35,7 +46,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_cluster_comes_up_once_serves_all_commands_and_goes_down(home: Path) -> None:
-    up = run("dev", "up", "--home", str(home))
+    up = run_apart(QUICK_BOOKWARDEN, "dev", "up", "--home", str(home))
     assert [server["ready"] for server in up["servers"]] == [True, True, True]
     again = run("dev", "up", "--home", str(home))
     assert [server["pid"] for server in again["servers"]] == [server["pid"] for server in up["servers"]]
@@ -49,10 +60,18 @@ def test_a_cluster_comes_up_once_serves_all_commands_and_goes_down(home: Path) -
         Population(metadata.store).ledger(LEDGER, ManagedLedgerHolder("public/default/persistent/gone"))
     run(*config, "mark", "ledger", str(LEDGER), "--yes")
     assert run(*config, "sweep", "--dry-run")["counts"] == {"would delete": 1}
-    assert run(*config, "sweep", "--once")["drained"] is True
+    assert run_apart([sys.executable, "-m", "bookwarden.cli"], *config, "sweep", "--once")["drained"] is True
     assert run(*config, "ledger", "explain", str(LEDGER))["present"] is False
     assert run(*config, "inflight")["total"] == 0
     assert Path(settings.sweep.journal).is_relative_to(home)
 
+    cluster = DevCluster.attach(home)
+    with pytest.raises(ServerError, match="already runs"):
+        cluster.up()
+    cluster.bookie.kill()
+    cluster.bookie.start()
+    assert DevCluster.attach(home).bookie.pid == cluster.bookie.pid
+
     run("dev", "down", "--home", str(home))
+    assert not any(server.is_running() for server in cluster.servers)
     assert [server["pid"] for server in run("dev", "status", "--home", str(home))["servers"]] == [None] * 3

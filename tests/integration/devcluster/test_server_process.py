@@ -87,7 +87,9 @@ def test_a_death_before_it_is_ready_is_told_at_once_with_the_log(make: Make) -> 
 
 
 def test_a_program_that_does_not_exist_is_told(tmp_path: Path) -> None:
-    server = ServerProcess(ServerSpec("server", lambda: ["no-such"], tmp_path / "log", lambda _start: False, tmp_path))
+    # By its whole path: a PATH may name folders that may not be read, and that would be told.
+    command = [str(tmp_path / "no-such")]
+    server = ServerProcess(ServerSpec("server", lambda: command, tmp_path / "log", lambda _start: False, tmp_path))
     with pytest.raises(ServerError, match="no-such: No such file"):
         server.start()
 

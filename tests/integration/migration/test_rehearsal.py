@@ -143,23 +143,33 @@ def test_nodes_that_brokers_could_not_read_are_named(tmp_path: Path, oxia: OxiaS
     assert report["removed"] == report["nodes"] == report["equal"]
 
 
+MANY = 3_000
+# By how many copies the target has when it is killed: at least, and then at most, which is once it removes them.
+MOMENTS = ((0, MANY), (MANY // 10, MANY), (MANY // 2, MANY), (MANY, MANY), (MANY, MANY - 1))
+
+
 def test_a_rehearsal_that_is_killed_at_any_time_is_cleaned_up_by_the_next(
     zookeeper: LoneZooKeeper, oxia: OxiaServer
 ) -> None:
     source_url = filled_root(zookeeper.hosts)
     with closing(open_store(source_url)) as source:
-        for number in range(6_000):
+        for number in range(MANY):
             source.create(f"/ledgers/00/0000/M{number:05d}", CURSORS[0].encode())
         before = everything_in(source)
     program = [sys.executable, "-m", "bookwarden.cli"]
     left_something = 0
     with closing(open_store(oxia.url)) as target:
-        # At reads of 4,000 a second copying takes 1.6 s, comparing as long, and removing some tenths of a second.
+
+        def copies() -> int:
+            return sum(name.startswith("M") for name in target.children_of("/ledgers/00/0000"))
+
+        # At reads of 4,000 a second it takes some time to copy, and as much to compare.
         limit = ("--clean", "--max-reads-per-second", "4000")
-        for seconds in (0.0, 0.7, 1.4, 2.2, 3.3, 3.6):
+        for least, most in MOMENTS:
             process = subprocess.Popen([*program, *command(source_url, oxia, *limit)], stdout=subprocess.DEVNULL)
             eventually(lambda: target.get(MARKER))
-            time.sleep(seconds)
+            eventually(lambda least=least: copies() >= least, 60)
+            eventually(lambda most=most: copies() <= most, 60)
             process.kill()
             process.wait()
             marker = target.get(MARKER)

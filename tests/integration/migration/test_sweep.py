@@ -27,9 +27,8 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
 from servers.deletion_site import DeletionSite
 from servers.marked_load import FIRST_IDS, Load, sweep_process
-from servers.migrating_site import FrozenJob, Migration, slowed
+from servers.migration.site import FrozenJob, Migration, slowed
 from servers.population import Population
-from servers.short_lived import running_until_killed
 from servers.sweeping_site import SweepingSite
 from servers.waiting import eventually
 
@@ -55,10 +54,9 @@ SETTINGS = {
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[DevCluster]:
+def cluster(make_cluster: Callable[..., DevCluster]) -> DevCluster:
     """A cluster of the test's own: its metadata moves once and for all."""
-    with running_until_killed(DevCluster(tmp_path / "pulsar", OPTIONS)) as made:
-        yield made
+    return make_cluster(OPTIONS)
 
 
 @pytest.fixture
@@ -203,31 +201,6 @@ def start_as_operator(migration: Migration, folder: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_under_load_everything_pending_is_deleted_in_the_target_and_nothing_comes_back(
-    load: Load,
-    sweep: ServerProcess,
-    migration: Migration,
-    target: MetadataStore,
-    conversation: Conversation,
-    tmp_path: Path,
-) -> None:
-    load.mark(load.ids)
-    begun(load, sweep)
-    start_as_operator(migration, tmp_path)
-    assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
-    assert_moved(load, sweep, migration, target)
-    conversation.assert_goes_on()
-
-    # Whoever still has the former URL follows from the start.
-    holder, ledger = ManagedLedgerHolder(f"{load.site.namespace}/persistent/late"), load.ids.stop
-    path = Population(target).ledger(ledger, holder)
-    with SweepingSite(load.site.settings) as late:
-        assert late.exists(ledger)
-        assert late.outcome(ledger, holder).outcome is Outcome.DELETED
-    assert target.get(path) is None
-    assert migration.history().late() == set()
-
-
 def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is(
     cluster: DevCluster,
     load: Load,
@@ -262,12 +235,13 @@ def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is
     conversation.assert_goes_on()
 
 
-def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
+def test_a_migration_that_failed_is_tried_again_under_load_and_nothing_comes_back(
     cluster: DevCluster,
     load: Load,
     sweep: ServerProcess,
     migration: Migration,
     conversation: Conversation,
+    tmp_path: Path,
 ) -> None:
     load.mark(load.ids[: LEDGERS // 2])
     begun(load, sweep)
@@ -290,8 +264,17 @@ def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     deleting(load)
     # The broker loads it now. Behind the move that takes a ledger, whose id may be taken until the counter is ahead.
     assert load.site.backlog_of_dlq() == 0
-    migration.start()
+    start_as_operator(migration, tmp_path)
     assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
     with closing(migration.target()) as target:
         assert_moved(load, sweep, migration, target)
-    conversation.assert_goes_on()
+        conversation.assert_goes_on()
+
+        # Whoever still has the former URL follows from the start.
+        holder, ledger = ManagedLedgerHolder(f"{load.site.namespace}/persistent/late"), load.ids.stop
+        path = Population(target).ledger(ledger, holder)
+        with SweepingSite(load.site.settings) as late:
+            assert late.exists(ledger)
+            assert late.outcome(ledger, holder).outcome is Outcome.DELETED
+        assert target.get(path) is None
+    assert migration.history().late() == set()

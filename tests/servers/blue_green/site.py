@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from click.testing import CliRunner, Result
 
 from bookwarden.cli.dev import settings_of
+from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.devcluster.blue_green import BlueAndGreen
 from bookwarden.wiring.blue_green import BlueGreenContext
-
-_SECONDS = 300.0
 
 
 class BlueGreenSite:
@@ -47,6 +45,15 @@ class BlueGreenSite:
             "cluster_migration": sides,
         }
         self.file.write_text(yaml.safe_dump(settings))
+
+    @property
+    def servers(self) -> Iterable[ServerProcess]:
+        """All servers of both."""
+        return (*self.blue.servers, *self.green.servers)
+
+    def kill(self) -> None:
+        """Kill them."""
+        self.clusters.kill()
 
     @staticmethod
     def fresh(name: str) -> str:
@@ -80,39 +87,31 @@ class BlueGreenSite:
                     admin.post(f"/namespaces/{namespace}/inactiveTopicPolicies", KEEP_INACTIVE)
         return namespace
 
-    def run(
-        self, *arguments: str, expected: int | None = 0, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run `bookwarden cluster-migration` with these arguments; fail unless it ends with the code expected."""
-        ended = subprocess.run(
-            self.command(*arguments),
-            env={**os.environ, **(environment or {})},
-            cwd=self.home,
-            text=True,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-        said = f"{arguments}: {ended.returncode}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
-        assert expected is None or ended.returncode == expected, said
-        return ended
+    def run(self, *arguments: str, expected: int | None = 0, environment: Mapping[str, str] | None = None) -> Result:
+        """Run `bookwarden cluster-migration` with these arguments, as `bookwarden` does."""
+        return self.bookwarden("cluster-migration", *arguments, expected=expected, environment=environment)
 
-    def bookwarden(self, *arguments: str, expected: int = 0) -> str:
-        """Run another command of bookwarden's; return what it wrote, fail unless it ends with the code expected."""
-        command = [*self.command()[:-1], *arguments]
-        ended = subprocess.run(command, text=True, capture_output=True, timeout=_SECONDS, check=False)
-        assert ended.returncode == expected, f"{arguments}: {ended.returncode}\n{ended.stderr[-3000:]}"
-        return ended.stdout
+    def bookwarden(
+        self, *arguments: str, expected: int | None = 0, environment: Mapping[str, str] | None = None
+    ) -> Result:
+        """Run a command in this process; fail unless it ends with the code expected."""
+        command = ["--config", str(self.file), *arguments]
+        ended = CliRunner().invoke(cli, command, env=environment, catch_exceptions=False)
+        said = f"{arguments}: {ended.exit_code}\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
+        assert expected is None or ended.exit_code == expected, said
+        return ended
 
     def answer(self, *arguments: str, expected: int | None = 0) -> Any:
         """Run it with -o json; return the decoded answer."""
         return json.loads(self.run(*arguments, "-o", "json", expected=expected).stdout)
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the command line, for those who start it themselves."""
+        """Return the command line of a process of its own, for those who kill it or run it beside others."""
         return [sys.executable, "-m", "bookwarden.cli", "--config", str(self.file), "cluster-migration", *arguments]
 
 
+#: For a test each look of blue's brokers at the flags is only a wait.
+QUICK_ROUNDS = {"clusterMigrationCheckDurationSeconds": "1"}
 KEEP_INACTIVE = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
     "maxInactiveDurationSeconds": 10,
@@ -125,10 +124,22 @@ def _side(cluster: DevCluster) -> dict[str, Any]:
     return {name: found[name] for name in ("pulsar", "metadata_store")}
 
 
+def start_site(
+    home: Path, options: ClusterOptions | None = None, green_options: ClusterOptions | None = None
+) -> BlueGreenSite:
+    """Start both clusters; whoever asks for them kills them."""
+    clusters = BlueAndGreen(home, options, green_options)
+    clusters.up()
+    return BlueGreenSite(clusters, home)
+
+
 @contextmanager
 def blue_green_site(
     home: Path, options: ClusterOptions | None = None, green_options: ClusterOptions | None = None
 ) -> Iterator[BlueGreenSite]:
     """Run both clusters for the block; they are killed behind it."""
-    with BlueAndGreen(home, options, green_options) as clusters:
-        yield BlueGreenSite(clusters, home)
+    site = start_site(home, options, green_options)
+    try:
+        yield site
+    finally:
+        site.kill()

@@ -154,7 +154,7 @@ def drain(site: BlueGreenSite, namespace: str) -> None:
     """Watch to the end, as an operator: where consumers cannot reach what is left, abort, let them, start again."""
     for _ in range(3):
         watched = site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1", expected=None)
-        if watched.returncode == 0:
+        if watched.exit_code == 0:
             return
         _say(f"watch: {' '.join(watched.stdout.splitlines()[-3:])}")
         assert any(word in watched.stdout for word in ("STUCK and PRODUCERS LEFT", "STRANDED")), watched.stdout

@@ -88,7 +88,7 @@ class Replicated:
     def move(self) -> None:
         """Move it, and have west name green instead of blue behind that."""
         # What was just sent may be under way to west: then it is refused, and tried again.
-        eventually(lambda: self._site.run("start", NAMESPACE, "--yes", expected=None).returncode == 0, _SECONDS, 1.0)
+        eventually(lambda: self._site.run("start", NAMESPACE, "--yes", expected=None).exit_code == 0, _SECONDS, 1.0)
         with Watching(self._site, NAMESPACE) as watching:
             watching.until("drained")
         self._goes_on()

@@ -17,7 +17,7 @@ from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.metastore.interface import MetadataStore
 from servers.follow.planted import PlantedNodes
 from servers.follow.site import LATE_S, FollowingSite, site_of
-from servers.migrating_site import Migration
+from servers.migration.site import Migration
 from servers.waiting import eventually
 
 # The more shards, the less often two clients write to one at the same moment, which stops it: docs/oxia.md.

@@ -12,8 +12,8 @@ from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
-from servers.migration_coordinator import copy_all
-from servers.scripted_migration import TIMES, Site
+from servers.migration.coordinator import copy_all
+from servers.migration.scripted import TIMES, Site
 from servers.waiting import eventually
 from unit.deletion.test_mark_operations import TOPIC, Broker, Place, managed_ledger
 

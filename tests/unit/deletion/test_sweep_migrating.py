@@ -15,9 +15,9 @@ from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
-from servers.migration_coordinator import copy_all
+from servers.migration.coordinator import copy_all
+from servers.migration.scripted import TIMES, TIMES_OF_THE_HURRIED, Held, Site
 from servers.population import Population
-from servers.scripted_migration import TIMES, TIMES_OF_THE_HURRIED, Held, Site
 from servers.waiting import eventually
 from unit.deletion.test_sweeping import DATA, NOW, POLICY, Recorder, mark
 

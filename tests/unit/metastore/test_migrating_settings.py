@@ -17,7 +17,7 @@ from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.stores import has_one_writer, open_metadata_store, open_single_store
-from servers.scripted_migration import Server, Session
+from servers.migration.scripted import Server, Session
 from servers.waiting import eventually
 
 SOURCE, TARGET = "zk:z:2181/pulsar", "oxia://o:6648/broker"

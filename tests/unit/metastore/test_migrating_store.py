@@ -16,7 +16,7 @@ from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.interface import Write
-from servers.scripted_migration import TARGET_URL, TIMES_OF_THE_HURRIED, Held, Server, Site
+from servers.migration.scripted import TARGET_URL, TIMES_OF_THE_HURRIED, Held, Server, Site
 from servers.waiting import eventually
 
 
