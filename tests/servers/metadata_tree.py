@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from uuid import uuid4
 
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.migration.rehearsal.marker import MARKER
@@ -52,6 +52,16 @@ def remove_tree(store: MetadataStore, path: str) -> None:
     node = store.get(path)
     if node is not None:
         store.delete_many([(path, node.version)])
+
+
+def nodes_below(store: MetadataStore, root: str = "") -> dict[str, Versioned]:
+    """Read a node and all nodes below it, but ZooKeeper's own; without a root all nodes."""
+    found: dict[str, Versioned] = {}
+    level = [root] if root else [f"/{name}" for name in store.list_children("/") if name != "zookeeper"]
+    while level:
+        found.update((path, node) for path, node in zip(level, store.get_many(level), strict=True) if node is not None)
+        level = [f"{path}/{name}" for path, names in zip(level, store.list_many(level), strict=True) for name in names]
+    return found
 
 
 def paths_of(store: MemoryStore, below: str = "/") -> Iterator[str]:

@@ -16,7 +16,17 @@ ON_OXIA: Final = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, 
 # As many as one file uses, and one more: each takes some 600 MB.
 _ROOM: Final = 4
 # Files whose tests share servers that no other file uses run one after the other, in one process.
+_SWITCHING: Final = "tests/integration/switching/test_"
 _TOGETHER: Final[tuple[frozenset[str], ...]] = (
+    # Kinds of servers.switching.shared_site.
+    *(
+        frozenset(f"{_SWITCHING}{name}.py" for name in names.split())
+        for names in (
+            "build cleanup copies_killed drain moved_and_back",
+            "live_switch switch_storms switched_kinds",
+            "autorecovery copy_faults",
+        )
+    ),
     frozenset(f"tests/integration/blue_green/test_{name}.py" for name in ("moved", "moved_elsewhere", "preparation")),
     frozenset({"tests/integration/devcluster/test_access.py", "tests/integration/test_secured_sweep.py"}),
 )

@@ -66,15 +66,18 @@ def running_session(
     """Run a Spark session for the block: spark-submit's own, or with `local` one that is started here.
 
     ``defaults`` are properties of the application, in place of the sweep's. A Spark started here leaves no process and
-    no temporary file. Raises SparkError when Spark cannot be started.
+    no temporary file; a session that this process has already is taken, and goes on. Raises SparkError when Spark
+    cannot be started.
     """
+    is_running = SparkSession.getActiveSession() is not None
     with own_jvm() if local else nullcontext(OwnJvm(None)) as jvm:
         spark = _session(settings, local, application, {**jvm.properties, **(defaults or {})})
         try:
             jvm.started(spark)
             yield spark
         finally:
-            end_session(spark)
+            if not is_running:
+                end_session(spark)
 
 
 def _session(settings: Settings, local: bool, application: str, defaults: Mapping[str, str]) -> SparkSession:

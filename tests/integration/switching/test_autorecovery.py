@@ -6,7 +6,7 @@ Of the two brokers one is of 4.0.8 and one of 4.2.4. Auditors act as soon as a b
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,29 +14,17 @@ import pytest
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.demo.load import Load
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.releases.jars import ensure_jars
 from bookwarden.devcluster.servers.java import find_java
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from servers.pool import ServerPool
 from servers.pulsar_topics import unload
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import REPLICATING, shared_site
+from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# One more than an ensemble needs, where bookies die.
-CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=3), ClusterPlan("b", "/bookies-b"))
-BOOKIES = {
-    "autoRecoveryDaemonEnabled": "true",
-    "lostBookieRecoveryDelay": "0",
-    # In seconds.
-    "auditorPeriodicBookieCheckInterval": "5",
-    "auditorPeriodicCheckInterval": "20",
-    # In milliseconds: how long a ledger stays open whose bookie is lost.
-    "openLedgerRereplicationGracePeriod": "5000",
-    "rwRereplicateBackoffMs": "500",
-}
 TOPICS = 4
 PER_SECOND = 40
 # More than a ledger of each topic.
@@ -45,9 +33,8 @@ PATIENCE = 180
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    home = tmp_path_factory.mktemp("autorecovery")
-    with switching_site(home, PULSAR_VERSIONS, CLUSTERS, bookie_settings=BOOKIES) as running:
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, REPLICATING) as running:
         yield running
 
 
@@ -82,6 +69,14 @@ def assert_all_there(site: SwitchingSite, load: Load) -> None:
     assert site.metric("refusals_total") == [0.0, 0.0]
 
 
+def assert_read_anew(site: SwitchingSite, load: Load, topics: Sequence[str]) -> None:
+    """Check the same of brokers that open the topics again."""
+    for topic in topics:
+        unload(site.admin, topic)
+    site.wait_until_served(topics)
+    assert_all_there(site, load)
+
+
 def copy_half(site: SwitchingSite, ledger_ids: Collection[int], log: Path) -> None:
     """Begin to copy ledgers of b to a, and be killed half way."""
     program = Path(__file__).parents[2] / "java/PartialCopies.java"
@@ -99,10 +94,12 @@ def test_a_bookie_of_the_cluster_that_was_left_dies_and_its_ledgers_are_replicat
     site: SwitchingSite, topics: list[str], load: Load
 ) -> None:
     site.switch("b")
-    lost, dead = min(site.servers.clusters["a"].bookies.items())
+    # The first one to start is the auditor.
+    *_, (lost, dead) = site.servers.clusters["a"].bookies.items()
     held = on_bookie(site, "a", lost)
     assert held
     dead.kill()
+    site.end_registration("a", lost)
     try:
         load.wait_for(ENOUGH, PATIENCE)
         # What is open is closed, by its broker or the auditor, and its entries are copied to the other two.
@@ -112,9 +109,7 @@ def test_a_bookie_of_the_cluster_that_was_left_dies_and_its_ledgers_are_replicat
         assert [tally for tally in load.stop() if tally.lost or tally.send_errors or not tally.sent] == []
         assert held & site.ledgers_of("a").keys()
         assert not held & site.ledgers_of("b").keys()
-        for topic in topics:
-            unload(site.admin, topic)
-        assert_all_there(site, load)
+        assert_read_anew(site, load, topics)
     finally:
         dead.start()
 
@@ -134,31 +129,28 @@ def test_copies_that_an_auditor_closes_too_early_are_never_read(
         found = site.ledgers_of("a")
         return {number: found[number] for number in copied}
 
-    def assert_read_whole() -> None:
-        for topic in topics:
-            unload(site.admin, topic)
-        assert_all_there(site, load)
-
     copy_half(site, copied, tmp_path / "copies.log")
     site.switch("a")
-    assert_read_whole()
+    assert_read_anew(site, load, topics)
     begun = copies()
     # No broker recovered one either.
     assert {copy.state for copy in begun.values()} == {LedgerState.OPEN}
-    lost, dead = min(site.servers.clusters["a"].bookies.items())
+    # The first one to start is the auditor.
+    *_, (lost, dead) = site.servers.clusters["a"].bookies.items()
     held = {number for number, copy in begun.items() if lost in bookies_of(copy)}
     assert held
     dead.kill()
+    site.end_registration("a", lost)
     try:
         eventually(lambda: {copies()[number].state for number in held} == {LedgerState.CLOSED}, PATIENCE, pause=0.5)
         originals = site.ledgers_of("b")
         assert all((copies()[number].last_entry_id or 0) < (originals[number].last_entry_id or 0) for number in held)
-        assert_read_whole()
+        assert_read_anew(site, load, topics)
         site.switch("b")
-        assert_read_whole()
+        assert_read_anew(site, load, topics)
         site.switch("a")
         # Once more with brokers that find everything anew.
-        site.kill_brokers()
+        site.kill_brokers(topics)
         assert_all_there(site, load)
         for topic in topics:
             site.admin.delete(topic_path(topic), params={"force": True})

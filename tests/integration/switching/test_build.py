@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,8 +20,10 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.switching.moving.build import find_build
 from bookwarden.switching.moving.report import MORE_LATER
+from servers.pool import ServerPool
 from servers.pulsar_topics import unload
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import ONE_BROKER, shared_site
+from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -32,6 +33,7 @@ COUNT = 250
 # Those that are not acknowledged; a cursor keeps such holes in a ledger, with the setting below.
 LEFT = range(0, COUNT, 5)
 SETTINGS = {"managedLedgerMaxUnackedRangesToPersistInMetadataStore": "1"}
+BUILD = ("bookie-clusters", "build")
 PATIENCE = 240
 
 
@@ -42,33 +44,18 @@ class Order(pulsar.schema.Record):  # type: ignore[misc] # The client has no typ
 SCHEMA = pulsar.schema.AvroSchema(Order)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("build"), ("4.0.8",), broker_settings=SETTINGS) as running:
+@pytest.fixture
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, ONE_BROKER, SETTINGS, anew=True) as running:
         yield running
 
 
-def command(site: SwitchingSite, *words: str) -> list[str]:
-    sets = [*site.options, "--set", "spark.master=local[2]"]
-    return [sys.executable, "-m", "bookwarden.cli", "-o", "json", *sets, "bookie-clusters", "build", *words]
-
-
-def build(site: SwitchingSite, home: Path, *words: str, exit_code: int = 0) -> dict[str, Any]:
-    """Build in a process of its own, in this folder; return what it prints."""
-    line = command(site, *words)
-    ended = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=home)
-    assert ended.returncode == exit_code, ended.stdout + ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
-
-
 def build_and_kill(site: SwitchingSite, home: Path, *words: str) -> None:
-    """Build in a process that is killed once some of its ledgers are through."""
-    log = home / "killed.log"
+    """Build in a process of its own that is killed once some of its ledgers are through."""
+    log, line = home / "killed.log", site.words(home, *BUILD, *words)
+    command = [sys.executable, "-m", "bookwarden.cli", *line]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command(site, *words), stdout=output, stderr=output, cwd=home, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=home, start_new_session=True)
 
     def some_are_through() -> bool:
         assert process.poll() is None, log.read_text()
@@ -127,6 +114,7 @@ def received(client: pulsar.Client, topic: str, count: int) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, tmp_path: Path) -> None:
     site.register("b")
     site.wait_until_followed()
@@ -141,7 +129,7 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
         assert len(own & site.places().by_cluster["a"]) >= 3 * TOPICS
 
         # Cursors are still written on a, and are told.
-        first = build(site, tmp_path, exit_code=MORE_LATER)
+        first = site.run(tmp_path, *BUILD, exit_codes=(MORE_LATER,))
         assert (first["source"], first["target"]) == ("a", "b")
         assert kinds(first, "copied")["schema"] >= TOPICS
         assert kinds(first, "copied").keys() <= {"schema", "cursor"}
@@ -157,7 +145,7 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
         status = site.command("status")["build"]
         assert (status["underWay"]["isHeld"], status["underWay"]["folder"]) == (False, str(folder))
         assert status["last"]["outcomes"] == first["outcomes"]
-        resumed = build(site, tmp_path, "--resume")
+        resumed = site.run(tmp_path, *BUILD, "--resume")
         assert resumed["folder"] == str(folder)
         assert kinds(resumed, "open", "deferred", "failed") == Counter()
         assert kinds(resumed, "copied", "complete")["data"] >= 3 * TOPICS
@@ -171,6 +159,7 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
             unload(site.admin, topic)
         for bookie in site.servers.clusters["a"].processes:
             bookie.kill()
+        site.wait_until_served(topics)
         for topic in topics:
             assert read_numbers(client, topic) == list(range(COUNT + 1))
             assert received(client, topic, len(LEFT) + 1) == [*LEFT, COUNT]

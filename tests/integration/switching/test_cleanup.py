@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +13,9 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata.ownership import CLOCK_SKEW_MS
+from bookwarden.clusters.pulsar.metadata import ownership
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata, identify_holder
 from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.metadata import LedgerState, Segment
@@ -34,23 +28,29 @@ from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
+from servers.metadata_tree import nodes_below
+from servers.pool import ServerPool
 from servers.switching.copied import copy_ledger
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import ONE_BROKER, shared_site
+from servers.switching.site import SwitchingSite
 from servers.topic_contents import read_back, send
-from servers.waiting import eventually
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("spark")]
 
 COUNT = 350
-VERIFY = ("--set", "spark.master=local[2]", "bookie-clusters", "build", "--all", "--verify")
+VERIFY = ("bookie-clusters", "build", "--all", "--verify")
 REFUSED = 5
-# One more bookie of b than a ledger is on.
-CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", bookies=3))
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("cleanup"), ("4.0.8",), CLUSTERS) as running:
+@pytest.fixture
+def new_site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, ONE_BROKER, anew=True) as running:
+        yield running
+
+
+@pytest.fixture
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, ONE_BROKER) as running:
         yield running
 
 
@@ -58,29 +58,25 @@ def lose_a_replica(site: SwitchingSite, ledger_id: int) -> None:
     """Let the metadata of b's copy name a bookie that never got it in the place of one that did."""
     cluster = site.servers.clusters["b"]
     path = ledger_path(cluster.ledgers_root, ledger_id)
-    node = site.store.get(path)
+    store = site.store_of("b")
+    node = store.get(path)
     assert node is not None
     metadata = decode_ledger_metadata(node.value)
     (first, _), (other,) = metadata.segments[0].ensemble, cluster.ids - set(metadata.segments[0].ensemble)
     changed = metadata._replace(segments=(Segment(0, (first, other)),))
     password = decode_ledger_password(node.value)
-    site.store.put(path, encode_ledger_metadata(changed, password=password), node.version)
+    store.put(path, encode_ledger_metadata(changed, password=password), node.version)
 
 
-def run(site: SwitchingSite, state: Path, *words: str, exit_code: int = 0) -> str:
-    """Run a command in a process of its own, and return what it prints; the sweep's state is in this folder."""
-    places = [f"sweep.{name}={state / name}" for name in ("checkpoint", "outcomes", "journal")]
-    sets = [word for place in places for word in ("--set", place)]
-    command = [sys.executable, "-m", "bookwarden.cli", *site.options, *sets, *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=state)
-    assert ended.returncode == exit_code, ended.stdout + ended.stderr
-    return ended.stdout
-
-
-def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite, tmp_path: Path) -> None:
+def test_what_was_copied_whole_goes_from_the_former_cluster(
+    new_site: SwitchingSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All servers here have one clock.
+    monkeypatch.setattr(ownership, "CLOCK_SKEW_MS", 0)
+    site = new_site
     site.register("b")
     site.wait_until_followed()
-    run(site, tmp_path, "init")
+    site.run(tmp_path, "init")
     (topic,) = site.new_topics(1)
     with closing(site.connection.client()) as client:
         send(client, topic, COUNT)
@@ -93,13 +89,13 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         own = sorted(ledgers_of_topic(site.store, topic) & site.places().by_cluster["a"])
         assert len(own) >= 4
         whole, uncopied, short = own[:-2], own[-2], own[-1]
-        clusters = {name: (site.store, site.servers.clusters[name].ledgers_root) for name in "ab"}
+        clusters = {name: (site.store_of(name), site.servers.clusters[name].ledgers_root) for name in "ab"}
         bookies = tuple(sorted(site.servers.clusters["b"].ids)[:2])
         for ledger_id in (*whole, short):
             copy_ledger(ledger_id, clusters["a"], clusters["b"], bookies)
         lose_a_replica(site, short)
 
-        told = json.loads(run(site, tmp_path, "-o", "json", *VERIFY, exit_code=SOME_FAILED))
+        told = site.run(tmp_path, *VERIFY, exit_codes=(SOME_FAILED,))
         # Nothing but what this test copied is there.
         assert [one["ledgerId"] for one in told["staying"]] == [short]
         assert [one["ledgers"] for one in told["outcomes"] if one["outcome"] == "complete"] == [len(whole)]
@@ -120,10 +116,10 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         refused = CliRunner().invoke(cli, [*site.options, "bookie-clusters", "cleanup", "--no-dry-run", "--yes"])
         assert (refused.exit_code, "can be rolled back for another 24.0 h" in refused.output) == (REFUSED, True)
         assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] == len(whole) + 1
-        copied_ms = copy_as_bucket(site, uncopied, topic)
+        copy_as_bucket(site, uncopied, topic)
         undone = ledger_path(clusters["a"][1], whole[0])
         before = site.store.get(undone)
-        run(site, tmp_path, "sweep", "--once")
+        site.run(tmp_path, "sweep", "--once")
         left = site.places().by_cluster
         assert left["a"] & set(own) == {uncopied, short}
         assert left["b"] >= {*whole, short}
@@ -131,24 +127,23 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(site: SwitchingSite,
         assert {rows[ledger_id]["outcome"] for ledger_id in whole} == {"deleted"}
         assert rows[short]["outcome"] == "retry"
         assert "where it is not proven: bookie" in rows[short]["reason"]
-        run(site, tmp_path, "undo", "--ledger", str(whole[0]), "--yes")
+        site.run(tmp_path, "undo", "--ledger", str(whole[0]), "--yes")
         after = site.store.get(undone)
         assert before is not None
         assert after is not None
         assert after.value == before.value
-        # No unload closes a bucket: brokers have to be started a while after it was copied.
+        # No unload closes a bucket: brokers have to be started after it was copied.
         assert buckets_that_may_go(site) == 0
-        eventually(lambda: time.time() * 1000 > copied_ms + CLOCK_SKEW_MS, 2 * CLOCK_SKEW_MS / 1000)
         # Brokers that find everything anew.
-        site.kill_brokers()
+        site.kill_brokers([topic])
         assert read_back(client, topic) == sent
         assert buckets_that_may_go(site) == 1
     assert site.places().astray == ()
 
 
-def copy_as_bucket(site: SwitchingSite, ledger_id: int, topic: str) -> int:
-    """Have a closed ledger on a say that it is a bucket, and copy it to b; return when it was closed there."""
-    (store, root), target = ((site.store, site.servers.clusters[name].ledgers_root) for name in "ab")
+def copy_as_bucket(site: SwitchingSite, ledger_id: int, topic: str) -> None:
+    """Have a closed ledger on a say that it is a bucket, and copy it to b."""
+    (store, root), target = ((site.store_of(name), site.servers.clusters[name].ledgers_root) for name in "ab")
     node = store.get(ledger_path(root, ledger_id))
     assert node is not None
     holder = BucketHolder(TopicName.parse(topic).managed_ledger, "late")
@@ -157,9 +152,6 @@ def copy_as_bucket(site: SwitchingSite, ledger_id: int, topic: str) -> int:
     raw = encode_ledger_metadata(changed, password=decode_ledger_password(node.value))
     store.put(ledger_path(root, ledger_id), raw, node.version)
     copy_ledger(ledger_id, (store, root), target, tuple(sorted(site.servers.clusters["b"].ids)[:2]))
-    copied = store.get(ledger_path(target[1], ledger_id))
-    assert copied is not None
-    return copied.modified_ms
 
 
 def buckets_that_may_go(site: SwitchingSite) -> int:
@@ -171,7 +163,7 @@ def buckets_that_may_go(site: SwitchingSite) -> int:
 
 def copy_namespace(site: SwitchingSite, namespace: str, source: str, target: str) -> set[int]:
     """Copy all closed ledgers of a namespace; return their ids."""
-    clusters = {name: (site.store, site.servers.clusters[name].ledgers_root) for name in (source, target)}
+    clusters = {name: (site.store_of(name), site.servers.clusters[name].ledgers_root) for name in (source, target)}
     bookies = tuple(sorted(site.servers.clusters[target].ids)[:2])
     copied = set()
     for ledger_id, metadata in site.ledgers_of(source).items():
@@ -183,15 +175,9 @@ def copy_namespace(site: SwitchingSite, namespace: str, source: str, target: str
     return copied
 
 
-def nodes_below(store: MetadataStore, root: str) -> dict[str, bytes]:
+def values_below(store: MetadataStore, root: str) -> dict[str, bytes]:
     """Read each node with a value below a path, decompressed."""
-    found, paths = {}, [root]
-    while paths:
-        for path, node in zip(paths, store.get_many(paths), strict=True):
-            if node is not None and node.value:
-                found[path] = unwrap(node.value)[0]
-        paths = [f"{path}/{name}" for path in paths for name in store.children_of(path)]
-    return found
+    return {path: unwrap(node.value)[0] for path, node in nodes_below(store, root).items() if node.value}
 
 
 def named_in(site: SwitchingSite) -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]:
@@ -202,7 +188,7 @@ def named_in(site: SwitchingSite) -> tuple[dict[str, Any], dict[str, Any], dict[
     compact them at any time.
     """
     topics, cursors = dict[str, Any](), dict[str, Any]()
-    for path, value in nodes_below(site.store, "/managed-ledgers").items():
+    for path, value in values_below(site.store, "/managed-ledgers").items():
         _, _, tenant, namespace, _, local_name, *cursor = path.split("/")
         if f"{tenant}/{namespace}" == "pulsar/system" or local_name.startswith("__"):
             continue
@@ -212,7 +198,7 @@ def named_in(site: SwitchingSite) -> tuple[dict[str, Any], dict[str, Any], dict[
         else:
             topic = managed_ledger_pb2.ManagedLedgerInfo.FromString(value)
             topics[path] = [one for one in topic.ledgerInfo if one.entries], list(topic.properties)
-    return topics, cursors, nodes_below(site.store, "/schemas")
+    return topics, cursors, values_below(site.store, "/schemas")
 
 
 def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies(
@@ -220,7 +206,7 @@ def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies
 ) -> None:
     """The way back, from b to a: nothing but the place of a ledger changes, and all bookies of b may stop."""
     site.ensure("b")
-    run(site, tmp_path, "init")
+    site.run(tmp_path, "init")
     (topic,) = site.new_topics(1)
     name = TopicName.parse(topic)
     for fields in ("", ', {"name": "y", "type": ["null", "int"], "default": null}'):
@@ -277,7 +263,7 @@ def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies
         assert site.command("promote", "--stamp", "--yes")["stamped"]["written"] == 0
 
         assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] >= least
-        run(site, tmp_path, "sweep", "--once")
+        site.run(tmp_path, "sweep", "--once")
         assert site.places().by_cluster["b"] & copied == set()
         for bookie in site.servers.clusters["b"].processes:
             bookie.kill()

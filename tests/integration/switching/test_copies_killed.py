@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from servers.pool import ServerPool
 from servers.switching.copying_process import say
-from servers.switching.copying_storm import CLUSTERS, storm
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.copying_storm import storm
+from servers.switching.shared_site import ONE_BROKER, shared_site
+from servers.switching.site import SwitchingSite
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("copies"), ("4.0.8",), CLUSTERS) as running:
+@pytest.fixture
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, ONE_BROKER, anew=True) as running:
         yield running
 
 

@@ -5,13 +5,11 @@ Bookies replicate by themselves; an auditor acts as soon as a bookie's registrat
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,37 +21,26 @@ from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import load_settings
 from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.devcluster import ServerProcess
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT, read_settings, write_settings
+from bookwarden.devcluster.ports import LOOPBACK
+from bookwarden.devcluster.servers.settings import read_settings
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
 from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.wiring.copying import CopyContext
+from servers.pool import ServerPool
+from servers.pulsar_topics import unload
 from servers.switching.copying_storm import contents, copying
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import REPLICATING, shared_site
+from servers.switching.site import SwitchingSite
 from servers.topic_contents import read_back, send
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
-# One more bookie of b than a ledger is on.
-CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", bookies=3))
-BOOKIES = {
-    "autoRecoveryDaemonEnabled": "true",
-    "lostBookieRecoveryDelay": "0",
-    # Milliseconds: those that are paused keep it.
-    "zkTimeout": "40000",
-    # In seconds.
-    "auditorPeriodicBookieCheckInterval": "5",
-    # In milliseconds: how long a ledger stays open whose bookie is lost.
-    "openLedgerRereplicationGracePeriod": "1000",
-}
 MESSAGES = 320
 SENT = [*(str(number).encode() for number in range(MESSAGES)), b"0"]
 REQUEST_SECONDS = 2
@@ -67,17 +54,31 @@ PATIENCE = 60
 class Faults:
     """The site, with topics whose ledgers are in a, but for the last one of each, and a copier from there to b."""
 
-    def __init__(self, site: SwitchingSite, topics: Sequence[str], rest_ports: Mapping[str, int]) -> None:
+    def __init__(self, site: SwitchingSite) -> None:
         self.site = site
-        self._topics = list(topics)
-        self._rest_ports = rest_ports
+        self._topics: list[str] = []
 
     def next_topic(self) -> tuple[str, list[int]]:
         """Take a topic that was not copied, and its ledgers in a."""
+        if not self._topics:
+            self._make_topics()
         topic = self._topics.pop()
         ledgers = sorted(ledgers_of_topic(self.site.store, topic) & self.site.places().by_cluster["a"])
         assert len(ledgers) >= 3
         return topic, ledgers
+
+    def _make_topics(self) -> None:
+        """Make as many topics as all tests take."""
+        site = self.site
+        site.ensure("a")
+        self._topics = site.new_topics(8)
+        with closing(site.connection.client()) as client:
+            for topic in self._topics:
+                send(client, topic, MESSAGES)
+            site.switch("b")
+            for topic in self._topics:
+                unload(site.admin, topic)
+                send(client, topic, 1)
 
     def copy(self, ledger_ids: Sequence[int], limit: float | None = None) -> dict[int, CopyResult]:
         """Copy these ledgers here, and return what came of each."""
@@ -129,10 +130,10 @@ class Faults:
             self._turn(bookie, read_only=False)
 
     @contextmanager
-    def nothing_replicated(self) -> Iterator[None]:
-        """Keep the replication workers of b from putting another bookie in the place of one that is stopped."""
+    def nothing_replicated(self, name: str) -> Iterator[None]:
+        """Keep the replication workers of a cluster from putting another bookie in the place of one that is stopped."""
         # What `bookkeeper shell autorecovery -disable` writes.
-        path = f"{self.site.servers.clusters['b'].ledgers_root}/underreplication/disable"
+        path = f"{self.site.servers.clusters[name].ledgers_root}/underreplication/disable"
         self.site.store.create(path, b"")
         try:
             yield
@@ -142,7 +143,8 @@ class Faults:
             assert self.site.store.delete_many([(path, found.version)]) == [DeleteResult.DELETED]
 
     def _turn(self, bookie: str, *, read_only: bool) -> None:
-        url = f"http://{LOOPBACK}:{self._rest_ports[bookie]}/api/v1/bookie/state/readonly"
+        settings = read_settings(self.server(bookie).spec.working_folder / "conf/bookie.conf")
+        url = f"http://{LOOPBACK}:{settings['httpServerPort']}/api/v1/bookie/state/readonly"
         with urllib3.PoolManager(timeout=30.0) as pool:
             answer = pool.request("PUT", url, body=json.dumps({"readOnly": read_only}))
             assert (answer.status, answer.json()) == (200, {"readOnly": read_only})
@@ -158,33 +160,16 @@ class Faults:
 
     def require_readable(self, topic: str) -> None:
         """Check that brokers that open it anew read the whole topic."""
-        self.site.admin.put(f"{topic_path(topic)}/unload")
+        unload(self.site.admin, topic)
+        self.site.wait_until_served([topic])
         with closing(self.site.connection.client()) as client:
             assert read_back(client, topic) == SENT
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
-    home = tmp_path_factory.mktemp("faults")
-    with switching_site(home, ("4.0.8",), CLUSTERS, bookie_settings=BOOKIES) as site:
-        site.register("b")
-        site.wait_until_followed()
-        # Twice as many as there are takers: tests that are tried again take others.
-        topics = site.new_topics(16)
-        bookies = site.servers.clusters["b"].bookies
-        rest_ports = dict(zip(bookies, free_ports(len(bookies)), strict=True))
-        for bookie, port in rest_ports.items():
-            start_again(bookies[bookie], {"httpServerEnabled": "true", "httpServerPort": str(port)})
-        for server in bookies.values():
-            server.wait_until_ready()
-        with closing(site.connection.client()) as client:
-            for topic in topics:
-                send(client, topic, MESSAGES)
-            assert site.command("switch", "--target", "b", "--yes")["phase"] == "DONE"
-            for topic in topics:
-                site.admin.put(f"{topic_path(topic)}/unload")
-                send(client, topic, 1)
-        yield Faults(site, topics, rest_ports)
+def faults(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+    with shared_site(pool, tmp_path_factory, REPLICATING) as site:
+        yield Faults(site)
         # What BookKeeper's own client reads of what counts.
         copies = sorted(
             number
@@ -193,21 +178,6 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
         )
         assert copies
         assert contents(site, "b", copies) == contents(site, "a", copies)
-
-
-def start_again(server: ServerProcess, settings: Mapping[str, str]) -> None:
-    """Kill a bookie, and start it with other settings, for good."""
-    before = server.spec.command
-
-    def command() -> Sequence[str]:
-        words = before()
-        path = Path(words[-1])
-        write_settings(path, {**read_settings(path), **settings})
-        return words
-
-    server.kill()
-    server.spec = dataclasses.replace(server.spec, command=command)
-    server.start(wait=False)
 
 
 def bookies_of(ledger: LedgerMetadata) -> set[str]:
@@ -257,7 +227,8 @@ def test_slow_bookies_of_the_target_are_gone_round_and_with_too_few_the_rest_wai
 
 def test_a_slow_bookie_of_the_source_is_gone_round(faults: Faults) -> None:
     _, ledgers = faults.next_topic()
-    with faults.under_way(ledgers) as copied, faults.server(min(faults.site.servers.clusters["a"].bookies)).paused():
+    slow = min(bookies_of(faults.site.ledgers_of("a")[ledgers[-1]]))
+    with faults.under_way(ledgers) as copied, faults.server(slow).paused():
         faults.require_told(copied.result(PATIENCE), set())
 
 
@@ -304,23 +275,26 @@ def test_what_an_auditor_closes_of_a_killed_copier_is_not_read_and_made_whole(fa
 
 def test_a_damaged_replica_is_passed_over_and_an_entry_without_a_good_one_is_named(faults: Faults) -> None:
     _, (once, everywhere, *others) = faults.next_topic()
-    servers = faults.site.servers.clusters["a"].bookies
     originals = faults.site.ledgers_of("a")
-    for server in servers.values():
-        server.stop()
     # The bookie that is asked first.
-    damage(servers[Replicas(originals[once]).of(ENTRY)[0]], once, ENTRY)
-    for server in servers.values():
-        damage(server, everywhere, ENTRY)
-        server.start(wait=False)
-    for server in servers.values():
-        server.wait_until_ready()
+    first, holders = Replicas(originals[once]).of(ENTRY)[0], bookies_of(originals[everywhere])
+    servers = {bookie: faults.server(bookie) for bookie in {first, *holders}}
+    with faults.nothing_replicated("a"):
+        for server in servers.values():
+            server.stop()
+        damage(servers[first], once, ENTRY)
+        for bookie in holders:
+            damage(servers[bookie], everywhere, ENTRY)
+        for server in servers.values():
+            server.start(wait=False)
+        for server in servers.values():
+            server.wait_until_ready()
     for outcome in (CopyOutcome.COPIED, CopyOutcome.COMPLETE):
         results = faults.copy([once, everywhere, *others])
         failed = results.pop(everywhere)
         assert (outcomes(results), failed.outcome) == ({outcome}, CopyOutcome.FAILED)
         assert f"entry {ENTRY} of ledger {everywhere} cannot be read" in failed.reason
-        assert all(bookie in failed.reason for bookie in servers)
+        assert all(bookie in failed.reason for bookie in holders)
         assert is_unfinished(faults.copies()[everywhere])
     assert faults.site.ledgers_of("a")[everywhere] == originals[everywhere]
 
@@ -331,7 +305,7 @@ def test_a_copy_that_is_damaged_after_it_was_closed_is_not_proven_any_more(fault
     assert faults.problem_of_copy(ledger_id) is None
     # The replica that nobody asks as long as the other one answers.
     bookie = Replicas(faults.copies()[ledger_id]).of(ENTRY)[1]
-    with faults.nothing_replicated():
+    with faults.nothing_replicated("b"):
         faults.server(bookie).stop()
         damage(faults.server(bookie), ledger_id, ENTRY)
         faults.server(bookie).start()

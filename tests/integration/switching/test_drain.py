@@ -9,26 +9,24 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.switching.moving.report import MORE_LATER
 from bookwarden.switching.order import Phase
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
+from servers.pool import ServerPool
 from servers.switching.drained import drain, empty_and_unregister, run
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import ONE_BROKER, shared_site
+from servers.switching.site import SwitchingSite
 from servers.switching.watched_load import watched_load
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# The cluster that stays has a ZooKeeper of its own.
-CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", own_zookeeper=True))
 
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("drain"), ("4.0.8",), CLUSTERS) as running:
+@pytest.fixture
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    # The cluster that stays has a ZooKeeper of its own.
+    with shared_site(pool, tmp_path_factory, ONE_BROKER, anew=True) as running:
         yield running
 
 
@@ -52,6 +50,7 @@ def forget_holders(site: SwitchingSite, topics: Sequence[str]) -> set[int]:
     return ids
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_path: Path) -> None:
     site.register("b")
     site.wait_until_followed()
@@ -60,12 +59,12 @@ def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_pat
         assert site.command("switch", "--target", "b", "--yes")["phase"] == "DONE"
         load.goes_on()
         ancient = eventually(lambda: forget_holders(site, load.topics), 60, 0.5)
-        assert run(site, tmp_path, "init").returncode == 0
+        run(site, tmp_path, "init")
         before = drain(site, tmp_path, "a", "--dry-run")
         assert before["ledgers"] > before["open"] >= len(load.topics)
         assert before["mayGo"] == 0
         # Within the rollback window nothing is marked; everything else is done.
-        first = drain(site, tmp_path, "a", "--yes", "--per-second", "20", exit_code=MORE_LATER)
+        first = drain(site, tmp_path, "a", "--yes", "--per-second", "20", exit_codes=(MORE_LATER,))
         assert (first["open"], first["marked"], first["failed"]) == (0, 0, 0)
         assert first["mayGo"] >= before["ledgers"] // 2
         empty_and_unregister(site, tmp_path, "a")
@@ -74,7 +73,7 @@ def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_pat
             bookie.kill()
         load.goes_on()
         # Brokers that find everything anew.
-        site.kill_brokers()
+        site.kill_brokers(load.topics)
         load.goes_on()
         found = load.end()
     # One cluster is left, so that nothing is to be switched.

@@ -18,12 +18,12 @@ from bookwarden.cli.bookie_clusters.precheck import NOT_READY
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import LedgerPlaces, ledgers_of_topic
 from bookwarden.demo.load import Load, TopicTally
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.findings import Verdict
 from bookwarden.switching.checks.trial import TRIALS_PATH
 from bookwarden.switching.registry import serialize_registry
-from servers.switching.site import SwitchingSite, switching_site
+from servers.pool import ServerPool
+from servers.switching.shared_site import BOTH_VERSIONS, shared_site
+from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,21 +33,15 @@ _LOG = logging.getLogger(__name__)
 TOPICS = 6
 PER_SECOND = 40
 # More than a ledger of each topic.
-ENOUGH = 130
+ENOUGH = 55
 PATIENCE = 120
 # What the switch may cost is below one second; two busy cores are given more.
 LONGEST_GAP = 10.0
-CLUSTERS = (
-    # One more than an ensemble needs.
-    ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=3),
-    ClusterPlan("b", "/bookies-b"),
-    ClusterPlan("c", "/bookies-c", own_zookeeper=True),
-)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("switching"), PULSAR_VERSIONS, CLUSTERS) as running:
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, BOTH_VERSIONS) as running:
         yield running
 
 
@@ -143,7 +137,7 @@ def test_a_cluster_is_registered_and_switched_to_under_load(site: SwitchingSite)
         assert not made["a"]
         assert len(made["b"]) >= TOPICS
         assert_nothing_lost(load.stop())
-        site.kill_brokers()
+        site.kill_brokers(topics)
         assert_all_there(site, load)
     assert_none_astray(site)
 
@@ -263,27 +257,27 @@ def test_an_outage_of_one_clusters_metadata_fails_no_read_of_another(site: Switc
 def test_bookies_of_the_cluster_that_was_left_die(site: SwitchingSite) -> None:
     site.ensure("a")
     topics = site.new_topics(TOPICS)
-    cluster = site.servers.clusters["a"]
-    dead = cluster.processes[:2]
+    bookies = site.servers.clusters["a"].bookies
+    dead = list(bookies)[:2]
     try:
         with load_on(site, topics) as load:
-            for number, bookie in enumerate(dead):
+            for name in dead:
                 site.ensure("a")
                 load.wait_for(ENOUGH, PATIENCE)
                 begin = time.monotonic()
                 followed = site.switch("b")
                 # Of what is open on a: the first time another bookie of a replaces it, the second time none is left.
-                bookie.kill()
+                bookies[name].kill()
                 load.wait_for(PER_SECOND, PATIENCE)
-                assert_switched_at_once(load, f"a to b, {1 - number} bookies to spare", begin, followed)
+                assert_switched_at_once(load, f"a to b without {name}", begin, followed)
                 # While it is registered, it may be chosen to take the place of another.
-                eventually(lambda left=2 - number: len(site.writable_bookies("a")) == left, PATIENCE)
+                site.end_registration("a", name)
             assert_nothing_lost(load.stop())
             assert_none_astray(site)
     finally:
-        for bookie in dead:
-            if not bookie.is_running():
-                bookie.start()
+        for name in dead:
+            if not bookies[name].is_running():
+                bookies[name].start()
     assert_all_there(site, load)
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from servers.pool import ServerPool
 from servers.switching.moving import Moving
 from servers.switching.open_transactions import open_transactions
 from servers.switching.rolled_back import RolledBack
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import ONE_BROKER, shared_site
+from servers.switching.site import SwitchingSite
 from servers.switching.topics_of_all_kinds import BROKER_SETTINGS, TopicsOfAllKinds
 from servers.switching.watched_load import watched_load
 
@@ -21,12 +23,13 @@ LOADED = 6
 PER_SECOND = 10
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("moved"), ("4.0.8",), broker_settings=BROKER_SETTINGS) as running:
+@pytest.fixture
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, ONE_BROKER, BROKER_SETTINGS, anew=True) as running:
         yield running
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_is_rolled_back_in_any_phase_is_served_and_moved_back(site: SwitchingSite, tmp_path: Path) -> None:
     site.ensure("a")
     moving = Moving(site, tmp_path)

@@ -23,6 +23,7 @@ from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from servers.switching.round_trip import LONE_BOOKIES
 from servers.switching.site import SwitchingSite
 from servers.topic_contents import managed_ledger_of
 from servers.waiting import eventually
@@ -30,6 +31,7 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SETTINGS = {
+    **LONE_BOOKIES,
     "managedLedgerMaxEntriesPerLedger": "20",
     # More holes than this, and a cursor's ledger stays after its topic is closed.
     "managedLedgerMaxUnackedRangesToPersistInMetadataStore": "5",
@@ -43,7 +45,10 @@ class Order(Record):  # type: ignore[misc]
     number = Integer()
 
 
-CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", own_zookeeper=True))
+CLUSTERS = (
+    ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=1),
+    ClusterPlan("b", "/bookies-b", bookies=1, own_zookeeper=True),
+)
 
 
 # The other is "4.2.4 oxia"; its first start on a machine builds Oxia.

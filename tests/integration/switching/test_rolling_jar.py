@@ -22,13 +22,14 @@ from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.load import Load
-from bookwarden.devcluster.bookie_clusters import SwitchablePulsar
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
+from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.names import TopicName
 from bookwarden.switching.owners import is_marked
 from servers.switching.broker_jar import broker_jar
 from servers.switching.installed_broker import InstalledBroker
+from servers.switching.round_trip import LONE_BOOKIES
 from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
 
@@ -36,6 +37,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 _LOG = logging.getLogger(__name__)
 
+CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=1), ClusterPlan("b", "/bookies-b", bookies=1))
 TOPICS = 6
 PER_SECOND = 40
 # More than a ledger of each topic.
@@ -55,7 +57,14 @@ class Reading(pulsar.schema.Record):  # type: ignore[misc]  # the client's schem
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
     home = tmp_path_factory.mktemp("rolling")
-    with SwitchablePulsar(home, None, brokers=[PULSAR_VERSIONS[0]] * 2, make_broker=InstalledBroker) as servers:
+    with SwitchablePulsar(
+        home,
+        None,
+        clusters=CLUSTERS,
+        brokers=[PULSAR_VERSIONS[0]] * 2,
+        broker_settings=LONE_BOOKIES,
+        make_broker=InstalledBroker,
+    ) as servers:
         servers.start_bookies()
         servers.start_brokers()
         with closing(SwitchingSite(servers)) as running:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
-from servers.switching.disagreement import agree_again, move_bundles, part_ways
+from servers.pool import ServerPool
+from servers.switching.disagreement import disagreement, move_bundles
 from servers.switching.lost_session import switch_without
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import BOTH_VERSIONS, shared_site
+from servers.switching.site import SwitchingSite
 from servers.switching.storm import KINDS, Storm
 from servers.switching.watched_load import watched_load
 
@@ -22,12 +23,12 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Each is killed right after a command kept its order; of the two commands that are killed one is a rollback.
 SEED = 142
-DISAGREEMENT = 15.0
+DISAGREEMENT = 6.0
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("switching"), PULSAR_VERSIONS) as running:
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, BOTH_VERSIONS) as running:
         yield running
 
 
@@ -59,13 +60,14 @@ def test_a_broker_that_lost_its_metadata_session_follows_what_was_switched_meanw
 def test_brokers_that_disagree_lose_nothing_while_bundles_move(site: SwitchingSite) -> None:
     site.ensure("a")
     with watched_load(site) as load:
-        part_ways(site)
-        moves = move_bundles(site, load, DISAGREEMENT)
-        made = site.places()
-        agree_again(site)
+        with disagreement(site):
+            moves = move_bundles(site, load, DISAGREEMENT)
+            made = site.places()
         load.goes_on()
         found = load.end()
     say(f"{moves} moves: {found}")
     assert found.harm == {}
     for topic in load.topics:
-        assert all(made.of_topic(site.store, topic).values())
+        counted = made.of_topic(site.store, topic)
+        assert counted["a"]
+        assert counted["b"]

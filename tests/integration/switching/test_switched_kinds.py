@@ -17,10 +17,11 @@ import urllib3
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster.bookie_clusters import SiteBroker
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
+from servers.pool import ServerPool
 from servers.pulsar_topics import unload
 from servers.switching.open_transactions import open_transactions
-from servers.switching.site import SwitchingSite, switching_site
+from servers.switching.shared_site import BOTH_VERSIONS, shared_site
+from servers.switching.site import SwitchingSite
 from servers.topic_contents import compact, managed_ledger_of, read_back
 from servers.waiting import eventually
 
@@ -43,9 +44,9 @@ FAR, SOON = timedelta(hours=1), timedelta(seconds=30)
 PATIENCE = 180
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with switching_site(tmp_path_factory.mktemp("kinds"), PULSAR_VERSIONS, broker_settings=SETTINGS) as running:
+@pytest.fixture
+def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
+    with shared_site(pool, tmp_path_factory, BOTH_VERSIONS, SETTINGS, anew=True) as running:
         yield running
 
 
@@ -159,7 +160,7 @@ def test_ledgers_of_every_kind_go_over_a_switch(site: SwitchingSite, tmp_path: P
                 eventually(lambda kinds=kinds: len(kinds.buckets()) == BUCKETS, PATIENCE)
                 kinds.check()
             # Once more with brokers that find everything anew.
-            site.kill_brokers()
+            site.kill_brokers(transacted)
             transactions.go_on(3)
         for kinds in grounds:
             kinds.go_home()

@@ -22,19 +22,16 @@ from typing import Final
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import LedgerState
 from servers.switching.copying_process import say
+from servers.switching.shared_site import ONE_BROKER
 from servers.switching.site import SwitchingSite, switching_site
 from servers.topic_contents import read_back, send
 from servers.waiting import eventually
 
-#: One more bookie of b than a ledger is on.
-CLUSTERS: Final = (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", bookies=3))
 _CONTENTS: Final = Path(__file__).parents[2] / "java/LedgerContents.java"
 _MESSAGES: Final = 650
 # Of those that are planted, so that a copier is at work for a minute.
@@ -90,7 +87,7 @@ def storm(site: SwitchingSite, kills: int, seed: int, tell: Callable[[str], obje
         # Brokers that find everything anew, with nothing of a to read from.
         for process in site.servers.clusters["a"].processes:
             process.kill()
-        site.kill_brokers()
+        site.kill_brokers((kept, trimmed))
         sent = [*(str(number).encode() for number in range(_MESSAGES)), b"0"]
         for topic in (kept, trimmed):
             assert read_back(client, topic) == sent
@@ -165,7 +162,7 @@ def main() -> int:
     logging.getLogger("pulsar").setLevel(logging.CRITICAL)
     # It stays if anything fails, with all logs.
     home = Path(tempfile.mkdtemp(prefix="bookwarden-soak-"))
-    with switching_site(home, ("4.0.8",), CLUSTERS) as site:
+    with switching_site(home, ONE_BROKER.brokers, ONE_BROKER.clusters) as site:
         storm(site, asked.kills, asked.seed, say)
     shutil.rmtree(home)
     say("nothing was lost")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.site import SwitchingSite
@@ -14,10 +16,14 @@ OTHER_REGISTRY = f"{REGISTRY_PATH}-of-one"
 _PATIENCE_S = 120.0
 
 
-def part_ways(site: SwitchingSite) -> None:
-    """Let the last broker follow a registry of its own, in which another cluster is active; it is started anew."""
+@contextmanager
+def disagreement(site: SwitchingSite) -> Iterator[None]:
+    """Let the last broker follow a registry of its own for the block, in which another cluster is active.
+
+    It is started anew before the block and after it.
+    """
     own = site.registry()
-    (other,) = own.clusters.keys() - {own.active}
+    other = min(own.clusters.keys() - {own.active})
     apart = dataclasses.replace(own, epoch=own.epoch + 1, active=other, directive=None)
     node = site.store.get(OTHER_REGISTRY)
     if node is None:
@@ -28,14 +34,12 @@ def part_ways(site: SwitchingSite) -> None:
     last.settings["bookkeeper_bookwardenRegistry"] = OTHER_REGISTRY
     last.process.restart()
     eventually(lambda: site.metric("epoch") == [*[own.epoch] * (len(site.brokers) - 1), apart.epoch], _PATIENCE_S)
-
-
-def agree_again(site: SwitchingSite) -> None:
-    """Let all brokers follow one registry; the one that did not is started anew."""
-    last = site.brokers[-1]
-    del last.settings["bookkeeper_bookwardenRegistry"]
-    last.process.restart()
-    site.wait_until_followed()
+    try:
+        yield
+    finally:
+        del last.settings["bookkeeper_bookwardenRegistry"]
+        last.process.restart()
+        site.wait_until_followed()
 
 
 def move_bundles(site: SwitchingSite, load: WatchedLoad, seconds: float) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -23,18 +22,11 @@ _PER_SECOND: Final = ("--per-second", "50")
 
 
 class Moving:
-    """Commands in processes of their own, whose state is in a folder."""
+    """Commands whose state is in a folder."""
 
     def __init__(self, site: SwitchingSite, home: Path) -> None:
         self._site, self._home = site, home
-        self.run("init")
-
-    def run(self, *words: str, exit_codes: tuple[int, ...] = (0,)) -> str:
-        """Run a command that has to end so; return what it prints."""
-        line = self._line(*words)
-        ended = subprocess.run(line, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, cwd=self._home)
-        assert ended.returncode in exit_codes, ended.stdout + ended.stderr
-        return ended.stdout
+        site.run(home, "init")
 
     def switch(self, target: str) -> None:
         assert self._site.command("switch", "--target", target, "--yes")["phase"] == "DONE"
@@ -48,7 +40,7 @@ class Moving:
 
     def build(self) -> list[dict[str, Any]]:
         """Copy all that is closed; return what is still written."""
-        found = json.loads(self.run("bookie-clusters", "build", "--all", exit_codes=(0, MORE_LATER)))
+        found = self._site.run(self._home, "bookie-clusters", "build", "--all", exit_codes=(0, MORE_LATER))
         staying: list[dict[str, Any]] = found["staying"]
         assert [one for one in staying if one["outcome"] != "open"] == []
         return staying
@@ -57,9 +49,10 @@ class Moving:
     def building(self, *words: str, kill: bool = False) -> Iterator[None]:
         """Build during the block, which begins once some ledgers are through; wait for its end, or kill it then."""
         log, before = self._home / "building.log", self._copies()
+        line = self._site.words(self._home, "bookie-clusters", "build", "--all", *words)
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self._line("bookie-clusters", "build", "--all", *words),
+                [sys.executable, "-m", "bookwarden.cli", *line],
                 stdout=output,
                 stderr=output,
                 cwd=self._home,
@@ -96,7 +89,7 @@ class Moving:
         return int(self._site.command("cleanup", "--no-dry-run", "--force", "--yes").get("marked") or 0)
 
     def sweep(self) -> None:
-        self.run("sweep", "--once")
+        self._site.run(self._home, "sweep", "--once")
 
     def empty(self) -> list[dict[str, Any]]:
         """Bring everything to the active cluster, delete what is promoted from the others; return what is written."""
@@ -126,8 +119,3 @@ class Moving:
         # Brokers that find everything anew.
         self._site.kill_brokers()
         return set(self._site.ledgers_of(source))
-
-    def _line(self, *words: str) -> list[str]:
-        places = [f"sweep.{name}={self._home / name}" for name in ("checkpoint", "outcomes", "journal")]
-        sets = [word for setting in ("spark.master=local[2]", *places) for word in ("--set", setting)]
-        return [sys.executable, "-m", "bookwarden.cli", "-o", "json", *self._site.options, *sets, *words]

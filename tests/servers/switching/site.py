@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import urllib3
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
@@ -21,6 +23,7 @@ from bookwarden.config import MetadataStoreSettings
 from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
 from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker, SwitchablePulsar
 from bookwarden.devcluster.servers.settings import METADATA_STORES
+from bookwarden.errors import PulsarUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore, Versioned
@@ -50,8 +53,10 @@ class SwitchingSite:
         self.servers = servers
         urls = {servers.store_url, *(cluster.store_url for cluster in servers.clusters.values())}
         access = MetadataStoreSettings(urls=[servers.store_url], **servers.store_settings)
-        self._stores = {url: open_single_store(access, url) for url in urls}
-        self.store = self._stores[servers.store_url]
+        #: Metadata stores, by URL.
+        self.stores = {url: open_single_store(access, url) for url in urls}
+        #: Pulsar's.
+        self.store = self.stores[servers.store_url]
         self.connection = servers.connection()
         self.admin = PulsarAdmin(self.connection, timeout_s=_ADMIN_SECONDS)
 
@@ -72,8 +77,22 @@ class SwitchingSite:
 
     def command(self, *words: str, exit_code: int = 0) -> Any:
         """Run a command below `bookie-clusters` that has to end so; return what it prints."""
-        ended = CliRunner().invoke(cli, ["-o", "json", *self.options, "bookie-clusters", *words])
+        ended = _invoked(["-o", "json", *self.options, "bookie-clusters", *words])
         assert ended.exit_code == exit_code, ended.output
+        return json.loads(ended.stdout)
+
+    def words(self, home: Path, *words: str) -> list[str]:
+        """Complete the words of a command; what the sweep keeps is in this folder."""
+        places = [f"sweep.{name}={home / name}" for name in ("checkpoint", "outcomes", "journal")]
+        sets = [word for setting in ("spark.master=local[2]", *places) for word in ("--set", setting)]
+        return ["-o", "json", *self.options, *sets, *words]
+
+    def run(self, home: Path, *words: str, exit_codes: Sequence[int] = (0,)) -> Any:
+        """Run any command that has to end so, on the Spark of this process if it has one; return what it prints."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(home)
+            ended = _invoked(self.words(home, *words))
+        assert ended.exit_code in exit_codes, ended.output
         return json.loads(ended.stdout)
 
     def register(self, name: str, *options: str) -> None:
@@ -164,13 +183,20 @@ class SwitchingSite:
 
     def store_of(self, name: str) -> MetadataStore:
         """The store that has the metadata of a cluster."""
-        return self._stores[self.servers.clusters[name].store_url]
+        return self.stores[self.servers.clusters[name].store_url]
 
     def writable_bookies(self, name: str) -> list[str]:
         """List the bookies of a cluster that are registered now."""
         bookies = self.servers.clusters[name]
         available = f"{bookies.ledgers_root}/available"
         return [bookie for bookie in self.store_of(name).children_of(available) if bookie in bookies.ids]
+
+    def end_registration(self, name: str, bookie: str) -> None:
+        """End the registration of a bookie of a cluster that was killed, as the end of its session would."""
+        store, path = self.store_of(name), f"{self.servers.clusters[name].ledgers_root}/available/{bookie}"
+        node = store.get(path)
+        assert node is not None
+        store.delete_many([(path, node.version)])
 
     def new_topics(self, count: int) -> list[str]:
         """Make a namespace that keeps all messages, and topics in it that all brokers share."""
@@ -183,7 +209,8 @@ class SwitchingSite:
         topics = [f"persistent://{namespace}/topic-{number}" for number in range(count)]
         for topic in topics:
             self.admin.put(topic_path(topic))
-        self.spread(topics)
+        if len(self.brokers) > 1:
+            self.spread(topics)
         return topics
 
     def spread(self, topics: Sequence[str], shift: int = 0, broker: SiteBroker | None = None) -> None:
@@ -194,21 +221,36 @@ class SwitchingSite:
             # Only a bundle that somebody owns can be sent elsewhere.
             self.owner(bundles[namespace, bundle])
             self.admin.put(f"/namespaces/{namespace}/{bundle}/unload", params={"destinationBroker": target.broker_id})
+        self.wait_until_served(topics)
+
+    def wait_until_served(self, topics: Iterable[str]) -> None:
+        """Wait until brokers have loaded the topics: a client asks ever less often, and gives up after 30 s."""
+
+        def served(topic: str) -> bool:
+            try:
+                self.admin.get_json(f"{topic_path(topic)}/internalStats")
+            except PulsarUnavailableError:
+                return False
+            return True
+
+        for topic in topics:
+            eventually(lambda topic=topic: served(topic), _ADMIN_SECONDS, pause=0.1)
 
     def owner(self, topic: str) -> str:
         """Return the broker's service URL, after one was made the owner if nobody was."""
         return str(self.admin.get_json(f"/lookup/v2/topic{topic_path(topic)}")["brokerUrl"])
 
-    def kill_brokers(self) -> None:
-        """Kill all brokers with SIGKILL, and start them again."""
+    def kill_brokers(self, topics: Iterable[str] = ()) -> None:
+        """Kill all brokers with SIGKILL, start them again, and wait until they serve these topics."""
         for broker in self.brokers:
             broker.process.kill()
         self.servers.start_brokers()
         self.wait_until_followed()
+        self.wait_until_served(topics)
 
     def close(self) -> None:
         self.admin.close()
-        for store in self._stores.values():
+        for store in self.stores.values():
             store.close()
 
     def _bundle(self, topic: str) -> str:
@@ -220,6 +262,17 @@ class SwitchingSite:
         node = self.store.get(REGISTRY_PATH)
         assert node is not None
         return node
+
+
+def _invoked(words: Sequence[str]) -> Result:
+    """Run a command in this process; it logs to a standard error that ends with it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        return CliRunner().invoke(cli, words, catch_exceptions=False)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 def _summed(admin_url: str, name: str) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bookwarden.devcluster.bookie_clusters import SiteBroker
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
-from servers.switching.disagreement import agree_again, move_bundles, part_ways
+from servers.switching.disagreement import disagreement, move_bundles
 from servers.switching.lost_session import behind_a_proxy, cut_off, switch_without
 from servers.switching.site import SwitchingSite, switching_site
 from servers.switching.storm import KINDS, Storm
@@ -61,9 +61,8 @@ def _storm(site: SwitchingSite, kills: int, seed: int, home: Path) -> Outcome:
 def _disagreement(site: SwitchingSite, seconds: float) -> Outcome:
     _say(f"two brokers disagree for {seconds:.0f} s")
     with watched_load(site) as load:
-        part_ways(site)
-        moves = move_bundles(site, load, seconds)
-        agree_again(site)
+        with disagreement(site):
+            moves = move_bundles(site, load, seconds)
         load.goes_on()
         found = load.end()
     _say(f"bundles moved {moves} times: {found}")

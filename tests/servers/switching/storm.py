@@ -71,7 +71,7 @@ class Storm:
     def _kill(self, kind: str) -> Kill:
         while True:
             source = self._site.registry().active
-            (target,) = self._site.registry().clusters.keys() - {source}
+            target = min(self._site.registry().clusters.keys() - {source})
             words = self._words(target)
             before = self._record()
             begin = time.monotonic()

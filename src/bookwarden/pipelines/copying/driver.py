@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -137,7 +138,8 @@ def _folder_for(request: BuildRequest, context: SwitchingContext) -> Iterator[st
             raise NotFoundError("no build was stopped: there is nothing to go on with")
         yield found.newest.folder
     else:
-        yield f"{_FOLDERS}/{new_id(int(time.time() * 1000))}"
+        # The tasks have the working folder of the JVM, which may be another.
+        yield str(Path(_FOLDERS, new_id(int(time.time() * 1000))).absolute())
 
 
 def _begun(folder: ScanFolder, request: BuildRequest, registry: Registry) -> _Header:
