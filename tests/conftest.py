@@ -15,12 +15,14 @@ import pytest
 import urllib3
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.config import load_settings
 from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.accounting import Account
 from servers.class_archives import quick_spark_home, quick_spark_options, start_quickly
 from servers.each_store import shared_cluster_on
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
+from servers.object_store import ObjectStore, running_object_store
 from servers.pool import ON_OXIA, PLAIN, Clusters, ServerPool, SharedServersScheduling
 
 if TYPE_CHECKING:
@@ -214,35 +216,45 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeepe
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def quiet_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
-    """A ZooKeeper in which no other module has metadata roots, since a scan looks for those that it was not told of."""
+    """A ZooKeeper of `ScannedSite` alone, since a scan looks for metadata roots that it was not told of."""
     with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A running S3 server, shared by all tests: use a bucket of your own."""
+    with running_object_store(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore) -> str:
+    """A bucket of the test's own."""
+    name = f"b-{secrets.token_hex(4)}"
+    object_store.create_bucket(name)
+    return name
+
+
+@pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local Spark session for all tests; its workers run in this interpreter's installation."""
+    """One local Spark session for all tests, set up as that of a sweep; its workers run in this installation."""
     # Unit tests must not pay for these imports.
     from pyspark.sql import SparkSession
 
     from bookwarden.pipelines.own_jvm import own_jvm
     from bookwarden.pipelines.pulsar_source import register
-    from bookwarden.pipelines.session import end_session
+    from bookwarden.pipelines.session import end_session, spark_properties
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with own_jvm() as jvm:
         session = (
             SparkSession.builder.master("local[2]")
             .appName("bookwarden tests")
-            .config(map=jvm.properties)
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config(map={**jvm.properties, **spark_properties(load_settings(), local=True)})
             .config("spark.driver.memory", "768m")
-            .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.streaming.stopTimeout", "60s")
             .config("spark.executor.heartbeatInterval", "1s")

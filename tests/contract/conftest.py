@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from servers.each_store import is_tried_again
-from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
-from servers.object_store import ObjectStore, running_object_store
+from servers.lone_zookeeper import LoneZooKeeper
+from servers.object_store import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,16 +23,16 @@ StoreMaker = Callable[..., ZooKeeperStore]
 OxiaStoreMaker = Callable[..., OxiaStore]
 
 
-@pytest.fixture(scope="module")
-def lone_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
-    """A ZooKeeper that the tests of one module may kill and pause."""
-    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
+@pytest.fixture
+def lone_zookeeper(zookeeper: LoneZooKeeper) -> LoneZooKeeper:
+    """The ZooKeeper that tests share, for one that kills or pauses it: it serves again before the next test."""
+    zookeeper.serve()
+    return zookeeper
 
 
 @pytest.fixture
 def connect(lone_zookeeper: LoneZooKeeper) -> Iterator[StoreMaker]:
-    """Make stores on the module's ZooKeeper, closed after the test."""
+    """Make stores on that ZooKeeper, closed after the test."""
     made: list[ZooKeeperStore] = []
 
     def make(**options: object) -> ZooKeeperStore:
@@ -93,16 +92,7 @@ def zookeeper_home(tmp_path: Path) -> Path:
     return home
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """An S3 server that the tests of one module share."""
-    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
-        yield store
-
-
 @pytest.fixture
-def bucket(server: ObjectStore) -> str:
-    """A bucket of the test's own."""
-    name = f"offload-{secrets.token_hex(4)}"
-    server.client.create_bucket(Bucket=name)
-    return name
+def server(object_store: ObjectStore) -> ObjectStore:
+    """The S3 server that tests share."""
+    return object_store

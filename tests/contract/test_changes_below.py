@@ -183,14 +183,18 @@ def test_a_move_of_the_metadata_is_a_gap_and_the_target_is_followed(
 
 
 def test_the_source_goes_along_with_a_move_and_compares_everything_with_the_target(
-    connect: StoreMaker, connect_oxia: OxiaStoreMaker, oxia_server: OxiaServer, lone_zookeeper: LoneZooKeeper
+    connect: StoreMaker,
+    connect_oxia: OxiaStoreMaker,
+    oxia_server: OxiaServer,
+    lone_zookeeper: LoneZooKeeper,
+    root: str,
 ) -> None:
-    source, target = connect(), connect_oxia()
+    source, target = connect(chroot=root), connect_oxia()
     holders = [ManagedLedgerHolder(f"moved/n/persistent/{name}") for name in ("kept", "changed", "gone")]
     kept, changed, gone = (Population(source).names(holder, [1, 2]) for holder in holders)
     coordinator = Coordinator(source, oxia_server.url)
     coordinator.offer()
-    following = StepByStep(load_settings(overrides={"metadata_store.urls": f"['zk:{lone_zookeeper.hosts}']"}))
+    following = StepByStep(load_settings(overrides={"metadata_store.urls": f"['zk:{lone_zookeeper.hosts}{root}']"}))
     assert {kept, changed, gone} <= set(following.paths())
     coordinator.set_phase("COPYING")
     target.create("/managed-ledgers", b"")

@@ -14,7 +14,7 @@ from bookwarden.deletion.journal.reading import SelectedDeletions, Selection, su
 from bookwarden.deletion.phase_two.sent_on import SentOn
 from bookwarden.errors import StoreAccessError, StoreError, StoreUnavailableError
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
-from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
+from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore
 
 pytestmark = pytest.mark.servers
 
@@ -25,10 +25,9 @@ ENTRIES = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
-        store.client.create_bucket(Bucket="journals")
-        yield store
+def server(object_store: ObjectStore) -> ObjectStore:
+    object_store.create_bucket("journals")
+    return object_store
 
 
 @pytest.fixture

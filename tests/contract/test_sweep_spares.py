@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from uuid import uuid4
 
 import pytest
 
@@ -22,6 +24,14 @@ from servers.swept_store import SweptStore
 pytestmark = pytest.mark.servers
 
 Connect = Callable[[], MetadataStore]
+
+
+@pytest.fixture
+def connect(connect: StoreMaker) -> StoreMaker:
+    """Make stores below a path of the test's own."""
+    chroot = f"/t-{uuid4().hex}"
+    connect().create(chroot, b"")
+    return partial(connect, chroot=chroot)
 
 
 @pytest.fixture(params=["zookeeper", on_oxia()])

@@ -28,8 +28,7 @@ from bookwarden.clusters.bookkeeper.bookies.writer import EntryWriting
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
-from bookwarden.devcluster.certificates import Authority
+from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import BookieAccessError, BookieError, BookieUnavailableError, EntryAbsentError
@@ -38,9 +37,8 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, St
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
-from servers.more_bookies import MoreBookies
 from servers.pulsar_topics import TopicUnderTest
-from servers.short_lived import running_until_killed
+from servers.three_bookies import NAMED, ThreeBookies
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -48,7 +46,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 WRITER = Path(__file__).parents[1] / "java/LedgerWriter.java"
 CONTENTS = Path(__file__).parents[1] / "java/LedgerContents.java"
 SHELL = "org.apache.bookkeeper.bookie.BookieShell"
-NAMED = "a-bookie-with-a-name"
 ENTRIES = 40
 # What the writer is asked for, by the name that a test uses for the ledger.
 SPECS = {
@@ -68,12 +65,13 @@ SPECS = {
 class Site:
     """Three bookies with TLS, one of them with a name for an id, and the ledgers of SPECS on them."""
 
-    cluster: DevCluster
-    more: MoreBookies
+    servers: ThreeBookies
     store: MetadataStore
-    authority: Path
-    client_certificate: tuple[Path, Path]
     ledgers: dict[str, int]
+
+    @property
+    def cluster(self) -> DevCluster:
+        return self.servers.cluster
 
     def stored(self, name: str | int) -> StoredLedger:
         (reading,) = BookKeeperCatalog(self.store).read_many([self.ledgers[name] if isinstance(name, str) else name])
@@ -84,43 +82,17 @@ class Site:
         return Bookies(BookieAddresses(self.store, "/ledgers"), options or BookieOptions())
 
     def server(self, bookie_id: str) -> ServerProcess:
-        return self.more.servers.get(bookie_id, self.cluster.bookie)
+        return self.servers.bookies[bookie_id]
 
     def reader(self, name: str | int, bookies: Bookies) -> LedgerReader:
         return open_ledger(self.stored(name), bookies)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("bookies")
-    authority = Authority("bookies")
-    files = [folder / name for name in ("server.pem", "server.key", "client.pem", "client.key")]
-    contents = (authority.certificate, authority.private_key, *authority.client_certificate("reader"))
-    for file, content in zip(files, contents, strict=True):
-        file.write_bytes(content)
-    options = ClusterOptions(max_entries_per_ledger=10, bookie_settings=_tls_settings(files[0], files[1]))
-    started = DevCluster(folder / "pulsar", options)
-    with running_until_killed(started) as cluster, closing(open_store(cluster.store_url)) as store:
-        more = MoreBookies(cluster, "", NAMED)
-        try:
-            more.start()
-            ledgers = dict(zip(SPECS, _write_ledgers(cluster, list(SPECS.values())), strict=True))
-            yield Site(cluster, more, store, files[0], (files[2], files[3]), ledgers)
-        finally:
-            more.kill()
-
-
-def _tls_settings(certificate: Path, private_key: Path) -> dict[str, str]:
-    return {
-        "tlsProvider": "OpenSSL",
-        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
-        "tlsClientAuthentication": "true",
-        "tlsKeyStoreType": "PEM",
-        "tlsKeyStore": str(private_key),
-        "tlsCertificatePath": str(certificate),
-        "tlsTrustStoreType": "PEM",
-        "tlsTrustStore": str(certificate),
-    }
+def site(three_bookies: ThreeBookies) -> Iterator[Site]:
+    with closing(open_store(three_bookies.cluster.store_url)) as store:
+        ledgers = dict(zip(SPECS, _write_ledgers(three_bookies.cluster, list(SPECS.values())), strict=True))
+        yield Site(three_bookies, store, ledgers)
 
 
 def _java(main: str, *arguments: str) -> str:
@@ -243,11 +215,11 @@ def test_an_open_ledger_is_read_up_to_what_is_confirmed(site: Site) -> None:
 
 
 def test_entries_come_over_tls_to_a_client_with_a_certificate(site: Site) -> None:
-    certificate, private_key = map(str, site.client_certificate)
-    known = BookieTls(str(site.authority), certificate, private_key)
+    certificate, private_key = map(str, site.servers.client_certificate)
+    known = BookieTls(str(site.servers.authority), certificate, private_key)
     with site.bookies(BookieOptions(tls=known)) as bookies:
         _assert_as_written(list(site.reader("HMAC", bookies).read()), site.ledgers["HMAC"], ENTRIES)
-    for refused in (BookieTls(str(site.authority)), BookieTls(certificate, certificate, private_key)):
+    for refused in (BookieTls(str(site.servers.authority)), BookieTls(certificate, certificate, private_key)):
         with (
             site.bookies(BookieOptions(tls=refused)) as bookies,
             pytest.raises(BookieUnavailableError, match="try again"),
@@ -314,8 +286,8 @@ def _new_ledger(site: Site, kind: str) -> tuple[int, LedgerMetadata]:
 
 def test_what_we_write_is_read_by_javas_client_and_by_us(site: Site) -> None:
     count = 900
-    certificate, private_key = map(str, site.client_certificate)
-    options = BookieOptions(tls=BookieTls(str(site.authority), certificate, private_key))
+    certificate, private_key = map(str, site.servers.client_certificate)
+    options = BookieOptions(tls=BookieTls(str(site.servers.authority), certificate, private_key))
     expected: list[str] = []
     asked: list[str] = []
     with site.bookies(options) as bookies:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
@@ -279,18 +278,6 @@ def test_a_wrong_metadata_store(line: Line) -> None:
 
 def test_no_java(line: Line, tmp_path: Path) -> None:
     line.fails(11, "Java", "sweep", "--once", JAVA_HOME=str(tmp_path))
-
-
-@pytest.mark.slow
-def test_no_rights(make_cluster: Callable[..., DevCluster], tmp_path: Path) -> None:
-    cluster = make_cluster(ClusterOptions(auth="token"))
-    line = Line(DeletionSite.of(cluster, "public/default", tmp_path))
-    ordinary = cluster.connection(superuser=False)
-    trusted = ("--set", f"pulsar.tls_trust_certs_file={ordinary.tls_trust_certs_file}")
-    role = ("--set", "pulsar.auth=token", "--set", f"pulsar.token_file={ordinary.token_file}")
-    for command in (("init",), ("inflight",), ("sweep", "--once"), ("dlq", "list")):
-        line.fails(9, "pulsar.auth", *trusted, *command)
-        line.fails(9, "rights", *trusted, *role, *command)
 
 
 def test_a_process_of_its_own_writes_no_colours_into_a_pipe_and_no_trace(line: Line) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import mark_of_holder
@@ -29,8 +29,8 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
-from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
-from servers.short_lived import running_until_killed
+from servers.orphan_grounds import Grounds
+from servers.pool import ENTRIES_PER_LEDGER
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -54,19 +54,18 @@ class Ground:
     site: DeletionSite
 
 
-@pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory, make_namespace: Callable[[DevCluster], str]) -> Iterator[Ground]:
-    options = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, broker_settings=BROKER_SETTINGS)
-    home = tmp_path_factory.mktemp("pulsar")
-    with running_until_killed(DevCluster(home, options)) as cluster:
-        settings = SETTINGS | {"orphans.folder": str(home / "orphans")}
-        site = DeletionSite.of(cluster, make_namespace(cluster), home / "site", overrides=settings)
-        with (
-            MetadataContext(site.settings) as metadata,
-            closing(Grounds(cluster, metadata, lambda: make_namespace(cluster))) as grounds,
-        ):
-            site.create_topics()
-            yield Ground(grounds, site)
+@pytest.fixture
+def ground(
+    pulsar_cluster: DevCluster, namespace: str, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> Iterator[Ground]:
+    settings = SETTINGS | {"orphans.folder": str(tmp_path / "orphans")}
+    site = DeletionSite.of(pulsar_cluster, namespace, tmp_path / "site", overrides=settings)
+    with (
+        MetadataContext(site.settings) as metadata,
+        closing(Grounds(pulsar_cluster, metadata, lambda: make_namespace(pulsar_cluster))) as grounds,
+    ):
+        site.create_topics()
+        yield Ground(grounds, site)
 
 
 def test_what_a_bad_write_takes_off_a_topics_list_is_kept_and_told_and_reads_back_once_the_list_is_put_back(
@@ -97,7 +96,8 @@ def test_what_a_bad_write_takes_off_a_topics_list_is_kept_and_told_and_reads_bac
     planned = {one.ledger_id: one.cause for one in plans_of(site.settings).all_candidates(found.plan)}
     of_these = {one: cause for one, cause in planned.items() if one in lost | {trimmed}}
     assert of_these == {trimmed: Cause.TRIM.value, writing: Cause.NEVER_LISTED.value}
-    applied = invoke(site, "orphans", "apply", "--plan", found.plan.plan_id, "--execute")
+    emptied = [word for one in found.plan.emptied for word in ("--allow-emptied", one.name)]
+    applied = invoke(site, "orphans", "apply", "--plan", found.plan.plan_id, *emptied, "--execute")
     assert applied.exit_code == 0, applied.output
     assert json.loads(applied.stdout)["marked"] == len(planned)
     # Marks of before, or of whoever else; as old as it takes.

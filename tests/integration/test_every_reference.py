@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import NotFoundError, PulsarError
@@ -35,41 +34,19 @@ from bookwarden.wiring.deletion import PhaseOneContext
 from servers.broker_claims import assert_every_claimed_ledger_is_found
 from servers.deletion_site import DeletionSite
 from servers.population import Population
-from servers.short_lived import running_until_killed
 from servers.sweeping_site import SweepingSite
 from servers.topic_contents import compact, compacted_in_use, listed, managed_ledger_of, retain, send, send_keyed
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers
 
-BUCKETS = {
-    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
-    "delayedDeliveryMinIndexCountPerBucket": "5",
-    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
-    # A compaction fails once a bookie that is paused has not taken an entry for so long.
-    "bookkeeperClientTimeoutInSeconds": "120",
-}
 # Far above what the bookie's own ledgers get.
 UNUSED = 1_900_000_000
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """A cluster of this module's own: its delayed messages are kept in buckets, and its bookie is paused."""
-    # A bookie that is paused for longer than its session lives registers and leaves ever after, and takes no ledger.
-    options = ClusterOptions(max_entries_per_ledger=10, session_seconds=60, broker_settings=BUCKETS)
-    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as made:
-        yield made
-
-
 @pytest.fixture
-def namespace(cluster: DevCluster, make_namespace: Callable[[DevCluster], str]) -> str:
-    return make_namespace(cluster)
-
-
-@pytest.fixture
-def deletion_site(cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
-    made = DeletionSite.of(cluster, namespace, tmp_path)
+def deletion_site(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> DeletionSite:
+    made = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
     made.overrides = {"deletion.shadow_refresh_seconds": "0.001"}
     made.create_topics()
     return made
@@ -78,18 +55,6 @@ def deletion_site(cluster: DevCluster, namespace: str, tmp_path: Path) -> Deleti
 @pytest.fixture
 def site(deletion_site: DeletionSite) -> Iterator[SweepingSite]:
     with SweepingSite(deletion_site.settings) as made:
-        yield made
-
-
-@pytest.fixture
-def admin(cluster: DevCluster) -> Iterator[PulsarAdmin]:
-    with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster: DevCluster) -> Iterator[pulsar.Client]:
-    with closing(cluster.connection().client()) as made:
         yield made
 
 
@@ -209,7 +174,7 @@ def test_the_compacted_ledger_in_use_is_kept_and_the_one_before_is_swept(
 
 
 def test_the_ledger_of_a_compaction_under_way_is_kept_though_nothing_names_it(
-    cluster: DevCluster,
+    pulsar_cluster: DevCluster,
     deletion_site: DeletionSite,
     site: SweepingSite,
     admin: PulsarAdmin,
@@ -235,7 +200,7 @@ def test_the_ledger_of_a_compaction_under_way_is_kept_though_nothing_names_it(
     with SweepingSite(deletion_site.settings) as dry:
         admin.put(f"{topic_path(topic)}/compaction")
         running = eventually(written_now, 120)
-        with cluster.bookie.paused():
+        with pulsar_cluster.bookie.paused():
             assert dry.stored(running.ledger_id).metadata.state is LedgerState.OPEN, "the compaction was too fast"
             rows = dry.sweep(*marks_of_ids(dry.metadata.catalog, [running.ledger_id, earlier]))
             assert admin.get_json(f"{topic_path(topic)}/compaction")["status"] == "RUNNING"
@@ -309,7 +274,7 @@ def test_a_bucket_is_kept_while_it_is_named_or_may_be_in_use_from_memory(
 
 
 def test_a_restart_of_the_broker_frees_a_bucket_that_nothing_names(
-    cluster: DevCluster,
+    pulsar_cluster: DevCluster,
     site: SweepingSite,
     admin: PulsarAdmin,
     client: pulsar.Client,
@@ -335,7 +300,7 @@ def test_a_restart_of_the_broker_frees_a_bucket_that_nothing_names(
     admin.put(f"/namespaces/{namespace}/unload")
     Topics(admin).internal_stats(topic)
     assert site.outcome(lost, holder).outcome is Outcome.WAITING
-    cluster.broker.restart()
+    pulsar_cluster.broker.restart()
     # Whoever loads it now knows only what the cursor's node names.
     eventually(lambda: answers(admin, topic), 60)
     assert site.outcome(lost, holder).outcome is Outcome.DELETED
@@ -353,14 +318,14 @@ def answers(admin: PulsarAdmin, topic: str) -> bool:
 
 
 def test_every_ledger_that_brokers_name_is_found_in_the_metadata(
-    cluster: DevCluster, site: SweepingSite, admin: PulsarAdmin, client: pulsar.Client, namespace: str
+    pulsar_cluster: DevCluster, site: SweepingSite, admin: PulsarAdmin, client: pulsar.Client, namespace: str
 ) -> None:
     topic = f"persistent://{namespace}/a b~1"
     assert_every_claimed_ledger_is_found(site, admin, client, topic)
 
 
 def test_names_of_the_first_version_and_empty_nodes_are_read_from_the_real_store(
-    cluster: DevCluster, site: SweepingSite, namespace: str
+    pulsar_cluster: DevCluster, site: SweepingSite, namespace: str
 ) -> None:
     tenant, name = namespace.split("/")
     old = ManagedLedgerHolder(f"{tenant}/dev/{name}/persistent/old")
@@ -380,7 +345,7 @@ def test_names_of_the_first_version_and_empty_nodes_are_read_from_the_real_store
 
 
 def test_metadata_that_is_deleted_and_made_anew_between_read_and_delete_is_kept(
-    cluster: DevCluster, site: SweepingSite, namespace: str
+    pulsar_cluster: DevCluster, site: SweepingSite, namespace: str
 ) -> None:
     holder = ManagedLedgerHolder(f"{namespace}/persistent/gone")
     ledger_id = UNUSED + 30_000_001
@@ -396,11 +361,11 @@ def test_metadata_that_is_deleted_and_made_anew_between_read_and_delete_is_kept(
 
 
 def test_ledgers_of_logs_are_referenced_whatever_they_say_of_themselves(
-    cluster: DevCluster, site: SweepingSite, tmp_path: Path
+    pulsar_cluster: DevCluster, site: SweepingSite, tmp_path: Path
 ) -> None:
     source = Path(__file__).parents[1] / "java/DistributedLogs.java"
     libraries = f"{ensure_distribution() / 'lib'}/*"
-    address = cluster.store_url.removeprefix("zk:")
+    address = pulsar_cluster.store_url.removeprefix("zk:")
     command = [
         find_java().executable,
         "-Xmx256m",

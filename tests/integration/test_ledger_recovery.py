@@ -23,7 +23,7 @@ from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Booki
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden.devcluster import DevCluster
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import BookieUnavailableError
@@ -31,9 +31,8 @@ from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from servers.more_bookies import MoreBookies
 from servers.pulsar_topics import TopicUnderTest
-from servers.short_lived import running_until_killed
+from servers.three_bookies import ThreeBookies
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -51,12 +50,15 @@ MORE = [f"MAC,3,3,2,{ENTRIES},a password,open"] * 2
 class Site:
     """Three bookies with ledgers that their writer, which was killed, left open."""
 
-    cluster: DevCluster
-    more: MoreBookies
+    servers: ThreeBookies
     store: MetadataStore
     ours: list[int]
     javas: list[int]
     others: list[int]
+
+    @property
+    def cluster(self) -> DevCluster:
+        return self.servers.cluster
 
     def stored(self, ledger_id: int) -> StoredLedger:
         (reading,) = BookKeeperCatalog(self.store).read_many([ledger_id])
@@ -69,9 +71,6 @@ class Site:
     def recover(self, ledger_id: int) -> StoredLedger:
         with self.bookies() as bookies:
             return LedgerRecovery(self.store, "/ledgers", bookies).recover(ledger_id)
-
-    def servers(self) -> list[ServerProcess]:
-        return [self.cluster.bookie, *self.more.servers.values()]
 
     def contents(self, ledger_id: int) -> str:
         """What LedgerContents.java prints of a ledger, by our own reading, after its id."""
@@ -87,19 +86,13 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    started = DevCluster(tmp_path_factory.mktemp("recovery") / "pulsar", ClusterOptions())
-    with running_until_killed(started) as cluster, closing(open_store(cluster.store_url)) as store:
-        more = MoreBookies(cluster, "", "")
-        try:
-            more.start()
-            specs = [*KINDS, *KINDS, *MORE]
-            told = _java(JAVA / "LedgerWriter.java", f"metadata-store:{cluster.store_url}", *specs)
-            made = [int(found) for found in re.findall(r"^ledger (\d+)$", told, re.MULTILINE)]
-            count = len(KINDS)
-            yield Site(cluster, more, store, made[:count], made[count : 2 * count], made[2 * count :])
-        finally:
-            more.kill()
+def site(three_bookies: ThreeBookies) -> Iterator[Site]:
+    with closing(open_store(three_bookies.cluster.store_url)) as store:
+        specs = [*KINDS, *KINDS, *MORE]
+        told = _java(JAVA / "LedgerWriter.java", f"metadata-store:{three_bookies.cluster.store_url}", *specs)
+        made = [int(found) for found in re.findall(r"^ledger (\d+)$", told, re.MULTILINE)]
+        count = len(KINDS)
+        yield Site(three_bookies, store, made[:count], made[count : 2 * count], made[2 * count :])
 
 
 def _java(main: Path, *arguments: str) -> str:
@@ -153,7 +146,7 @@ def test_an_entry_on_one_bookie_alone_is_written_to_the_others(site: Site) -> No
 def test_it_needs_as_many_bookies_as_tell_the_end_and_no_more(site: Site) -> None:
     ledger_id = site.others[1]
     before = site.stored(ledger_id)
-    first, second, _ = site.servers()
+    first, second, _ = site.servers.bookies.values()
     try:
         first.kill()
         second.kill()
@@ -161,7 +154,7 @@ def test_it_needs_as_many_bookies_as_tell_the_end_and_no_more(site: Site) -> Non
             site.recover(ledger_id)
         assert site.stored(ledger_id) == before
         second.start()
-        closed = eventually(lambda: _recovered(site, ledger_id), timeout=120, pause=0.5)
+        closed = eventually(lambda: _recovered(site, ledger_id), timeout=120, pause=0.1)
         assert closed.metadata.last_entry_id == ENTRIES - 1
     finally:
         for server in (first, second):
@@ -211,10 +204,13 @@ def _recovered(site: Site, ledger_id: int) -> StoredLedger | None:
 
 
 def _open_ledgers(site: Site) -> list[int]:
+    """List those of the broker."""
     return [
         ledger_id
         for ledger_id, metadata in read_every_ledger(site.store, "/ledgers")
-        if metadata is not None and metadata.state is not LedgerState.CLOSED
+        if metadata is not None
+        and metadata.state is not LedgerState.CLOSED
+        and metadata.custom.get("application") == b"pulsar"
     ]
 
 

@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.config import load_settings
-from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.wiring.deletion import PhaseOneContext
-from servers.lossy_proxy import LossyProxy
+from servers.older_broker import OlderBroker
+from servers.pool import ENTRIES_PER_LEDGER
 from servers.topic_contents import read_back
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
-ENTRIES_PER_LEDGER = 10
-
-
-@pytest.fixture
-def proxy() -> Iterator[LossyProxy]:
-    with closing(LossyProxy()) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, proxy: LossyProxy) -> Iterator[DevCluster]:
-    """A Pulsar whose broker reaches the metadata store through the proxy."""
-    through = f"zk:127.0.0.1:{proxy.port}"
-    options = ClusterOptions(
-        max_entries_per_ledger=ENTRIES_PER_LEDGER,
-        session_seconds=6,
-        broker_settings={
-            "metadataStoreUrl": through,
-            "configurationMetadataStoreUrl": through,
-            "bookkeeperMetadataServiceUri": f"metadata-store:{through}",
-        },
-    )
-    made = DevCluster(tmp_path, options)
-    proxy.server_port = made.ports.zookeeper
-    try:
-        made.up()
-        yield made
-    finally:
-        made.kill()
-
 
 def test_a_topic_that_nobody_owns_any_more_may_be_served_still(
-    cluster: DevCluster, proxy: LossyProxy, make_namespace: Callable[[DevCluster], str]
+    older_broker: OlderBroker, make_namespace: Callable[..., str]
 ) -> None:
-    namespace = make_namespace(cluster)
+    cluster, proxy, namespace = older_broker, older_broker.proxy, make_namespace(older_broker)
     topic = TopicName.parse(f"persistent://{namespace}/orders")
     settings = load_settings(
         overrides={
             "pulsar.service_url": cluster.service_url,
             "pulsar.admin_url": cluster.admin_url,
             "metadata_store.urls": f"['{cluster.store_url}']",
+            "metadata_store.bookkeeper_url": cluster.beside.store_url,
             "deletion.topic": f"persistent://{namespace}/deletion",
             "deletion.retry_topic": f"persistent://{namespace}/deletion-RETRY",
             "deletion.dlq_topic": f"persistent://{namespace}/deletion-DLQ",

@@ -26,7 +26,7 @@ from bookwarden.processes import descendants
 from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
 from servers.population import Population
-from servers.spark_cluster import SPARK_HOME
+from servers.spark_cluster import SPARK_HOME, java_options
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -59,7 +59,7 @@ def submitted(site: DeletionSite) -> Iterator[ServerProcess]:
     """The sweep as spark-submit runs it: a JVM, and the script below it."""
     submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"]
     # The JVM's own files, too, belong to the test.
-    submit += ["--driver-java-options", f"-Djava.io.tmpdir={tempfile.gettempdir()} -XX:-UsePerfData"]
+    submit += ["--driver-java-options", java_options(Path(tempfile.gettempdir()))]
     submit += ["--conf", "spark.ui.enabled=false", "--conf", f"spark.pyspark.python={sys.executable}"]
     process = start(site, [*submit, str(SCRIPT)], [])
     yield process

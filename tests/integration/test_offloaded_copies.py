@@ -21,7 +21,7 @@ from bookwarden.clusters.offload.names import data_name, object_names
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.ledgers.names import TopicName
@@ -32,15 +32,13 @@ from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
 from servers.follow.site import LATE_S, FollowingSite
-from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, TroubledStore, running_object_store
+from servers.object_store import ACCESS_KEY, OFFLOAD_BUCKET, SECRET_KEY, ObjectStore, TroubledStore
 from servers.orphan_grounds import LEDGERS_FOLDER, Refusals
 from servers.pulsar_topics import TopicUnderTest
-from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
-BUCKET = "pulsar-offload"
 # What waits in real life, for clocks and a second look, need not wait for what has just been made.
 SCAN_AT_ONCE = {
     "orphans.min_age_days": "0",
@@ -49,38 +47,6 @@ SCAN_AT_ONCE = {
     "orphans.max_share": "1",
 }
 VALUES = [secrets.token_bytes(2000) for _ in range(45)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
-        store.client.create_bucket(Bucket=BUCKET)
-        yield store
-
-
-@pytest.fixture(scope="module")
-def proxy(server: ObjectStore) -> Iterator[TroubledStore]:
-    proxy = TroubledStore(server.port)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture(scope="module")
-def offloading_cluster(proxy: TroubledStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    options = ClusterOptions(
-        max_entries_per_ledger=10,
-        offload=True,
-        broker_settings={
-            "managedLedgerOffloadDriver": "S3",
-            "managedLedgerOffloadBucket": BUCKET,
-            "managedLedgerOffloadRegion": REGION,
-            "managedLedgerOffloadServiceEndpoint": proxy.endpoint,
-        },
-        # What the driver S3 reads; aws-s3 takes AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
-        broker_environment={"ACCESS_KEY_ID": ACCESS_KEY, "ACCESS_KEY_SECRET": SECRET_KEY},
-    )
-    with running_until_killed(DevCluster(tmp_path_factory.mktemp("offloading"), options)) as cluster:
-        yield cluster
 
 
 @dataclass
@@ -151,13 +117,13 @@ class Place:
 @pytest.fixture
 def place(
     offloading_cluster: DevCluster,
-    server: ObjectStore,
+    object_store: ObjectStore,
     make_namespace: Callable[[DevCluster], str],
     tmp_path: Path,
-    proxy: TroubledStore,
+    offload_proxy: TroubledStore,
 ) -> Iterator[Place]:
     store = (
-        f"{{driver: S3, endpoint: '{proxy.endpoint}', buckets: [{BUCKET}], "
+        f"{{driver: S3, endpoint: '{offload_proxy.endpoint}', buckets: [{OFFLOAD_BUCKET}], "
         f"access_key: {ACCESS_KEY}, secret_key: {SECRET_KEY}}}"
     )
     overrides = {
@@ -171,12 +137,12 @@ def place(
     site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path, overrides)
     site.create_topics()
     with MetadataContext(site.settings) as metadata:
-        yield Place(cluster, server, site, metadata)
-    proxy.refuse(0, 0, "", "")
+        yield Place(cluster, object_store, site, metadata)
+    offload_proxy.refuse(0, 0, "", "")
 
 
 def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_reads_back_byte_for_byte(
-    place: Place, proxy: TroubledStore, make_namespace: Callable[[DevCluster], str], spark: SparkSession
+    place: Place, offload_proxy: TroubledStore, make_namespace: Callable[[DevCluster], str], spark: SparkSession
 ) -> None:
     both, single = make_namespace(place.cluster), make_namespace(place.cluster)
     orders, kept, invoices = (place.topic(both, "orders"), place.topic(single, "kept"), place.topic(single, "invoices"))
@@ -187,7 +153,7 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     assert kept.read_back() == VALUES
 
     # The store refuses deletes: the broker updates its metadata all the same, and tries again from memory.
-    proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
+    offload_proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
     with PhaseOneContext(place.site.settings) as phase_one:
         results = [phase_one.removal.plan_topic(topic.name, force=True).carry_out() for topic in (orders, invoices)]
     assert [result.problem for result in results] == ["", ""]
@@ -198,9 +164,9 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     with_both = [mark for mark in copies if mark.ledger_id in bookies]
     assert (len(copies), len(with_both)) == (8, 8)
     doomed = place.objects(copies)
-    left = place.server.keys(BUCKET)
+    left = place.server.keys(OFFLOAD_BUCKET)
     assert doomed < left
-    place.server.client.create_multipart_upload(Bucket=BUCKET, Key=data_name(copy_of(copies[0])))
+    place.server.client.create_multipart_upload(Bucket=OFFLOAD_BUCKET, Key=data_name(copy_of(copies[0])))
     place.cluster.broker.start()
 
     live = place.ledgers(kept)[0]
@@ -220,9 +186,9 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     assert Counter(row["outcome"] for row in rows) == {"retry": len(copies), **others}, rows
     retried = [row for row in rows if row["outcome"] == "retry"]
     assert all("AccessDenied: Access Denied by the test" in row["reason"] for row in retried)
-    assert place.server.keys(BUCKET) == left
+    assert place.server.keys(OFFLOAD_BUCKET) == left
 
-    proxy.refuse(0, 0, "", "")
+    offload_proxy.refuse(0, 0, "", "")
 
     def swept() -> bool:
         place.site.sweep_once(spark)
@@ -233,8 +199,8 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
     assert sorted(row["ledger_id"] for row in deleted if row["ledger_type"] == "OFFLOAD_LEDGER") == sorted(
         mark.ledger_id for mark in copies
     )
-    assert place.server.keys(BUCKET) == left - doomed
-    assert place.server.uploads(BUCKET) == set()
+    assert place.server.keys(OFFLOAD_BUCKET) == left - doomed
+    assert place.server.uploads(OFFLOAD_BUCKET) == set()
     assert kept.read_back() == VALUES
 
 
@@ -246,7 +212,7 @@ def test_copies_that_the_broker_deleted_itself_are_already_gone(
         planned = list(phase_one.removal.plan_topic(topic.name, force=True).carry_out().plan.marks)
     objects = place.objects([mark for mark in planned if mark.ledger_type is LedgerType.OFFLOAD_LEDGER])
     assert len(objects) == 8
-    eventually(lambda: not objects & place.server.keys(BUCKET), 60)
+    eventually(lambda: not objects & place.server.keys(OFFLOAD_BUCKET), 60)
     place.site.sweep_once(spark)
     assert set(place.site.counts()) == {"already gone"}
     assert place.site.backlog() == 0
@@ -264,11 +230,11 @@ def test_what_a_broker_left_behind_after_its_offload_is_reclaimed_once_the_copy_
     first, second = (one.offload for one in place.ledgers(damaged)[:2])
     assert first is not None
     assert second is not None
-    place.server.client.delete_object(Bucket=BUCKET, Key=f"{first.uuid}-ledger-{kept}-index")
+    place.server.client.delete_object(Bucket=OFFLOAD_BUCKET, Key=f"{first.uuid}-ledger-{kept}-index")
     index = f"{second.uuid}-ledger-{hollow}-index"
-    assert index in place.server.keys(BUCKET)
-    size = place.server.client.head_object(Bucket=BUCKET, Key=index)["ContentLength"]
-    place.server.client.put_object(Bucket=BUCKET, Key=index, Body=bytes(size))
+    assert index in place.server.keys(OFFLOAD_BUCKET)
+    size = place.server.client.head_object(Bucket=OFFLOAD_BUCKET, Key=index)["ContentLength"]
+    place.server.client.put_object(Bucket=OFFLOAD_BUCKET, Key=index, Body=bytes(size))
 
     scan = OrphanScan(spark, place.site.settings)
     found = scan.run(scan.begin())
@@ -295,30 +261,29 @@ def test_what_a_broker_left_behind_after_its_offload_is_reclaimed_once_the_copy_
 
 @pytest.mark.timeout(900)
 def test_what_a_killed_broker_leaves_of_offloaded_topics_is_marked_without_a_scan(
-    place: Place, proxy: TroubledStore, make_namespace: Callable[[DevCluster], str], spark: SparkSession
+    place: Place, offload_proxy: TroubledStore, make_namespace: Callable[[DevCluster], str], spark: SparkSession
 ) -> None:
     kept, gone = make_namespace(place.cluster), make_namespace(place.cluster)
     whole, doomed = place.topic(kept, "whole"), place.topic(gone, "doomed")
     whole.admin.put(f"/namespaces/{kept}/offloadDeletionLagMs", 0)
     following = FollowingSite(place.site)
-    try:
-        following.start()
+    with following.running(spark):
         eventually(following.has_caught_up, LATE_S, pause=0.5)
         copies = {ledger.ledger_id for ledger in place.ledgers(doomed)[:-1]}
         # The store refuses deletes, which the broker would try again from its memory; so does the other's BookKeeper.
-        proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
+        offload_proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
         doomed.admin.delete(topic_path(doomed.name), params={"force": True})
         place.leave_behind(whole)
-        proxy.refuse(0, 0, "", "")
+        offload_proxy.refuse(0, 0, "", "")
         left = place.stored(whole)
         assert (len(left), len(copies)) == (4, 4)
         eventually(lambda: len(following.marked()) >= len(left | copies), LATE_S, pause=0.2)
         eventually(following.is_settled, LATE_S, pause=0.2)
-    finally:
-        following.process.kill()
     assert following.marked("OFFLOAD_LEDGER") == sorted(copies)
     assert following.marked("LEDGER") == sorted(left)
     place.site.sweep_once(spark)
     assert place.stored(whole) == set()
-    assert not [key for key in place.server.keys(BUCKET) if any(f"-ledger-{ledger}" in key for ledger in copies)]
+    assert not [
+        key for key in place.server.keys(OFFLOAD_BUCKET) if any(f"-ledger-{ledger}" in key for ledger in copies)
+    ]
     assert whole.read_back() == VALUES

@@ -23,7 +23,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.devcluster.releases.jars import ensure_jars
 from bookwarden.devcluster.servers.java import find_java
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
@@ -37,26 +37,17 @@ from servers.broker_claims import (
     unfound,
 )
 from servers.deletion_site import DeletionSite
-from servers.short_lived import running_until_killed
+from servers.pool import NEWER, Clusters
 from servers.sweeping_site import SweepingSite
 from servers.topic_contents import compact, listed, managed_ledger_of, retain, send, send_keyed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
-SETTINGS = {
-    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
-    "delayedDeliveryMinIndexCountPerBucket": "5",
-    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
-    "transactionCoordinatorEnabled": "true",
-}
-
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    options = ClusterOptions(pulsar="4.2.4", max_entries_per_ledger=10, broker_settings=SETTINGS)
-    with running_until_killed(DevCluster(tmp_path_factory.mktemp("pulsar"), options)) as made:
-        yield made
+def cluster(clusters: Clusters) -> DevCluster:
+    return clusters.shared(NEWER)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pulsar
@@ -12,29 +12,18 @@ import pytest
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.devcluster.servers.oxia import ensure_oxia
 from bookwarden.devcluster.servers.oxia_client import OxiaClient
+from servers.pulsar_topics import unload
 
 # The first start on a machine builds Oxia.
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-TOPIC = "persistent://public/default/on oxia"
-# Longer than any restart: what a killed server left in Oxia is still there when it comes back.
-OPTIONS = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, max_entries_per_ledger=10, session_seconds=60)
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    with DevCluster(tmp_path_factory.mktemp("pulsar"), OPTIONS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def oxia(cluster: DevCluster) -> OxiaClient:
-    found = re.fullmatch(r"oxia://([^/]+)/default", cluster.store_url)
-    assert found is not None
-    return OxiaClient(ensure_oxia(), found[1])
+@pytest.fixture
+def topic(oxia_cluster: DevCluster, make_namespace: Callable[[DevCluster], str]) -> str:
+    return f"persistent://{make_namespace(oxia_cluster)}/on oxia"
 
 
 def subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
@@ -42,49 +31,55 @@ def subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
     return client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
 
 
-def send(client: pulsar.Client, topic: str, count: int) -> None:
+def send(client: pulsar.Client, topic: str, numbers: range) -> None:
     with closing(client.create_producer(topic, batching_enabled=False, send_timeout_millis=60_000)) as producer:
-        for number in range(count):
+        for number in numbers:
             producer.send(b"%d" % number)
 
 
 @pytest.fixture
-def client(cluster: DevCluster) -> Iterator[pulsar.Client]:
-    with closing(cluster.connection().client(operation_timeout_seconds=60)) as made:
+def client(oxia_cluster: DevCluster) -> Iterator[pulsar.Client]:
+    with closing(oxia_cluster.connection().client(operation_timeout_seconds=60)) as made:
         yield made
 
 
-def ledgers(cluster: DevCluster, topic: str) -> list[int]:
-    with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
-        return [ledger["ledgerId"] for ledger in Topics(admin).internal_stats(topic)["ledgers"]]
+def ledgers(admin: PulsarAdmin, topic: str) -> list[int]:
+    return [ledger["ledgerId"] for ledger in Topics(admin).internal_stats(topic)["ledgers"]]
 
 
 def test_topics_and_ledgers_are_in_oxia_and_no_zookeeper_runs(
-    cluster: DevCluster, oxia: OxiaClient, client: pulsar.Client
+    oxia_cluster: DevCluster, client: pulsar.Client, topic: str
 ) -> None:
-    assert [server.name for server in cluster.servers] == ["oxia", "bookie", "broker"]
-    consumer = subscribe(client, TOPIC)
-    send(client, TOPIC, 25)
-    assert [consumer.receive(60_000).data() for _ in range(25)] == [b"%d" % number for number in range(25)]
-    folder = "/managed-ledgers/public/default/persistent/"
+    assert [server.name for server in oxia_cluster.servers] == ["oxia", "bookie", "broker"]
+    found = re.fullmatch(r"oxia://([^/]+)/default", oxia_cluster.store_url)
+    assert found is not None
+    oxia = OxiaClient(ensure_oxia(), found[1])
+    consumer = subscribe(client, topic)
+    with closing(PulsarAdmin(oxia_cluster.connection(), timeout_s=60)) as admin:
+        send(client, topic, range(10))
+        unload(admin, topic)
+        send(client, topic, range(10, 25))
+        assert [consumer.receive(60_000).data() for _ in range(25)] == [b"%d" % number for number in range(25)]
+        used = ledgers(admin, topic)
+    folder = f"/managed-ledgers/{topic.removeprefix('persistent://').rpartition('/')[0]}/persistent/"
     assert f"{folder}on+oxia" in oxia.keys(folder, f"{folder}/")
-    used = ledgers(cluster, TOPIC)
-    assert len(used) == 3
+    assert len(used) == 2
     for ledger_id in used:
         path = ledger_path("/ledgers", ledger_id)
         parent = path.rpartition("/")[0]
         assert path in oxia.keys(f"{parent}/", f"{parent}//")
 
 
-def test_a_killed_bookie_comes_back_and_all_of_it_after_a_crash(cluster: DevCluster, client: pulsar.Client) -> None:
-    topic = f"{TOPIC} again"
+def test_a_killed_bookie_comes_back_and_all_of_it_after_a_crash(
+    oxia_cluster: DevCluster, client: pulsar.Client, topic: str
+) -> None:
     subscribe(client, topic).close()
-    send(client, topic, 5)
-    cluster.bookie.kill()
-    cluster.bookie.start()
-    send(client, topic, 5)
-    cluster.kill()
-    cluster.up()
-    send(client, topic, 5)
+    send(client, topic, range(5))
+    oxia_cluster.bookie.kill()
+    oxia_cluster.bookie.start()
+    send(client, topic, range(5))
+    oxia_cluster.kill()
+    oxia_cluster.up()
+    send(client, topic, range(5))
     consumer = subscribe(client, topic)
     assert [consumer.receive(60_000).data() for _ in range(15)] == [b"%d" % number for number in range(5)] * 3

@@ -12,6 +12,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from pyspark.sql import SparkSession
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
@@ -21,6 +22,7 @@ from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.devcluster.credentials import broker_credentials
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
+from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import connection_of
 from servers.operator import Operator
@@ -186,7 +188,9 @@ def test_an_oauth2_token_that_ends_is_replaced_without_an_error(
         admin.close()
 
 
-def test_the_whole_job_works_with_client_certificates(strict_cluster: DevCluster, folder: Path, tmp_path: Path) -> None:
+def test_the_whole_job_works_with_client_certificates(
+    strict_cluster: DevCluster, folder: Path, tmp_path: Path, spark: SparkSession
+) -> None:
     cluster, own = strict_cluster, strict_cluster.connection()
     files = {name: getattr(own, name) for name in ("tls_certificate_file", "tls_private_key_file")}
     operator = Operator(folder, settings_for(cluster, {"auth": "tls", **files}), {})
@@ -194,7 +198,7 @@ def test_the_whole_job_works_with_client_certificates(strict_cluster: DevCluster
     leak(cluster, 1_000_000_002)
     mark_by_library(operator, 1_000_000_002)
     operator.run("inflight")
-    operator.run("sweep", "--once")
+    run_sweep(spark, load_settings(operator.file), once=True)
     assert not is_there(cluster, 1_000_000_002)
 
     ordinary = cluster.connection(superuser=False)

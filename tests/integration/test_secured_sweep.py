@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from integration.test_cli import Line
+from servers.deletion_site import DeletionSite
 from servers.operator import Operator
+from servers.pool import SECURED, Clusters
 from servers.population import Population
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
-LEDGER = 1_234_567_890
+
+@pytest.fixture
+def ledger_id() -> int:
+    """An id that no counter gives a ledger."""
+    return 1_000_000_000 + secrets.randbelow(1_000_000_000)
 
 
 @pytest.fixture
-def cluster(make_cluster: Callable[..., DevCluster]) -> DevCluster:
-    made = make_cluster(ClusterOptions(auth="token", zookeeper_digest=True))
+def cluster(clusters: Clusters) -> DevCluster:
+    made = clusters.shared(SECURED)
     made.protect_metadata()
     return made
 
@@ -62,20 +70,30 @@ def store(cluster: DevCluster) -> Iterator[MetadataStore]:
 
 
 def test_the_whole_job_works_with_credentials_and_tells_none(
-    operator: Operator, store: MetadataStore, secrets_of: tuple[str, str]
+    operator: Operator, store: MetadataStore, secrets_of: tuple[str, str], ledger_id: int
 ) -> None:
     operator.run("init")
     population = Population(store)
     holder = ManagedLedgerHolder("public/default/persistent/orders")
-    population.ledger(LEDGER, holder)
-    assert "orders" in operator.run("ledger", "explain", str(LEDGER))
-    operator.run("mark", "ledger", str(LEDGER), "--yes")
+    population.ledger(ledger_id, holder)
+    assert "orders" in operator.run("ledger", "explain", str(ledger_id))
+    operator.run("mark", "ledger", str(ledger_id), "--yes")
     operator.run("inflight")
     operator.run("sweep", "--dry-run")
-    assert store.get(ledger_path("/ledgers", LEDGER)) is not None
+    assert store.get(ledger_path("/ledgers", ledger_id)) is not None
     operator.run("sweep", "--once")
-    assert store.get(ledger_path("/ledgers", LEDGER)) is None
+    assert store.get(ledger_path("/ledgers", ledger_id)) is None
 
     operator.run("inflight", expected=9, BOOKWARDEN_PULSAR__TOKEN="eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.wrong")
     operator.run("ledger", "explain", "1", expected=9, BOOKWARDEN_METADATA_STORE__DIGEST_PASSWORD="wrong")
     assert operator.telltales(secrets_of) == []
+
+
+def test_no_rights(cluster: DevCluster, tmp_path: Path) -> None:
+    line = Line(DeletionSite.of(cluster, "public/default", tmp_path))
+    ordinary = cluster.connection(superuser=False)
+    trusted = ("--set", f"pulsar.tls_trust_certs_file={ordinary.tls_trust_certs_file}")
+    role = ("--set", "pulsar.auth=token", "--set", f"pulsar.token_file={ordinary.token_file}")
+    for command in (("init",), ("inflight",), ("sweep", "--once"), ("dlq", "list")):
+        line.fails(9, "pulsar.auth", *trusted, *command)
+        line.fails(9, "rights", *trusted, *role, *command)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -24,7 +25,7 @@ from bookwarden.pipelines import archive
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.processes import ProcessIdentity, descendants, identify
 from servers.deletion_site import PARTITIONS, DeletionSite
-from servers.lone_zookeeper import running_zookeeper
+from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 from servers.spark_cluster import BARE_PYTHON, SparkCluster, bare_python_says
@@ -54,9 +55,9 @@ def unpacked(packaged: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path / "spark") as cluster:
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("spark")) as cluster:
         yield cluster
 
 
@@ -135,12 +136,10 @@ def populate_and_mark(site: DeletionSite) -> dict[int, str]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannedSite]:
-    """A cluster's metadata in a ZooKeeper of its own, since a scan looks for roots that it was not told of."""
+def site(tmp_path: Path, quiet_zookeeper: LoneZooKeeper) -> Iterator[ScannedSite]:
     with (
-        running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server,
         broker_telling_the_time(60) as admin_url,
-        closing(ScannedSite(server.hosts, "/scanned", admin_url, tmp_path / "orphans")) as made,
+        closing(ScannedSite(quiet_zookeeper.hosts, f"/s-{uuid4().hex}", admin_url, tmp_path / "orphans")) as made,
     ):
         yield made
 
@@ -216,7 +215,8 @@ def tasks_by_executor(events: Path) -> Counter[str]:
 
 
 def assert_both_workers_ran_the_archive(workers: SparkCluster, tasks: Counter[str]) -> None:
-    folders = [next(workers.work_folder(number).glob("app-*/*/env")) for number in range(2)]
+    # Of the newest application: the others are of other tests.
+    folders = [max(workers.work_folder(number).glob("app-*/*/env")) for number in range(2)]
     assert {folder.parent.name for folder in folders} == set(tasks)
     assert sum(tasks.values()) >= PARTITIONS
     for folder in folders:

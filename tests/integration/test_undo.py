@@ -18,7 +18,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import mark_of_holder
@@ -27,6 +27,7 @@ from bookwarden.wiring.deletion import SweepContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
+from servers.pool import COLLECTING, Clusters
 from servers.pulsar_topics import unload
 from servers.waiting import eventually
 
@@ -177,9 +178,9 @@ def test_a_ledger_that_was_undone_goes_again_when_it_is_marked_by_its_id(
 
 @pytest.mark.slow
 def test_a_ledger_that_the_bookie_has_collected_is_lost_and_leaves_nothing_behind(
-    make_cluster: Callable[..., DevCluster], make_namespace: Callable[[DevCluster], str], tmp_path: Path
+    clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_path: Path
 ) -> None:
-    cluster = make_cluster(ClusterOptions(max_entries_per_ledger=10, bookie_settings={"gcWaitTime": "1000"}))
+    cluster = clusters.shared(COLLECTING)
     deleted = delete_two_ledgers(cluster, make_namespace(cluster), tmp_path)
     with MetadataContext(deleted.site.settings) as metadata:
         bookie = Bookie(f"127.0.0.1:{cluster.ports.bookie}", metadata.bookies)

@@ -36,6 +36,14 @@ class LoneZooKeeper(ServerProcess):
             ServerSpec("zookeeper", lambda: command, home / "log", lambda _start: zookeeper_serves(self.port), home)
         )
 
+    def serve(self) -> None:
+        """Return when it serves, whatever a test did to it before."""
+        if self.is_running():
+            self.resume()
+            self.wait_until_ready()
+        else:
+            self.start()
+
     def pause(self) -> None:
         """Freeze the process, and return when all its threads have stopped."""
         super().pause()

@@ -23,6 +23,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import DeletionSite
+from servers.in_this_process import RunningDriver
 from servers.population import Population
 from servers.waiting import eventually
 
@@ -126,13 +127,13 @@ class Load:
         except PulsarUnavailableError:
             return None
 
-    def settle(self, sweep: ServerProcess) -> None:
+    def settle(self, sweep: ServerProcess | RunningDriver) -> None:
         """Wait until everything is marked and swept, then account for each ledger."""
         self.hurry.set()
         assert self.ended.wait(120), "the load was not sent"
 
         def drained() -> bool:
-            assert sweep.is_running(), sweep.spec.log_file.read_text()[-3000:]
+            assert sweep.is_running(), sweep.log_since_start()[-3000:]
             return self.in_flight() == 0
 
         eventually(drained, 300)

@@ -12,7 +12,18 @@ from typing import Any
 
 from bookwarden.devcluster.servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 
-__all__ = ["ACCESS_KEY", "REGION", "SECRET_KEY", "ObjectStore", "TroubledStore", "running_object_store"]
+#: Where the shared broker that offloads does so.
+OFFLOAD_BUCKET = "pulsar-offload"
+
+__all__ = [
+    "ACCESS_KEY",
+    "OFFLOAD_BUCKET",
+    "REGION",
+    "SECRET_KEY",
+    "ObjectStore",
+    "TroubledStore",
+    "running_object_store",
+]
 
 
 @contextmanager

@@ -25,17 +25,8 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.wiring.metadata import MetadataContext
 from servers.index_answers import is_referenced
-from servers.topic_contents import read_back
+from servers.topic_contents import acknowledge_each, read_back
 
-ENTRIES_PER_LEDGER = 10
-# Cursors' ledgers roll after a few entries, each acknowledgement is one, and delayed messages are kept in buckets.
-BROKER_SETTINGS = {
-    "managedLedgerCursorMaxEntriesPerLedger": "10",
-    "managedLedgerDefaultMarkDeleteRateLimit": "1000",
-    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
-    "delayedDeliveryMinIndexCountPerBucket": "5",
-    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
-}
 # That of the first ten thousand ids, as many as no test gets.
 LEDGERS_FOLDER = ledger_path("/ledgers", 0).rpartition("/")[0]
 
@@ -74,7 +65,7 @@ class Refusals:
 
 @dataclass
 class Grounds:
-    """Where the makers work: a cluster with BROKER_SETTINGS, its metadata, and how to get a fresh namespace."""
+    """Where the makers work: a cluster with small ledgers, its metadata, and how to get a fresh namespace."""
 
     cluster: DevCluster
     metadata: MetadataContext
@@ -86,9 +77,10 @@ class Grounds:
         return PulsarAdmin(self.cluster.connection(), timeout_s=60)
 
     def fresh_namespace(self) -> str:
-        """Make a namespace in which the broker trims nothing by itself."""
+        """Make a namespace in which the broker trims nothing by itself, and notes each acknowledgement."""
         namespace = self.make_namespace()
         self.keep_all(namespace)
+        acknowledge_each(self.admin, namespace)
         return namespace
 
     def keep_all(self, namespace: str) -> None:

@@ -29,7 +29,8 @@ from bookwarden.ledgers.kinds import (
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.classes import Cause
-from servers.orphan_grounds import ENTRIES_PER_LEDGER, LEDGERS_FOLDER, Grounds, Refusals
+from servers.orphan_grounds import LEDGERS_FOLDER, Grounds, Refusals
+from servers.pool import ENTRIES_PER_LEDGER
 from servers.waiting import eventually
 
 SUBSCRIPTION = "s"

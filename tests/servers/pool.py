@@ -10,25 +10,60 @@ from xdist.scheduler import LoadScopeScheduling
 
 from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 
-#: Few enough entries that a handful of messages fills several ledgers.
-PLAIN: Final = ClusterOptions(max_entries_per_ledger=10)
+ENTRIES_PER_LEDGER: Final = 10
+# A handful of messages fills several ledgers, some acknowledgements that of a cursor (see
+# servers.topic_contents.acknowledge_each), and delayed messages are kept in buckets.
+_SMALL: Final = {
+    "managedLedgerCursorMaxEntriesPerLedger": "10",
+    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+    "delayedDeliveryMinIndexCountPerBucket": "5",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
+    # A compaction fails once a bookie that is paused has not taken an entry for so long.
+    "bookkeeperClientTimeoutInSeconds": "120",
+}
+#: Its sessions outlive any restart and any pause of a server: a bookie that lost its session takes no ledger any more.
+PLAIN: Final = ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, session_seconds=60, broker_settings=_SMALL)
+#: For faults that end sessions, and for garbage: the bookie collects it at once, its entry logs are small, full early
+#: and compacted as soon as anything in them is garbage.
+COLLECTING: Final = ClusterOptions(
+    max_entries_per_ledger=ENTRIES_PER_LEDGER,
+    broker_settings=_SMALL,
+    bookie_settings={
+        "gcWaitTime": "1000",
+        "minorCompactionInterval": "1",
+        "majorCompactionInterval": "2",
+        "majorCompactionThreshold": "0.99",
+        "logSizeLimit": "1048576",
+        "flushInterval": "1000",
+    },
+)
+NEWER: Final = ClusterOptions(
+    pulsar="4.2.4",
+    max_entries_per_ledger=ENTRIES_PER_LEDGER,
+    broker_settings={**_SMALL, "transactionCoordinatorEnabled": "true"},
+)
+SECURED: Final = ClusterOptions(auth="token", zookeeper_digest=True)
 ON_OXIA: Final = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, session_seconds=60)
 # As many as one file uses, and one more: each takes some 600 MB.
 _ROOM: Final = 4
 # Files whose tests share servers that no other file uses run one after the other, in one process.
-_SWITCHING: Final = "tests/integration/switching/test_"
-_TOGETHER: Final[tuple[frozenset[str], ...]] = (
-    # Kinds of servers.switching.shared_site.
-    *(
-        frozenset(f"{_SWITCHING}{name}.py" for name in names.split())
-        for names in (
-            "build cleanup copies_killed drain moved_and_back",
-            "live_switch switch_storms switched_kinds",
-            "autorecovery copy_faults",
-        )
-    ),
-    frozenset(f"tests/integration/blue_green/test_{name}.py" for name in ("moved", "moved_elsewhere", "preparation")),
-    frozenset({"tests/integration/devcluster/test_access.py", "tests/integration/test_secured_sweep.py"}),
+_TOGETHER: Final[tuple[frozenset[str], ...]] = tuple(
+    frozenset(f"tests/integration/{name}.py" for name in names.split())
+    for names in (
+        "blue_green/test_moved blue_green/test_moved_elsewhere blue_green/test_preparation",
+        # Kinds of servers.switching.shared_site.
+        "switching/test_build switching/test_cleanup switching/test_copies_killed switching/test_drain"
+        " switching/test_moved_and_back",
+        "switching/test_live_switch switching/test_switch_storms switching/test_switched_kinds",
+        "switching/test_autorecovery switching/test_copy_faults",
+        # COLLECTING and NEWER: what begins with "orphans" comes first, and needs them without orphans of others.
+        "orphans/test_orphan_scenario test_sweep_storms test_undo",
+        "orphans/test_orphan_scan_versions test_lost_session test_pulsar_4_2",
+        # Those of tests/integration/conftest.py.
+        "orphans/test_orphaned_objects test_offloaded_copies",
+        "test_bookie_reader test_ledger_recovery",
+        "devcluster/test_access test_secured_sweep",
+    )
 )
 
 

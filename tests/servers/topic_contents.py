@@ -43,6 +43,12 @@ def retain(admin: PulsarAdmin, namespace: str) -> None:
     admin.post(f"/namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
 
 
+def acknowledge_each(admin: PulsarAdmin, namespace: str) -> None:
+    """Let each acknowledgement be an entry of its cursor's ledger, and not one a second."""
+    quorums = dict.fromkeys(("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum"), 1)
+    admin.post(f"/namespaces/{namespace}/persistence", {**quorums, "managedLedgerMaxMarkDeleteRate": 1000})
+
+
 def send_keyed(client: pulsar.Client, topic: str, count: int, keys: int = 5, size: int = 1) -> None:
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
     for number in range(count):

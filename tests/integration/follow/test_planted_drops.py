@@ -54,27 +54,26 @@ def test_each_kind_that_is_dropped_is_marked_once_and_swept_and_nothing_else_is(
     ]
     ground.named(1, others)
     old = {holder: ground.named(1, holder) for holder in replaced}
-    following.start()
-    eventually(following.has_caught_up, LATE_S, pause=0.5)
+    with following.running(spark):
+        eventually(following.has_caught_up, LATE_S, pause=0.5)
 
-    ground.population.names(rescued, lists[source])
-    for holder in replaced[:3]:
-        ground.named(1, holder)
-    ground.population.names(trimmed, lists[trimmed][2:])
-    ground.remove(f"/schemas/{site.namespace}/others")
-    ground.remove(f"/managed-ledgers/{gone.name}")
-    ground.remove(f"/managed-ledgers/{source.name}")
-    ground.population.names(cut, [lists[cut][0], lists[cut][3]])
-    # Not a byte is left of its node, as of a damaged one: neither says anything.
-    ground.population.names(emptied, [])
-    value = ground.write(f"/managed-ledgers/{damaged.name}", b"\xff\xff")
-    expected = sorted([*lists[trimmed][:2], *lists[gone], *(ledger for ids in old.values() for ledger in ids)])
-    eventually(lambda: following.marked() == expected, LATE_S, pause=0.2)
-    assert following.with_outcome("inside the list") == set(lists[cut][1:3])
-    ground.write(f"/managed-ledgers/{damaged.name}", value)
-    ground.population.names(emptied, lists[emptied])
-    eventually(following.is_settled, LATE_S, pause=0.2)
-    following.process.stop()
+        ground.population.names(rescued, lists[source])
+        for holder in replaced[:3]:
+            ground.named(1, holder)
+        ground.population.names(trimmed, lists[trimmed][2:])
+        ground.remove(f"/schemas/{site.namespace}/others")
+        ground.remove(f"/managed-ledgers/{gone.name}")
+        ground.remove(f"/managed-ledgers/{source.name}")
+        ground.population.names(cut, [lists[cut][0], lists[cut][3]])
+        # Not a byte is left of its node, as of a damaged one: neither says anything.
+        ground.population.names(emptied, [])
+        value = ground.write(f"/managed-ledgers/{damaged.name}", b"\xff\xff")
+        expected = sorted([*lists[trimmed][:2], *lists[gone], *(ledger for ids in old.values() for ledger in ids)])
+        eventually(lambda: following.marked() == expected, LATE_S, pause=0.2)
+        assert following.with_outcome("inside the list") == set(lists[cut][1:3])
+        ground.write(f"/managed-ledgers/{damaged.name}", value)
+        ground.population.names(emptied, lists[emptied])
+        eventually(following.is_settled, LATE_S, pause=0.2)
 
     assert following.marked() == expected
     assert following.with_outcome("named again") <= set(lists[source])
@@ -87,7 +86,7 @@ def test_each_kind_that_is_dropped_is_marked_once_and_swept_and_nothing_else_is(
 
 
 def test_kills_lose_no_drop_and_a_lost_state_is_told(
-    store: MetadataStore, site: DeletionSite, following: FollowingSite
+    store: MetadataStore, site: DeletionSite, following: FollowingSite, spark: SparkSession
 ) -> None:
     ground = PlantedNodes(store, site.namespace)
     topic = ground.topic("trimmed")
@@ -101,33 +100,31 @@ def test_kills_lose_no_drop_and_a_lost_state_is_told(
     # With its timers armed, and nothing looked at.
     following.process.kill()
     ground.population.names(topic, ids[4:])
-    following.start()
-    assert following.told("are known from before") == 1
-    eventually(lambda: following.marked() == ids[:4], LATE_S, pause=0.2)
-
-    ground.population.names(topic, ids[6:])
-    following.process.stop()
+    with following.running(spark):
+        assert following.told("are known from before") == 1
+        eventually(lambda: following.marked() == ids[:4], LATE_S, pause=0.2)
+        ground.population.names(topic, ids[6:])
     shutil.rmtree(site.settings.follow.checkpoint)
-    following.start()
-    assert following.told("the orphan scan alone") == 2
-    ground.population.names(topic, ids[8:])
-    eventually(lambda: following.marked() == [*ids[:4], *ids[6:8]], LATE_S, pause=0.2)
-    eventually(following.is_settled, LATE_S, pause=0.2)
+    with following.running(spark):
+        assert following.told("the orphan scan alone") == 2
+        ground.population.names(topic, ids[8:])
+        eventually(lambda: following.marked() == [*ids[:4], *ids[6:8]], LATE_S, pause=0.2)
+        eventually(following.is_settled, LATE_S, pause=0.2)
     assert following.marked() == [*ids[:4], *ids[6:8]]
 
 
 def test_a_run_that_ends_marks_what_was_dropped_since_the_last_and_a_dry_one_only_tells(
-    store: MetadataStore, site: DeletionSite, following: FollowingSite
+    store: MetadataStore, site: DeletionSite, following: FollowingSite, spark: SparkSession
 ) -> None:
     ground = PlantedNodes(store, site.namespace)
     topic = ground.topic("trimmed")
     ids = ground.named(6, topic)
-    assert "nothing was due" in following.run("--once")
+    assert "nothing was due" in following.run(spark, "--once")
     ground.population.names(topic, ids[2:])
     # It notes them, and their time of grace begins.
-    assert "2 to be looked at" in following.run("--once")
+    assert "2 to be looked at" in following.run(spark, "--once")
     eventually(lambda: all(timer.due_ms < time.time() * 1000 for timer in following.state().timers.values()), LATE_S)
-    assert "2 would mark" in following.run("--once", "--dry-run")
+    assert "2 would mark" in following.run(spark, "--once", "--dry-run")
     assert following.marked() == []
-    assert "2 marked" in following.run("--once")
+    assert "2 marked" in following.run(spark, "--once")
     assert following.marked() == ids[:2]

@@ -24,8 +24,8 @@ from bookwarden.pipelines.scan import lock as scan_lock
 from bookwarden.pipelines.scan.folder import scan_folder
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, beat_batch
-from servers.lone_zookeeper import running_zookeeper
-from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, running_object_store
+from servers.lone_zookeeper import LoneZooKeeper
+from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -35,10 +35,9 @@ ORDERS = "t/n/persistent/orders"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
-        store.create_bucket(BUCKET)
-        yield store
+def server(object_store: ObjectStore) -> ObjectStore:
+    object_store.create_bucket(BUCKET)
+    return object_store
 
 
 @pytest.fixture
@@ -55,14 +54,10 @@ def server_in_environment(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def site(
-    server_in_environment: ObjectStore, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ScannedSite]:
-    # A ZooKeeper of its own: a scan looks for metadata roots that it was not told of.
+def site(server_in_environment: ObjectStore, quiet_zookeeper: LoneZooKeeper, tmp_path: Path) -> Iterator[ScannedSite]:
     with (
-        running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as zookeeper,
         broker_telling_the_time(60) as admin_url,
-        closing(ScannedSite(zookeeper.hosts, "/scanned", admin_url, tmp_path / "orphans")) as made,
+        closing(ScannedSite(quiet_zookeeper.hosts, f"/s-{uuid4().hex}", admin_url, tmp_path / "orphans")) as made,
     ):
         made.overrides["orphans.folder"] = f"s3://{BUCKET}/{uuid4().hex}/orphans"
         yield made

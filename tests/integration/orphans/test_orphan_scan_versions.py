@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +21,6 @@ from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings, load_settings
-from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.managed_ledger import VersionedManagedLedger
@@ -35,18 +33,11 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.metadata import MetadataContext
 from servers.broker_claims import claimed_ledgers
-from servers.second_broker import SecondBroker
+from servers.older_broker import OlderBroker
 from servers.topic_contents import compact, retain, send, send_keyed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
-
-CHROOT = "/newer"
-SETTINGS = {
-    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
-    "delayedDeliveryMinIndexCountPerBucket": "5",
-    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
-}
 
 
 @dataclass(frozen=True)
@@ -71,25 +62,10 @@ class Side:
         return PulsarAdmin(self.connection, timeout_s=60)
 
 
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    # Not the shared one: there a scan would meet a root that its settings do not name.
-    options = ClusterOptions(pulsar="4.0.8", max_entries_per_ledger=10, broker_settings=SETTINGS)
-    with DevCluster(tmp_path_factory.mktemp("pulsar"), options) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def newer(older: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecondBroker]:
-    options = ClusterOptions(pulsar="4.2.4", max_entries_per_ledger=10, broker_settings=SETTINGS)
-    with SecondBroker(older, tmp_path_factory.mktemp("newer"), CHROOT, options) as made:
-        yield made
-
-
 @pytest.fixture
-def sides(older: DevCluster, newer: SecondBroker) -> list[Side]:
+def sides(older_broker: OlderBroker) -> list[Side]:
     namespace = f"t-{secrets.token_hex(4)}/n"
-    both = {"older": older, "newer": newer}
+    both = {"older": older_broker, "newer": older_broker.beside}
     made = [Side(name, one.connection(), one.store_url, namespace) for name, one in both.items()]
     for side in made:
         admin = side.admin
@@ -100,12 +76,13 @@ def sides(older: DevCluster, newer: SecondBroker) -> list[Side]:
 
 
 @pytest.fixture
-def settings(older: DevCluster, newer: SecondBroker, tmp_path: Path) -> Settings:
+def settings(older_broker: OlderBroker, tmp_path: Path) -> Settings:
+    newer = older_broker.beside
     return load_settings(
         overrides={
-            "metadata_store.urls": f"['{older.store_url}', '{newer.store_url}']",
-            "pulsar.service_url": older.service_url,
-            "pulsar.admin_url": older.admin_url,
+            "metadata_store.urls": f"['{newer.store_url}', '{older_broker.store_url}']",
+            "pulsar.service_url": newer.service_url,
+            "pulsar.admin_url": newer.admin_url,
             "orphans.folder": str(tmp_path / "orphans"),
             "orphans.min_age_days": "0",
             "orphans.longest_compaction_hours": "0",
@@ -197,7 +174,7 @@ def test_what_brokers_of_either_version_name_is_referenced_and_an_orphan_of_each
         assert kinds & {PlaceKind.COMPACTED, PlaceKind.COMPACTED_NOW}
     made_ms = int(time.time() * 1000)
     # Its clock is told in whole seconds, and what is younger is too young.
-    eventually(lambda: broker_clock(sides[0].admin) > made_ms)
+    eventually(lambda: broker_clock(sides[1].admin) > made_ms)
 
     scan = OrphanScan(spark, settings)
     result = scan.run(scan.begin())
@@ -223,9 +200,9 @@ def test_what_brokers_of_either_version_name_is_referenced_and_an_orphan_of_each
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_scan_that_is_told_of_one_of_the_clusters_does_not_begin(
-    older: DevCluster, newer: SecondBroker, settings: Settings, spark: SparkSession, number: int
+    older_broker: OlderBroker, settings: Settings, spark: SparkSession, number: int
 ) -> None:
-    urls = (older.store_url, newer.store_url)
+    urls = (older_broker.beside.store_url, older_broker.store_url)
     store = settings.metadata_store.model_copy(update={"urls": (urls[number],), "bookkeeper_url": urls[0]})
     scan = OrphanScan(spark, settings.model_copy(update={"metadata_store": store}))
     with pytest.raises(RefusedError, match=f"{urls[1 - number]} is the metadata root of"):

@@ -15,24 +15,21 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers.garbage import GarbageOnDemand
+from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.orphans.plan import PlanManifest
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.metadata import MetadataContext
 from servers.deletion_site import DeletionSite
-from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER, Grounds
+from servers.each_store import is_tried_again
+from servers.orphan_grounds import Grounds
 from servers.orphan_makers import ALL_MAKERS, BucketNotRecorded, Maker, make_orphans
-from servers.short_lived import running_until_killed
+from servers.pool import COLLECTING, Clusters
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# Entry logs are small and full early, and are compacted as soon as anything in them is garbage.
-BOOKIE_SETTINGS = {"logSizeLimit": "1048576", "flushInterval": "1000", "majorCompactionThreshold": "0.99"}
 # What waits in real life, for clocks, compactions and a second look, need not wait for what has just been made.
 SETTINGS = {
     "orphans.min_age_days": "0",
@@ -49,7 +46,6 @@ class Orphanage:
     """A cluster with orphans among healthy topics, and what each topic must still give back."""
 
     grounds: Grounds
-    garbage: GarbageOnDemand
     site: DeletionSite
     made: dict[Maker, frozenset[int]]
     contents: dict[str, list[bytes]]
@@ -71,27 +67,22 @@ class Orphanage:
 
 @pytest.fixture
 def orphanage(
-    tmp_path_factory: pytest.TempPathFactory, make_namespace: Callable[[DevCluster], str]
+    request: pytest.FixtureRequest, clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_path: Path
 ) -> Iterator[Orphanage]:
-    (port,) = free_ports(1)
-    garbage = GarbageOnDemand(port)
-    options = ClusterOptions(
-        max_entries_per_ledger=ENTRIES_PER_LEDGER,
-        broker_settings=BROKER_SETTINGS,
-        bookie_settings={**garbage.bookie_settings, **BOOKIE_SETTINGS},
-    )
-    home = tmp_path_factory.mktemp("pulsar")
-    with running_until_killed(DevCluster(home, options, avoid=[port])) as cluster:
-        settings = SETTINGS | {"orphans.folder": str(home / "orphans")}
-        site = DeletionSite.of(cluster, make_namespace(cluster), home / "site", overrides=settings)
-        with (
-            MetadataContext(site.settings) as metadata,
-            closing(Grounds(cluster, metadata, lambda: make_namespace(cluster))) as grounds,
-        ):
-            yield _fill(grounds, garbage, site)
+    if is_tried_again(request):
+        # With the orphans of the first try.
+        clusters.taken(COLLECTING).kill()
+    cluster = clusters.shared(COLLECTING)
+    settings = SETTINGS | {"orphans.folder": str(tmp_path / "orphans")}
+    site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path / "site", overrides=settings)
+    with (
+        MetadataContext(site.settings) as metadata,
+        closing(Grounds(cluster, metadata, lambda: make_namespace(cluster))) as grounds,
+    ):
+        yield _fill(grounds, site)
 
 
-def _fill(grounds: Grounds, garbage: GarbageOnDemand, site: DeletionSite) -> Orphanage:
+def _fill(grounds: Grounds, site: DeletionSite) -> Orphanage:
     site.create_topics()
     namespace = grounds.fresh_namespace()
     topics = [f"persistent://{namespace}/{name}" for name in HEALTHY]
@@ -102,7 +93,7 @@ def _fill(grounds: Grounds, garbage: GarbageOnDemand, site: DeletionSite) -> Orp
         grounds.send(topic, MESSAGES // 2, first=MESSAGES // 2)
     numbers = dict.fromkeys(topics, range(MESSAGES)) | {maker.topic: maker.readable for maker in made if maker.readable}
     contents = {topic: [grounds.message(number) for number in readable] for topic, readable in numbers.items()}
-    return Orphanage(grounds, garbage, site, made, contents)
+    return Orphanage(grounds, site, made, contents)
 
 
 def test_real_orphans_are_planned_and_reclaimed_and_every_topic_reads_back_in_full(
@@ -144,11 +135,7 @@ def test_real_orphans_are_planned_and_reclaimed_and_every_topic_reads_back_in_fu
     reclaimable = sum(stored[ledger_id] for ledger_id in orphans)
     assert reclaimable > 1_000_000
 
-    def reclaimed() -> bool:
-        orphanage.garbage.collect()
-        return before - orphanage.entry_log_bytes() > 0.9 * reclaimable
-
-    eventually(reclaimed, 60)
+    eventually(lambda: before - orphanage.entry_log_bytes() > 0.9 * reclaimable, 60)
     assert grounds.on_bookie(orphans) == set()
     for topic, content in orphanage.contents.items():
         assert grounds.read_back(topic) == content, topic

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import LedgerInfo, signed_halves
@@ -36,28 +36,21 @@ from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.scan import OrphanApplyContext
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
-from servers.object_store import ObjectStore, running_object_store
+from servers.object_store import OFFLOAD_BUCKET, ObjectStore, TroubledStore
 from servers.pulsar_topics import TopicUnderTest
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
-BUCKET = "pulsar-offload"
 ORDERS = "t/n/persistent/orders"
 VALUES = [secrets.token_bytes(2000) for _ in range(25)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
-        store.client.create_bucket(Bucket=BUCKET)
-        yield store
-
-
-def as_setting(server: ObjectStore, *buckets: str) -> str:
+def as_setting(server: ObjectStore, *buckets: str, endpoint: str = "") -> str:
     """Give offload.stores as an override, in YAML."""
-    fields = {**server.sweep_settings(BUCKET), "buckets": f"[{', '.join(buckets)}]", "endpoint": f"'{server.endpoint}'"}
+    reached = {"buckets": f"[{', '.join(buckets)}]", "endpoint": f"'{endpoint or server.endpoint}'"}
+    fields = {**server.sweep_settings(""), **reached}
     return "[{" + ", ".join(f"{name}: {value}" for name, value in fields.items()) + "}]"
 
 
@@ -74,7 +67,7 @@ def counts(result: ScanResult) -> dict[str, int]:
 
 
 @pytest.fixture
-def scanned(quiet_zookeeper: LoneZooKeeper, server: ObjectStore, tmp_path: Path) -> Iterator[ScannedSite]:
+def scanned(quiet_zookeeper: LoneZooKeeper, tmp_path: Path) -> Iterator[ScannedSite]:
     # A clock that is ahead, and tells whole seconds: objects of just now are older than the cutoff all the same.
     with (
         broker_telling_the_time(60) as admin_url,
@@ -93,10 +86,9 @@ def name_copy(site: ScannedSite, topic: str, ledger_id: int, uuid: UUID) -> None
 
 
 def test_every_object_gets_its_class_and_doubt_or_a_silent_store_makes_no_orphan(
-    scanned: ScannedSite, server: ObjectStore, spark: SparkSession
+    scanned: ScannedSite, object_store: ObjectStore, bucket: str, spark: SparkSession
 ) -> None:
-    bucket = f"b-{secrets.token_hex(4)}"
-    server.client.create_bucket(Bucket=bucket)
+    server = object_store
     named, orphan, foreign, nobodys, segment, begun = (uuid4() for _ in range(6))
     name_copy(scanned, ORDERS, 1, named)
     put_copy(server, bucket, named, 1, ORDERS)
@@ -166,10 +158,9 @@ def write_inventory(server: ObjectStore, bucket: str, folder: Path) -> list[Path
 
 
 def test_a_scan_takes_an_inventory_for_the_listing_of_its_bucket(
-    scanned: ScannedSite, server: ObjectStore, spark: SparkSession, tmp_path: Path
+    scanned: ScannedSite, object_store: ObjectStore, bucket: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bucket, folder = f"b-{secrets.token_hex(4)}", tmp_path / "inventory"
-    server.client.create_bucket(Bucket=bucket)
+    server, folder = object_store, tmp_path / "inventory"
     folder.mkdir()
     named, orphan, gone, later = (uuid4() for _ in range(4))
     name_copy(scanned, ORDERS, 1, named)
@@ -196,18 +187,6 @@ def test_a_scan_takes_an_inventory_for_the_listing_of_its_bucket(
         scanned.scan(spark)
 
 
-@pytest.fixture(scope="module")
-def offloading(server: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    options = ClusterOptions(
-        max_entries_per_ledger=10,
-        offload=True,
-        broker_settings=server.broker_settings(BUCKET),
-        broker_environment=server.broker_environment,
-    )
-    with DevCluster(tmp_path_factory.mktemp("offloading"), options) as cluster:
-        yield cluster
-
-
 def offloaded(cluster: DevCluster, namespace: str, name: str, metadata: MetadataContext) -> TopicUnderTest:
     """Make a topic of several ledgers, all but the last offloaded."""
     topic = TopicUnderTest(cluster.connection(), namespace, name, partitions=0)
@@ -230,21 +209,22 @@ def leave_behind(server: ObjectStore, key: str) -> set[str]:
     fresh, rest = str(uuid4()), key[36:]
     names = {f"{fresh}{rest}": key, f"{fresh}{rest}-index": f"{key}-index"}
     for new, old in names.items():
-        server.client.copy_object(Bucket=BUCKET, Key=new, CopySource={"Bucket": BUCKET, "Key": old})
+        server.client.copy_object(Bucket=OFFLOAD_BUCKET, Key=new, CopySource={"Bucket": OFFLOAD_BUCKET, "Key": old})
     return set(names)
 
 
 @pytest.mark.timeout(600)
 def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
-    offloading: DevCluster,
-    server: ObjectStore,
+    offloading_cluster: DevCluster,
+    object_store: ObjectStore,
+    offload_proxy: TroubledStore,
     make_namespace: Callable[[DevCluster], str],
     tmp_path: Path,
     spark: SparkSession,
 ) -> None:
-    cluster, namespace = offloading, make_namespace(offloading)
+    cluster, server, namespace = offloading_cluster, object_store, make_namespace(offloading_cluster)
     overrides = {
-        "offload.stores": as_setting(server, BUCKET),
+        "offload.stores": as_setting(server, OFFLOAD_BUCKET, endpoint=offload_proxy.endpoint),
         "orphans.folder": str(tmp_path / "orphans"),
         "orphans.min_age_days": "0",
         "orphans.longest_compaction_hours": "0",
@@ -262,12 +242,12 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
     lost = leave_behind(server, f"{first.offload.uuid}-ledger-{first.ledger_id}")
     lost |= leave_behind(server, f"{other.offload.uuid}-ledger-{other.ledger_id}")
     upload = f"{uuid4()}-ledger-{first.ledger_id}"
-    server.client.create_multipart_upload(Bucket=BUCKET, Key=upload)
+    server.client.create_multipart_upload(Bucket=OFFLOAD_BUCKET, Key=upload)
     # The broker deletes the copies that it names.
-    mine = server.keys(BUCKET)
+    mine = server.keys(OFFLOAD_BUCKET)
     doomed.admin.delete(topic_path(doomed.name), params={"force": "true"})
-    eventually(lambda: len(mine - server.keys(BUCKET)) == 4, 180)
-    left = server.keys(BUCKET)
+    eventually(lambda: len(mine - server.keys(OFFLOAD_BUCKET)) == 4, 180)
+    left = server.keys(OFFLOAD_BUCKET)
     # A broker tells whole seconds, and what is younger than its clock is too young.
     made_ms = int(time.time() * 1000)
     eventually(lambda: broker_clock(doomed.admin) > made_ms)
@@ -292,6 +272,6 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
     eventually(swept, 120)
     # An upload that was never finished has no object, and is aborted.
     assert (site.counts()["deleted"], site.counts()["already gone"]) == (3, 0)
-    assert server.keys(BUCKET) == left - lost
-    assert server.uploads(BUCKET) == set()
+    assert server.keys(OFFLOAD_BUCKET) == left - lost
+    assert server.uploads(OFFLOAD_BUCKET) == set()
     assert kept.read_back() == VALUES

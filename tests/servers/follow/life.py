@@ -16,6 +16,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError, PulsarError
+from servers.topic_contents import acknowledge_each
 
 _TOPICS = 6
 # A few are enough, and each split unloads one.
@@ -65,6 +66,7 @@ class OrdinaryLife:
         self._client = cluster.connection().client(operation_timeout_seconds=20)
         policy = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         self._admin.post(f"/namespaces/{namespace}/retention", policy)
+        acknowledge_each(self._admin, namespace)
 
     def step(self) -> None:
         """Do one thing."""

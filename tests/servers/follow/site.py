@@ -1,28 +1,35 @@
-"""`bookwarden follow` as a process of its own beside a test's deletion topics, and what it told."""
+"""`bookwarden follow` beside a test's deletion topics, as a process of its own or within this one; what it told."""
 
 from __future__ import annotations
 
+import logging
 import re
-import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
+from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.references.pieces import LOGS
 from bookwarden.clusters.pulsar.references.said import said_by
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
+from bookwarden.pipelines.follow import driver
 from bookwarden.pipelines.follow.query import outcomes_location
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import now_of
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.wiring.following import RootsContext
 from servers.deletion_site import DeletionSite
+from servers.in_this_process import driving
 from servers.waiting import eventually
 
 GRACE_S = 15.0
@@ -69,10 +76,28 @@ class FollowingSite:
         self.process.start()
         eventually(lambda: self.told("following ") > before, LATE_S, pause=0.2)
 
-    def run(self, *options: str) -> str:
-        """Run it until it ends; return what it said in the end."""
-        ended = subprocess.run([*self._line, *options], capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr[-3000:]
+    @contextmanager
+    def running(self, spark: SparkSession) -> Iterator[None]:
+        """Follow all nodes for the block, within this process; it is stopped in order."""
+        before, logger = self.told("following "), logging.getLogger("bookwarden")
+        handler, level = logging.FileHandler(self.log), logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            with driving(driver, lambda: driver.run_follow(spark, self.site.settings)) as running:
+                eventually(lambda: self.told("following ") > before or not running.is_running(), LATE_S, pause=0.2)
+                yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            handler.close()
+
+    def run(self, spark: SparkSession, *options: str) -> str:
+        """Run the command with this Spark until it ends; return what it said in the end."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "follow_session", lambda _settings: nullcontext(spark))
+            ended = CliRunner().invoke(cli, ["--config", str(self._file), "follow", *options])
+        assert ended.exit_code == 0, ended.output
         return ended.stdout
 
     def told(self, part: str) -> int:

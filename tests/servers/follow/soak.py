@@ -13,15 +13,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden.devcluster import DevCluster
 from servers.follow.kills import storm
 from servers.follow.leaders import change_leaders
 from servers.follow.moving import OPTIONS, move
 from servers.follow.ordinary import live
 from servers.follow.vanishing import vanish
-from servers.orphan_grounds import BROKER_SETTINGS, ENTRIES_PER_LEDGER
+from servers.pool import PLAIN
 from servers.short_lived import running_until_killed
 
 _ACTS = {
@@ -33,7 +34,11 @@ _ACTS = {
 }
 _CLUSTERS = (
     (
-        ClusterOptions(max_entries_per_ledger=ENTRIES_PER_LEDGER, broker_settings=BROKER_SETTINGS),
+        replace(
+            PLAIN,
+            session_seconds=10,
+            broker_settings={**PLAIN.broker_settings, "managedLedgerDefaultMarkDeleteRateLimit": "1000"},
+        ),
         frozenset({"life", "kills", "leaders", "vanish"}),
     ),
     (OPTIONS, frozenset({"move"})),
