@@ -10,7 +10,7 @@ from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.readings import COORDINATOR_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
-from servers import scripted_migration
+from servers.migration import scripted
 from servers.waiting import eventually
 
 from .faults import Nodes
@@ -37,7 +37,7 @@ class Move:
 
     def __init__(self, world: World, rng: Random) -> None:
         self._world = world
-        self._source = scripted_migration.Server()
+        self._source = scripted.Server()
         self._source.nodes = world.nodes
         # What a watch tells comes by a thread of its own, and late; the process looks for itself.
         self._source.mute = True
@@ -92,13 +92,13 @@ class Move:
             raise Violation("unsaved", f"{min(changed)} was written to a source that was copied already")
 
     def _open(self) -> MigratingStore:
-        made = MigratingStore(scripted_migration.Session(self._source), open_target=self._open_target, times=_TIMES)
+        made = MigratingStore(scripted.Session(self._source), open_target=self._open_target, times=_TIMES)
         self._world.nodes.served_by = made
         made.look()
         return made
 
     def _open_target(self, _url: str) -> MetadataStore:
-        return scripted_migration.OpenedTarget(self._world.nodes)
+        return scripted.OpenedTarget(self._world.nodes)
 
 
 def _contents(nodes: MetadataStore | None) -> dict[str, tuple[bytes, int]]:
