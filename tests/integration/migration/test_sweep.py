@@ -141,7 +141,7 @@ def begun(load: Load, sweep: ServerProcess) -> None:
 def deleting(load: Load) -> None:
     """Wait until a thousand more of the ledgers are gone."""
     enough = len(load.present()) - A_START
-    eventually(lambda: len(load.present()) < enough, 300)
+    eventually(lambda: len(load.present()) < enough, 300, 0.3)
 
 
 def waits_for_the_end(sweep: ServerProcess) -> bool:
@@ -179,7 +179,7 @@ def assert_waits_for_the_counters(load: Load, left: set[int]) -> None:
         waiting = (row["reason"] for row in load.site.outcomes() if row["outcome"] == "waiting")
         return next(waiting, "")
 
-    eventually(reason, 300)
+    eventually(reason, 300, 0.5)
     assert "`bookwarden metadata-migration counters --execute`" in reason()
     assert load.present() == left
 
@@ -219,13 +219,13 @@ def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is
         assert migration.our_participants()
         job.kill()
         sweep.start()
-        eventually(lambda: waits_for_the_end(sweep), 60)
+        eventually(lambda: waits_for_the_end(sweep), 60, 0.2)
         migration.wait_until_left()
     with slowed(cluster.oxia):
         migration.wait_for("COPYING")
         FrozenJob(sweep).kill()
         sweep.start()
-        eventually(lambda: waits_for_the_end(sweep), 60)
+        eventually(lambda: waits_for_the_end(sweep), 60, 0.2)
         assert migration.phase() == "COPYING"
         job = FrozenJob(sweep)
     assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
@@ -246,7 +246,7 @@ def test_a_migration_that_failed_is_tried_again_under_load_and_nothing_comes_bac
     load.mark(load.ids[: LEDGERS // 2])
     begun(load, sweep)
     with migration.held_in_preparation():
-        migration.start()
+        start_as_operator(migration, tmp_path)
         migration.wait_for("PREPARATION")
         migration.wait_until_left()
         cluster.oxia.kill()
@@ -264,7 +264,7 @@ def test_a_migration_that_failed_is_tried_again_under_load_and_nothing_comes_bac
     deleting(load)
     # The broker loads it now. Behind the move that takes a ledger, whose id may be taken until the counter is ahead.
     assert load.site.backlog_of_dlq() == 0
-    start_as_operator(migration, tmp_path)
+    migration.start()
     assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
     with closing(migration.target()) as target:
         assert_moved(load, sweep, migration, target)

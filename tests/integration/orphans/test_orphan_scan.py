@@ -8,16 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.listing import digest_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
@@ -28,10 +25,8 @@ from bookwarden.ledgers.received import decoded
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.urls import open_store
 from bookwarden.orphans.classes import LedgerClass
-from bookwarden.pipelines.scan import driver
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.signals import at_signals
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.scan import OrphanApplyContext
@@ -174,41 +169,29 @@ def test_without_any_reference_and_with_clocks_that_differ_there_is_no_plan(
     assert site.plan_ids() == []
 
 
-def scan_command(site: ScannedSite, *arguments: str) -> list[str]:
-    """The command as an operator gives it, so slow that it is met in the middle."""
-    settings = [word for name, value in site.overrides.items() for word in ("--set", f"{name}={value}")]
-    return [*settings, "orphans", "scan", "--max-reads-per-second", "8", *arguments]
+def start(site: ScannedSite, *arguments: str) -> subprocess.Popen[str]:
+    """Start the command as an operator does, so slow that it is met in the middle."""
+    options = {**site.overrides, "spark.master": "local[2]"}
+    settings = [word for name, value in options.items() for word in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-m", "bookwarden.cli", *settings, "orphans", "scan", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def pause_in_the_middle(site: ScannedSite) -> str:
-    """Ask this process to end when the scan that it runs has read some pieces; return the scan's id."""
-    (scan_id,) = eventually(lambda: scan_ids(site.settings), 180)
-    files = scan_folder(site.settings, scan_id)
-    eventually(lambda: len(files.finished("ledgers")) >= 2, 180)
-    os.kill(os.getpid(), signal.SIGTERM)
-    return scan_id
-
-
-def test_a_scan_that_is_paused_or_killed_goes_on_where_it_was(
-    spark: SparkSession, site: ScannedSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_that_is_paused_or_killed_goes_on_where_it_was(spark: SparkSession, site: ScannedSite) -> None:
     # Each directory of a hundred millions has one ledger; a piece has four directories.
     ids = [number * 1_000_000 for number in range(1, 41)]
     site.topic(ORDERS, ids)
     site.ledgers(CursorHolder(ORDERS, "gone"), [7])
-    monkeypatch.setattr(driver, "scan_session", lambda *_, **__: nullcontext(spark))
-    # Should the scan have ended, the signal is not for pytest.
-    with ThreadPoolExecutor(1) as pool, at_signals(lambda _: None):
-        asked = pool.submit(pause_in_the_middle, site)
-        first = CliRunner().invoke(cli, scan_command(site))
-        scan_id = asked.result()
-    assert first.exit_code == 130, first.output
-    assert f"--resume {scan_id}" in first.stderr.splitlines()[-1]
+    slow = ("--max-reads-per-second", "8")
+    first = start(site, *slow)
+    (scan_id,) = eventually(lambda: scan_ids(site.settings), 180)
     files = scan_folder(site.settings, scan_id)
-    line = [sys.executable, "-m", "bookwarden.cli", "--set", "spark.master=local[2]"]
-    second = subprocess.Popen(
-        [*line, *scan_command(site, "--resume", scan_id)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    eventually(lambda: len(files.finished("ledgers")) >= 2, 180)
+    first.send_signal(signal.SIGTERM)
+    said, _ = first.communicate(timeout=180)
+    assert first.returncode == 130, said
+    assert f"--resume {scan_id}" in said.splitlines()[-1]
+    second = start(site, "--resume", scan_id, *slow)
     before = len(files.finished("ledgers"))
     eventually(lambda: len(files.finished("ledgers")) > before, 180)
     with pytest.raises(RefusedError, match="another process"):

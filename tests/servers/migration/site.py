@@ -64,7 +64,7 @@ class Migration:
             now = self.phase()
             return now if now in phases else None
 
-        return eventually(reached, seconds) or ""
+        return eventually(reached, seconds, 0.1) or ""
 
     def remove_flag(self) -> None:
         """Take away the flag of what failed, as an operator has to before another try."""
@@ -93,7 +93,7 @@ class Migration:
 
     def wait_until_left(self) -> None:
         """Wait until none is among the participants but the one that the test holds there."""
-        eventually(lambda: set(self.participants().values()) == {_HOLDER}, 60)
+        eventually(lambda: set(self.participants().values()) == {_HOLDER}, 60, 0.1)
 
     def empty_target(self) -> None:
         """Take from an Oxia that does not run all that it has."""
