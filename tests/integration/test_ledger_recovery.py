@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -166,8 +167,8 @@ def test_it_needs_as_many_bookies_as_tell_the_end_and_no_more(site: Site) -> Non
 def test_after_a_killed_broker_everything_acknowledged_is_there(site: Site) -> None:
     """Last of this module: the broker is started again."""
     connection = site.cluster.connection()
-    namespace = "public/recovered"
-    admin = TopicUnderTest(connection, "public/default", "maker", 0).admin
+    namespace = f"public/recovered-{uuid4().hex[:8]}"
+    admin = TopicUnderTest(connection, "public/default", uuid4().hex, 0).admin
     admin.put(f"/namespaces/{namespace}")
     policy = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
     admin.post(f"/namespaces/{namespace}/persistence", {**policy, "managedLedgerMaxMarkDeleteRate": 0})

@@ -43,9 +43,9 @@ def disagreement(site: SwitchingSite) -> Iterator[None]:
 
 
 def move_bundles(site: SwitchingSite, load: WatchedLoad, seconds: float) -> int:
-    """Move all bundles between the brokers for so long; return how often."""
+    """Move all bundles between the brokers for so long, and at least there and back; return how often."""
     end, moves = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or moves < 2:
         moves += 1
         site.spread(load.topics, moves)
         load.goes_on()
