@@ -199,8 +199,8 @@ def broker_settings(released: Mapping[str, str], ports: ClusterPorts, options: C
         "metadataStoreUrl": metadata,
         "configurationMetadataStoreUrl": metadata,
         "metadataStoreSessionTimeoutMillis": str(options.session_seconds * 1000),
-        # By a timer of 5 ms, see bookkeeper_uri.
-        "metadataStoreBatchingEnabled": str(options.throughput).lower(),
+        # By a timer of 5 ms, see bookkeeper_uri; with Oxia 4.0.8 does not start without it.
+        "metadataStoreBatchingEnabled": str(options.throughput or options.metadata != "zookeeper").lower(),
         "bindAddress": LOOPBACK,
         "advertisedAddress": LOOPBACK,
         "brokerServicePort": str(ports.broker),
