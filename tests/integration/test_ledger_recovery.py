@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -24,7 +23,7 @@ from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Booki
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
-from bookwarden.devcluster import DevCluster
+from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.devcluster.releases.distribution import ensure_distribution
 from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import BookieUnavailableError
@@ -32,8 +31,9 @@ from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from servers.more_bookies import MoreBookies
 from servers.pulsar_topics import TopicUnderTest
-from servers.three_bookies import ThreeBookies
+from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -51,15 +51,12 @@ MORE = [f"MAC,3,3,2,{ENTRIES},a password,open"] * 2
 class Site:
     """Three bookies with ledgers that their writer, which was killed, left open."""
 
-    servers: ThreeBookies
+    cluster: DevCluster
+    more: MoreBookies
     store: MetadataStore
     ours: list[int]
     javas: list[int]
     others: list[int]
-
-    @property
-    def cluster(self) -> DevCluster:
-        return self.servers.cluster
 
     def stored(self, ledger_id: int) -> StoredLedger:
         (reading,) = BookKeeperCatalog(self.store).read_many([ledger_id])
@@ -72,6 +69,9 @@ class Site:
     def recover(self, ledger_id: int) -> StoredLedger:
         with self.bookies() as bookies:
             return LedgerRecovery(self.store, "/ledgers", bookies).recover(ledger_id)
+
+    def servers(self) -> list[ServerProcess]:
+        return [self.cluster.bookie, *self.more.servers.values()]
 
     def contents(self, ledger_id: int) -> str:
         """What LedgerContents.java prints of a ledger, by our own reading, after its id."""
@@ -87,13 +87,19 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(three_bookies: ThreeBookies) -> Iterator[Site]:
-    with closing(open_store(three_bookies.cluster.store_url)) as store:
-        specs = [*KINDS, *KINDS, *MORE]
-        told = _java(JAVA / "LedgerWriter.java", f"metadata-store:{three_bookies.cluster.store_url}", *specs)
-        made = [int(found) for found in re.findall(r"^ledger (\d+)$", told, re.MULTILINE)]
-        count = len(KINDS)
-        yield Site(three_bookies, store, made[:count], made[count : 2 * count], made[2 * count :])
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    started = DevCluster(tmp_path_factory.mktemp("recovery") / "pulsar", ClusterOptions())
+    with running_until_killed(started) as cluster, closing(open_store(cluster.store_url)) as store:
+        more = MoreBookies(cluster, "", "")
+        try:
+            more.start()
+            specs = [*KINDS, *KINDS, *MORE]
+            told = _java(JAVA / "LedgerWriter.java", f"metadata-store:{cluster.store_url}", *specs)
+            made = [int(found) for found in re.findall(r"^ledger (\d+)$", told, re.MULTILINE)]
+            count = len(KINDS)
+            yield Site(cluster, more, store, made[:count], made[count : 2 * count], made[2 * count :])
+        finally:
+            more.kill()
 
 
 def _java(main: Path, *arguments: str) -> str:
@@ -147,7 +153,7 @@ def test_an_entry_on_one_bookie_alone_is_written_to_the_others(site: Site) -> No
 def test_it_needs_as_many_bookies_as_tell_the_end_and_no_more(site: Site) -> None:
     ledger_id = site.others[1]
     before = site.stored(ledger_id)
-    first, second, _ = site.servers.bookies.values()
+    first, second, _ = site.servers()
     try:
         first.kill()
         second.kill()
@@ -155,7 +161,7 @@ def test_it_needs_as_many_bookies_as_tell_the_end_and_no_more(site: Site) -> Non
             site.recover(ledger_id)
         assert site.stored(ledger_id) == before
         second.start()
-        closed = eventually(lambda: _recovered(site, ledger_id), timeout=120, pause=0.1)
+        closed = eventually(lambda: _recovered(site, ledger_id), timeout=120, pause=0.5)
         assert closed.metadata.last_entry_id == ENTRIES - 1
     finally:
         for server in (first, second):
@@ -167,8 +173,8 @@ def test_it_needs_as_many_bookies_as_tell_the_end_and_no_more(site: Site) -> Non
 def test_after_a_killed_broker_everything_acknowledged_is_there(site: Site) -> None:
     """Last of this module: the broker is started again."""
     connection = site.cluster.connection()
-    namespace = f"public/recovered-{uuid4().hex[:8]}"
-    admin = TopicUnderTest(connection, "public/default", uuid4().hex, 0).admin
+    namespace = "public/recovered"
+    admin = TopicUnderTest(connection, "public/default", "maker", 0).admin
     admin.put(f"/namespaces/{namespace}")
     policy = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
     admin.post(f"/namespaces/{namespace}/persistence", {**policy, "managedLedgerMaxMarkDeleteRate": 0})
@@ -205,13 +211,10 @@ def _recovered(site: Site, ledger_id: int) -> StoredLedger | None:
 
 
 def _open_ledgers(site: Site) -> list[int]:
-    """List those of the broker."""
     return [
         ledger_id
         for ledger_id, metadata in read_every_ledger(site.store, "/ledgers")
-        if metadata is not None
-        and metadata.state is not LedgerState.CLOSED
-        and metadata.custom.get("application") == b"pulsar"
+        if metadata is not None and metadata.state is not LedgerState.CLOSED
     ]
 
 

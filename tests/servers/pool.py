@@ -59,9 +59,8 @@ _TOGETHER: Final[tuple[frozenset[str], ...]] = tuple(
         # COLLECTING and NEWER: what begins with "orphans" comes first, and needs them without orphans of others.
         "orphans/test_orphan_scenario test_sweep_storms test_undo",
         "orphans/test_orphan_scan_versions test_lost_session test_pulsar_4_2",
-        # Those of tests/integration/conftest.py.
+        # That of tests/integration/conftest.py.
         "orphans/test_orphaned_objects test_offloaded_copies",
-        "test_bookie_reader test_ledger_recovery",
         "devcluster/test_access test_secured_sweep",
     )
 )
