@@ -200,6 +200,8 @@ def _is_of(partition: str, topic: str) -> bool:
 
 def decoded(received: ReceivedMark, decode: Decode) -> ReceivedMark:
     """Return the message with its mark, or with what is wrong with it."""
+    if received.problem is not None:
+        return received
     mark, problem = decode_mark(decode, received.topic, received.payload, received.schema_version)
     return replace(received, mark=mark, problem=problem)
 

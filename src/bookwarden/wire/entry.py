@@ -22,6 +22,7 @@ from bookwarden.wire.protobuf import parse
 
 _BROKERS_MAGIC: Final = b"\x0e\x02"
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
+_VERSION_BYTES: Final = 8
 _SIZE: Final = struct.Struct(">I")
 
 
@@ -60,6 +61,11 @@ def is_chunk(metadata: MessageMetadata) -> bool:
 def batch_size(metadata: MessageMetadata) -> int:
     """Return the number of messages that the entry claims to hold; an encrypted batch is one."""
     return 1 if metadata.encryption_keys else metadata.num_messages_in_batch
+
+
+def schema_version(metadata: MessageMetadata) -> bytes | None:
+    """Return the version of the writer's schema; None if there is none, or one that no broker gives."""
+    return metadata.schema_version if len(metadata.schema_version) == _VERSION_BYTES else None
 
 
 def messages(metadata: MessageMetadata, payload: bytes, largest: int) -> list[EntryMessage]:

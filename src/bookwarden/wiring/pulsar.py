@@ -61,7 +61,7 @@ class TopicsContext(Resources):
         swept = (deletion.topic, deletion.retry_topic)
         with self._closed_on_error():
             self.admin = admin or self._keep(PulsarAdmin(connection))
-            backlog = SubscriptionBacklog(self.admin)
+            backlog, entries = SubscriptionBacklog(self.admin), self._keep(TopicEntries(connection))
             #: Makes what creates and checks the topics.
             self.setup = partial(DeletionTopicsSetup, self.admin, _topics_of(deletion))
             #: Counts the messages in flight, as `count_in_flight` does.
@@ -69,8 +69,8 @@ class TopicsContext(Resources):
             #: Counts the broker entries behind the sweep's subscription, by partition of both topics; names the first.
             self.entries = partial(backlog.entries_by_partition, swept, deletion.subscription)
             #: Says why nothing can be read from an entry on.
-            self.why_unreadable = self._keep(TopicEntries(connection)).why_unreadable
-            waiting = WaitingMessages(connection, self.admin, deletion.subscription, deletion.retry_topic)
+            self.why_unreadable = entries.why_unreadable
+            waiting = WaitingMessages(entries, self.admin, deletion.subscription, deletion.retry_topic)
             #: Reads what is in flight now, without taking it from the subscription; not decoded.
             self.waiting = partial(waiting.read, swept)
             self.decode = decoder_of(deletion, SchemaRegistry(self.admin)).decode

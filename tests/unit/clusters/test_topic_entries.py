@@ -27,7 +27,7 @@ from bookwarden.clusters.pulsar.protocol import (
     SUCCESS,
 )
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
-from bookwarden.errors import PulsarAccessError, PulsarUnavailableError
+from bookwarden.errors import DataGoneError, PulsarAccessError, PulsarUnavailableError
 from bookwarden.wire.pb.pulsar_api_pb2 import BaseCommand, CommandLookupTopicResponse
 from servers.pulsar_topics import raw_entry
 from servers.waiting import eventually
@@ -197,6 +197,14 @@ def test_a_broker_that_refuses_a_reader_is_no_broker_of_it(code: int, error: typ
         assert entries.why_unreadable(TOPIC, Position(7, 0)) is not None
         broker.subscribed = lambda _: []
         assert entries.why_unreadable(TOPIC, Position(7, 0)) is None
+
+
+def test_an_error_of_whoever_reads_is_its_own_and_ends_the_connection() -> None:
+    with serving(GOOD) as (broker, entries):
+        with pytest.raises(DataGoneError), entries.open(TOPIC, Position(7, 0), 5):
+            raise DataGoneError("trimmed")
+        assert read(entries, 0, 1) == [(0, b"good", "")]
+    assert len(broker.of(LOOKUP)) == 2
 
 
 def test_what_asks_for_life_is_answered_between_entries() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
-from bookwarden.wire.entry import EntryMessage, batch_size, is_chunk, messages, open_entry
+from bookwarden.wire.entry import EntryMessage, batch_size, is_chunk, messages, open_entry, schema_version
 from bookwarden.wire.pb.pulsar_api_pb2 import EncryptionKeys
 from servers.pulsar_topics import raw_entry, single
 
@@ -73,6 +73,11 @@ def test_what_is_encrypted_is_given_as_it_is() -> None:
     raw = raw_entry(b"secret", num_messages_in_batch=5, encryption_keys=[EncryptionKeys(key=b"k")])
     (found,) = read(raw)
     assert (found.batch_index, found.value, batch_size(open_entry(raw)[0])) == (-1, b"secret", 1)
+
+
+@pytest.mark.parametrize(("written", "version"), [(bytes(8), bytes(8)), (b"", None), (b"\xff", None), (bytes(9), None)])
+def test_a_version_of_a_schema_has_the_bytes_that_brokers_give(written: bytes, version: bytes | None) -> None:
+    assert schema_version(open_entry(raw_entry(b"", schema_version=written))[0]) == version
 
 
 def test_a_part_of_a_message_is_told() -> None:

@@ -140,15 +140,18 @@ class TopicEntries:
         """
         owner = self._owners.pop(topic, None)
         try:
-            owner = owner or self._look_up(topic, timeout_s)
-            stream = EntryStream(self._session(owner, timeout_s), topic, first, next(self._numbers), timeout_s)
-            yield stream
-            stream.close()
-        except BaseException as error:
-            self._drop(owner)
-            if isinstance(error, PulsarError) and not isinstance(error, (PulsarAccessError, PulsarUnavailableError)):
+            try:
+                owner = owner or self._look_up(topic, timeout_s)
+                stream = EntryStream(self._session(owner, timeout_s), topic, first, next(self._numbers), timeout_s)
+            except (PulsarAccessError, PulsarUnavailableError):
+                raise
+            except PulsarError as error:
                 # A broker that is about to serve the topic, or no longer does, refuses a reader in many ways.
                 raise PulsarUnavailableError(str(error)) from error
+            yield stream
+            stream.close()
+        except BaseException:
+            self._drop(owner)
             raise
         self._owners[topic] = owner
         self._sessions[owner] = self._sessions[owner][0], time.monotonic()

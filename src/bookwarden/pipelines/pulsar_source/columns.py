@@ -18,14 +18,13 @@ from bookwarden.pipelines.pulsar_source.schema import (
     ARROW_TIME,
     UNREAD,
 )
-from bookwarden.wire.entry import EntryMessage
+from bookwarden.wire.entry import EntryMessage, schema_version
 from bookwarden.wire.pb.pulsar_api_pb2 import KeyValue, MessageMetadata
 
 _LOG = logging.getLogger(__name__)
 
 # A batch this large is complete even with few rows, to bound the memory of a worker.
 _MAX_BYTES = 16 << 20
-_VERSION_BYTES = 8
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
@@ -70,9 +69,8 @@ class RowBuffer:
 
     def _begin_entry(self, position: Position, metadata: MessageMetadata, batch_size: int) -> None:
         self._firsts.append(len(self._rows))
-        producer, version = metadata.producer_name.decode(errors="replace"), metadata.schema_version
-        # Brokers number the versions of a schema in eight bytes; others are no version of any.
-        stamps = (metadata.publish_time, producer, version if len(version) == _VERSION_BYTES else None)
+        producer = metadata.producer_name.decode(errors="replace")
+        stamps = (metadata.publish_time, producer, schema_version(metadata))
         self._entries.append((position.ledger_id, position.entry_id, batch_size, *stamps))
 
     def _texts(

@@ -332,8 +332,9 @@ class _PartitionReader:
         """Leave out what cannot be read of a ledger that is lost; wait until it is, or raise the error."""
         limit, tries, expected = self._rules.lost_ledger_s, self._tries, self._progress.expected
         if limit is not None and self._steady() >= tries.probed_at + _PROBED_EVERY_S:
-            # A broker that has the entry, and does not send it, waits for the end of a transaction.
-            tries.others_read = tries.answer is not _Answer.THERE and self._reads_elsewhere(expected)
+            # A broker that has the entry, and does not send it, waits for the end of a transaction; and one that serves
+            # no reader at all says nothing of the entry.
+            tries.others_read = tries.answer is _Answer.UNKNOWN and self._reads_elsewhere(expected)
             tries.probed_at = self._steady()
         if limit is None or not tries.others_read:
             raise PulsarUnavailableError(f"{text}; check the brokers, or raise maxUnreachableSeconds") from error
