@@ -7,11 +7,11 @@ an empty ZooKeeper is kept beside the releases; clusters with users or TLS, and 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -39,7 +39,7 @@ class QuickStart(PatientStart):
         if asked.zookeeper is None:
             super().run(program, seconds)
             return
-        with closing(_client(asked.zookeeper)) as client:
+        with _client(asked.zookeeper) as client:
             before = dict(_nodes(client))
 
             def record(folder: Path) -> Path:
@@ -99,10 +99,16 @@ class _Asked:
         return value
 
 
-def _client(address: str) -> KazooClient:
+@contextlib.contextmanager
+def _client(address: str) -> Iterator[KazooClient]:
     client = KazooClient(address)
     client.start()
-    return client
+    try:
+        yield client
+    finally:
+        # It refuses to be closed before.
+        client.stop()
+        client.close()
 
 
 def _nodes(client: KazooClient) -> Iterator[tuple[str, bytes]]:
