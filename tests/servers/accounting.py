@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_MARK: Final = "BOOKWARDEN_TEST_RUN"
+# Not with BOOKWARDEN_ in front: that would be a setting.
+_MARK: Final = "TEST_RUN_OF_BOOKWARDEN"
 _INTERVAL_S: Final = 1.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 # What the command line of a process holds, for each kind; the first that fits. A guard becomes the server it names.
