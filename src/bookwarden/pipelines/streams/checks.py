@@ -75,7 +75,7 @@ def looked_at_again(
                 try:
                     look()
                 except RefusedError as error:
-                    logger.error("it stops: %s", error)
+                    logger.error("stopping: %s", error)
                     refused.append(error)
                     stop()
                     return
