@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from bookwarden.config import load_settings
+from bookwarden.pipelines.session import running_session
 from bookwarden.processes import descendants, identify
 from servers.waiting import eventually
 
@@ -84,3 +87,9 @@ def test_a_spark_of_our_own_leaves_nothing(tmp_path: Path, ending: signal.Signal
         eventually(lambda: not any(one and one.is_alive() for one in started), 60)
     assert not any(one and one.is_alive() for one in started)
     assert list(temporary.iterdir()) == []
+
+
+def test_a_session_that_runs_already_goes_on(spark: SparkSession) -> None:
+    with running_session(load_settings(None), local=True) as taken:
+        assert taken is spark
+    assert spark.range(3).count() == 3

@@ -246,11 +246,13 @@ class SwitchablePulsar:
             if cluster.setup is not None:
                 patient.run(cluster.setup, _SETUP_SECONDS)
             self._progress(f"starting {len(cluster.processes)} bookies of cluster {cluster.name}")
-            for bookie in cluster.processes:
+            first, *others = cluster.processes
+            first.start(wait=False)
+            if self._options.bookie_settings.get("autoRecoveryDaemonEnabled") == "true":
+                # Of several that make the nodes of what is to be replicated at once, one ends.
+                patient.wait_until_ready(first)
+            for bookie in others:
                 bookie.start(wait=False)
-                if self._options.bookie_settings.get("autoRecoveryDaemonEnabled") == "true":
-                    # Of several that make the nodes of what is to be replicated at once, one ends.
-                    patient.wait_until_ready(bookie)
         for cluster in self.clusters.values():
             for bookie in cluster.processes:
                 patient.wait_until_ready(bookie)

@@ -26,9 +26,9 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TOPICS = 4
-PER_SECOND = 40
+PER_SECOND = 20
 # More than a ledger of each topic.
-ENOUGH = 130
+ENOUGH = 45
 PATIENCE = 180
 
 

@@ -41,13 +41,13 @@ from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
-MESSAGES = 320
+MESSAGES = 130
 SENT = [*(str(number).encode() for number in range(MESSAGES)), b"0"]
 REQUEST_SECONDS = 2
 # So that the ledgers of a topic take some seconds.
-BYTES_PER_SECOND = 6_000
+BYTES_PER_SECOND = 2_400
 # The one that is damaged.
-ENTRY = 50
+ENTRY = 20
 PATIENCE = 60
 
 

@@ -39,9 +39,9 @@ _LOG = logging.getLogger(__name__)
 
 CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=1), ClusterPlan("b", "/bookies-b", bookies=1))
 TOPICS = 6
-PER_SECOND = 40
+PER_SECOND = 20
 # More than a ledger of each topic.
-ENOUGH = 130
+ENOUGH = 45
 PATIENCE = 120
 # What a switch may cost is below one second; two busy cores are given more.
 LONGEST_GAP = 10.0
@@ -62,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
         None,
         clusters=CLUSTERS,
         brokers=[PULSAR_VERSIONS[0]] * 2,
-        broker_settings=LONE_BOOKIES,
+        broker_settings={**LONE_BOOKIES, "managedLedgerMaxEntriesPerLedger": "40"},
         make_broker=InstalledBroker,
     ) as servers:
         servers.start_bookies()

@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
 def test_a_cluster_in_an_oxia_of_its_own_is_switched_to_left_again_and_emptied(
     site: SwitchingSite, tmp_path: Path
 ) -> None:
-    load = register_and_switch_to(site, "b")
+    topics, load = register_and_switch_to(site, "b")
     registry = site.registry()
     assert registry.cluster("a").store_url is None
     b = site.servers.clusters["b"]
@@ -49,5 +49,5 @@ def test_a_cluster_in_an_oxia_of_its_own_is_switched_to_left_again_and_emptied(
     empty_and_unregister(site, tmp_path, "b")
     for server in b.servers:
         server.kill()
-    site.kill_brokers()
+    site.kill_brokers(topics)
     assert set(load.lost_to_a_reader(site.connection).values()) == {0}

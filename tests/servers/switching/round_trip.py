@@ -17,10 +17,10 @@ _ENOUGH = 130
 _PATIENCE = 120
 
 
-def register_and_switch_to(site: SwitchingSite, target: str) -> Load:
+def register_and_switch_to(site: SwitchingSite, target: str) -> tuple[list[str], Load]:
     """Register a further cluster, switch to it and back under load, read all after the brokers were killed.
 
-    Return what was sent, to topics whose ledgers are in both clusters.
+    Return topics, whose ledgers are in both clusters, and what was sent to them.
     """
     source = site.registry().active
     topics = site.new_topics(TOPICS)
@@ -35,14 +35,14 @@ def register_and_switch_to(site: SwitchingSite, target: str) -> Load:
         _switch(site, load, ("rollback",), source, target)
         tallies = load.stop()
         assert [tally for tally in tallies if tally.lost or tally.send_errors or not tally.sent] == []
-        site.kill_brokers()
+        site.kill_brokers(topics)
         assert set(load.lost_to_a_reader(site.connection).values()) == {0}
     places = site.places()
     assert places.astray == ()
     for topic in topics:
         counted = places.of_topic(site.store, topic)
         assert {name for name, count in counted.items() if count} == {source, target}
-    return load
+    return topics, load
 
 
 def _switch(site: SwitchingSite, load: Load, words: Sequence[str], active: str, left: str) -> None:

@@ -34,6 +34,8 @@ class SiteKind:
     bookie_rest: bool = False  #: Bookies have their REST, at the port that their settings have.
 
 
+# Few enough entries that a load fills several in some seconds.
+_SMALL_LEDGERS: Final = {"managedLedgerMaxEntriesPerLedger": "40"}
 #: One more bookie of b than a ledger is on.
 ONE_BROKER: Final = SiteKind(
     PULSAR_VERSIONS[:1],
@@ -47,14 +49,14 @@ BOTH_VERSIONS: Final = SiteKind(
         ClusterPlan("b", "/bookies-b"),
         ClusterPlan("c", "/bookies-c", own_zookeeper=True),
     ),
-    # Few enough that a load fills several ledgers in some seconds.
-    {"managedLedgerMaxEntriesPerLedger": "40"},
+    _SMALL_LEDGERS,
 )
 #: Auditors act as soon as a bookie's registration is gone.
 REPLICATING: Final = SiteKind(
     PULSAR_VERSIONS,
     (ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=3), ClusterPlan("b", "/bookies-b", bookies=3)),
-    bookie_settings={
+    _SMALL_LEDGERS,
+    {
         "autoRecoveryDaemonEnabled": "true",
         "lostBookieRecoveryDelay": "0",
         # Milliseconds: those that are paused keep it.

@@ -159,7 +159,7 @@ class SwitchingSite:
             found = read_followers(self.store)
             return len(found) == len(self.brokers) and {follower.epoch for follower in found} == {epoch}
 
-        eventually(followed, _FOLLOW_SECONDS, pause=0.002)
+        eventually(followed, _FOLLOW_SECONDS)
 
     def places(self) -> LedgerPlaces:
         """List the ledgers of all clusters, never older than this call."""
