@@ -2,92 +2,101 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import secrets
-import subprocess
-import sys
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep
-from bookwarden.deletion.journal.reading import JournalDamage, JournalFolder, JournalReader
-from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.ledgers.undone import UndoneLedger
-from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.urls import open_store
-from bookwarden.wire.ledger_metadata import encode_ledger_metadata
-from servers.lone_zookeeper import LoneZooKeeper
-
-pytestmark = pytest.mark.servers
-
-# Ledgers 1 and 2 are held, 3 is lost on its bookies, 4 was open. Calls into the ports are counted, and the process
-# kills itself before or after the one that it is told.
-_UNDO = """
-import os, signal, sys
-from pathlib import Path
-from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
-from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, SelectedDeletions, Selection
+from bookwarden.deletion.journal.reading import (
+    JournalDamage,
+    JournalFolder,
+    JournalReader,
+    SelectedDeletions,
+    Selection,
+)
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.ports import NoMigrations
 from bookwarden.deletion.undo.operation import Undo
 from bookwarden.ledgers.holdings import Holding, Presence
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.undone import UndoneLedger
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+from servers.lone_zookeeper import LoneZooKeeper
 
-url, root, folder, fatal = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-moments = 0
+pytestmark = pytest.mark.servers
 
-def moment():
-    global moments
-    if moments == fatal:
-        os.kill(os.getpid(), signal.SIGKILL)
-    moments += 1
+# Each step has a process of its own, to be killed; they are forked from one that has imported most of it.
+_PROCESSES = get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["pytest", Undo.__module__, "bookwarden.metastore.zookeeper.store"])
 
-def mortal(port, *names):
-    class Mortal:
-        def __getattr__(self, name):
-            found = getattr(port, name)
-            if name not in names:
-                return found
-            def call(*arguments, **named):
-                moment()
-                result = found(*arguments, **named)
-                moment()
-                return result
-            return call
-    return Mortal()
 
-class Bookies:
-    def holdings(self, entries):
+class _Mortal:
+    """A port, around some of whose calls this process may have to die."""
+
+    def __init__(self, moment: Callable[[], None], port: object, *names: str) -> None:
+        self._moment = moment
+        self._port = port
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if name not in self._names:
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._moment()
+            result = found(*arguments, **named)
+            self._moment()
+            return result
+
+        return call
+
+
+class _Bookies:
+    """They hold all but ledger 3."""
+
+    def holdings(self, entries: Iterable[Any]) -> list[dict[str, Holding]]:
         return [
-            {bookie: Holding(Presence.NOT_HELD if ledger == 3 else Presence.HELD)
-             for bookie in metadata.segments[0].ensemble}
+            dict.fromkeys(metadata.segments[0].ensemble, Holding(Presence.NOT_HELD if ledger == 3 else Presence.HELD))
             for ledger, metadata, _ in entries
         ]
 
-store = open_store(url)
-journal = FileJournal(folder)
-undo = Undo(
-    mortal(BookKeeperCatalog(mortal(store, "create"), root), "read_many", "restore_many", "delete_many"),
-    mortal(Bookies(), "holdings"),
-    mortal(NoMigrations(), "await_writes"),
-    mortal(journal, "append"),
-    decode_ledger_metadata,
-    "undo",
-    undone=mortal(UndoneLedgers(mortal(store, "create"), root + "-undone"), "note_many", "withdraw_many"),
-)
-deletions = SelectedDeletions(JournalReader(JournalFolder(folder)), Selection())
-for rows in undo.run(deletions):
-    for row in rows:
-        print(row.ledger_id, row.outcome.value, sep=":")
-journal.close()
-store.close()
-"""
+
+def _undo(url: str, root: str, folder: Path, fatal: int) -> list[str]:
+    """Undo; calls into the ports are counted, and the process kills itself before or after the one that is fatal."""
+    moments = itertools.count()
+
+    def moment() -> None:
+        if next(moments) == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    mortal: Any = partial(_Mortal, moment)
+    with closing(open_store(url)) as store, closing(FileJournal(folder)) as journal:
+        undo = Undo(
+            mortal(BookKeeperCatalog(mortal(store, "create"), root), "read_many", "restore_many", "delete_many"),
+            mortal(_Bookies(), "holdings"),
+            mortal(NoMigrations(), "await_writes"),
+            mortal(journal, "append"),
+            decode_ledger_metadata,
+            "undo",
+            undone=mortal(UndoneLedgers(mortal(store, "create"), f"{root}-undone"), "note_many", "withdraw_many"),
+        )
+        deletions = SelectedDeletions(JournalReader(JournalFolder(folder)), Selection())
+        return [f"{row.ledger_id}:{row.outcome.value}" for rows in undo.run(deletions) for row in rows]
 
 
 @pytest.fixture
@@ -100,21 +109,22 @@ def store(zookeeper: LoneZooKeeper) -> Iterator[MetadataStore]:
 def test_an_undo_killed_at_any_step_is_finished_by_the_next(
     zookeeper: LoneZooKeeper, store: MetadataStore, tmp_path: Path
 ) -> None:
-    step, killed = 0, True
+    url, step, killed = f"zk:{zookeeper.hosts}", 0, True
     while killed:
         root, folder = f"/ledgers-{secrets.token_hex(4)}", tmp_path / f"journal-{step}"
         store.create(root, b"")
         raw = _delete_four(root, folder)
-        ended = _undo(zookeeper, root, folder, step)
-        killed = ended.returncode == -9
-        assert killed or ended.returncode == 0, ended.stderr
+        process = _PROCESSES.Process(target=_undo, args=(url, root, folder, step))
+        process.start()
+        process.join(120)
+        killed = process.exitcode == -signal.SIGKILL
+        assert killed or process.exitcode == 0
         # Whenever it was killed: no metadata without a record of it, and none that is not what it was.
         begun = {record.ledger_id for record in _records(folder) if isinstance(record, UndoRecord)}
         there = {ledger_id for ledger_id in raw if _node(store, root, ledger_id) is not None}
         assert there <= begun, f"killed at step {step}"
         assert there <= set(_undone(store, root)), f"killed at step {step}: a sweep would delete it again"
-        again = _undo(zookeeper, root, folder, -1)
-        assert again.stdout.split("\n")[:3] == ["1:restored", "2:restored", "3:lost"], (step, again.stderr)
+        assert _undo(url, root, folder, -1)[:3] == ["1:restored", "2:restored", "3:lost"], f"killed at step {step}"
         assert _node(store, root, 1) == raw[1], f"killed at step {step}"
         assert _node(store, root, 2) == raw[2], f"killed at step {step}"
         assert _node(store, root, 3) is None, f"killed at step {step}"
@@ -140,11 +150,6 @@ def _delete_four(root: str, folder: Path) -> dict[int, bytes]:
     )
     journal.close()
     return raw
-
-
-def _undo(zookeeper: LoneZooKeeper, root: str, folder: Path, fatal: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", _UNDO, f"zk:{zookeeper.hosts}", root, str(folder), str(fatal)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def _node(store: MetadataStore, root: str, ledger_id: int) -> bytes | None:

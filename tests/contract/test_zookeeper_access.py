@@ -91,17 +91,25 @@ def test_nodes_may_be_left_open_to_readers(connect: StoreMaker) -> None:
         stranger.put(path, b"", 0)
 
 
+@pytest.fixture
+def root(connect: StoreMaker) -> str:
+    """A metadata root of the test's own."""
+    path = f"/t-{uuid4().hex}"
+    connect().create(path, b"")
+    return path
+
+
 @contextlib.contextmanager
-def topics_closed_to(zookeeper: LoneZooKeeper, *rules: ACL) -> Iterator[KazooClient]:
+def topics_closed_to(hosts: str, *rules: ACL) -> Iterator[KazooClient]:
     """Let only these use the node of the topics; yield a client without credentials."""
-    stranger = KazooClient(zookeeper.hosts)
+    stranger = KazooClient(hosts)
     stranger.start()
     try:
         stranger.ensure_path("/managed-ledgers")
         stranger.set_acls("/managed-ledgers", list(rules))
         yield stranger
     finally:
-        owner = KazooClient(zookeeper.hosts, auth_data=[("digest", ":".join(OWNER))])
+        owner = KazooClient(hosts, auth_data=[("digest", ":".join(OWNER))])
         owner.start()
         for tree in ("/managed-ledgers", "/bookwarden"):
             owner.delete(tree, recursive=True)
@@ -119,13 +127,15 @@ def rights_of(client: KazooClient, path: str) -> set[tuple[str, str]]:
     return {(rule.id.scheme, rule.id.id.partition(":")[0]) for rule in client.get_acls(path)[0]}
 
 
-def test_what_is_our_own_is_closed_as_the_topics_are(connect: StoreMaker, lone_zookeeper: LoneZooKeeper) -> None:
+def test_what_is_our_own_is_closed_as_the_topics_are(
+    connect: StoreMaker, lone_zookeeper: LoneZooKeeper, root: str
+) -> None:
     """A registry that a stranger can replace sends brokers anywhere, however well all of Pulsar is guarded."""
-    with topics_closed_to(lone_zookeeper, *CLOSED) as stranger:
+    with topics_closed_to(f"{lone_zookeeper.hosts}{root}", *CLOSED) as stranger:
         # From before the topics were closed.
         stranger.create("/bookwarden")
         stranger.create("/bookwarden/open")
-        store = connect(digest=OURS, acl="as-pulsar")
+        store = connect(digest=OURS, acl="as-pulsar", chroot=root)
         store.create("/bookwarden/deep/registry", b"1", make_parents=True)
         ephemeral = store.ephemeral_sequential("/bookwarden/deep/id-", b"")
         for path in ("/bookwarden/deep/registry", "/bookwarden/deep", ephemeral):
@@ -142,17 +152,17 @@ def test_what_is_our_own_is_closed_as_the_topics_are(connect: StoreMaker, lone_z
         # A broker makes it anew, open.
         stranger.delete("/managed-ledgers")
         stranger.create("/managed-ledgers")
-        connect(digest=OURS, acl="as-pulsar").create("/bookwarden/later", b"")
+        connect(digest=OURS, acl="as-pulsar", chroot=root).create("/bookwarden/later", b"")
         with pytest.raises(kazoo.exceptions.NoAuthError):
             stranger.set("/bookwarden/later", b"2")
 
 
 def test_credentials_that_see_no_hashes_close_it_all_the_same(
-    connect: StoreMaker, lone_zookeeper: LoneZooKeeper
+    connect: StoreMaker, lone_zookeeper: LoneZooKeeper, root: str
 ) -> None:
     ours = make_digest_acl(*OURS, read=True, write=True, create=True, delete=True)
-    with topics_closed_to(lone_zookeeper, ours, make_digest_acl(*OWNER, all=True)) as stranger:
-        store = connect(digest=OURS, acl="as-pulsar")
+    with topics_closed_to(f"{lone_zookeeper.hosts}{root}", ours, make_digest_acl(*OWNER, all=True)) as stranger:
+        store = connect(digest=OURS, acl="as-pulsar", chroot=root)
         store.create("/bookwarden/registry", b"1", make_parents=True)
         with pytest.raises(kazoo.exceptions.NoAuthError):
             stranger.set("/bookwarden/registry", b"2")
