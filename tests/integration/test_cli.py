@@ -25,7 +25,7 @@ from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of
 from servers.client_counts import clients_counted
-from servers.deletion_site import DeletionSite
+from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.each_store import on_each_store
 from servers.population import Population
 
@@ -284,7 +284,7 @@ def test_a_process_of_its_own_writes_no_colours_into_a_pipe_and_no_trace(line: L
     program = [sys.executable, "-c", "from bookwarden.cli.main import main; main()", *line.options]
     shown = subprocess.run([*program, "inflight"], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[0].split() == ["partition", "entries", "messages"]
-    assert f"{line.site.settings.deletion.retry_topic}-partition-3" in shown.stdout
+    assert f"{line.site.settings.deletion.retry_topic}-partition-{PARTITIONS - 1}" in shown.stdout
     assert "\x1b" not in shown.stdout
     wrong = ["--set", "pulsar.service_url=pulsar://127.0.0.1:1", "sweep", "--once"]
     failed = subprocess.run([*program, *wrong], capture_output=True, text=True, check=False)

@@ -24,7 +24,7 @@ from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
 from bookwarden.processes import descendants
 from bookwarden.wiring.pulsar import connection_of
-from servers.deletion_site import DeletionSite
+from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.population import Population
 from servers.spark_cluster import SPARK_HOME, java_options
 from servers.waiting import eventually
@@ -139,7 +139,7 @@ def test_the_endpoint_serves_the_list_of_the_proposal_and_sigterm_ends_the_sweep
     partitions = {
         f"persistent://{site.namespace}/{topic}-partition-{number}"
         for topic in ("deletion", "deletion-RETRY")
-        for number in range(4)
+        for number in range(PARTITIONS)
     }
     inflight = {dict(labels)["topic"] for name, labels in samples if name == "bookwarden_inflight_entries"}
     assert inflight == partitions

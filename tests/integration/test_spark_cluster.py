@@ -24,7 +24,7 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines import archive
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.processes import ProcessIdentity, descendants, identify
-from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population
 from servers.scanned_site import ScannedSite, broker_telling_the_time
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHECKOUT = Path(__file__).parents[2]
 # Enough that each partition has a task of its own: those with few messages share one.
-HOLDERS, LEDGERS_EACH = 200, 4
+PARTITIONS, HOLDERS, LEDGERS_EACH = 4, 200, 4
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_two_workers_sweep_all_marks_with_only_the_archive(
     site = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
     # A cluster that is set up wrongly is to say so at once.
     site.overrides = {"sweep.max_failures": "2"}
-    site.create_topics()
+    site.create_topics(PARTITIONS)
     doomed = populate_and_mark(site)
     events = tmp_path / "events"
     events.mkdir()

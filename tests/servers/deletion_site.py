@@ -22,7 +22,8 @@ from bookwarden.pipelines.sweep.query import LedgerDeletion, outcomes_location
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.pulsar import connection_of
 
-PARTITIONS = 4
+# Enough for tasks to share the work; each partition costs its broker a load, and a sweep a look at it.
+PARTITIONS = 2
 
 
 @dataclass
@@ -63,12 +64,12 @@ class DeletionSite:
         }
         return load_settings(overrides=values)
 
-    def create_topics(self) -> None:
+    def create_topics(self, partitions: int = PARTITIONS) -> None:
         """Make the topics and the subscription as `bookwarden init` does."""
         admin = PulsarAdmin(connection_of(self.settings.pulsar), timeout_s=60)
         subscription = self.settings.deletion.subscription
         for name in ("deletion", "deletion-RETRY"):
-            admin.put(f"/persistent/{self.namespace}/{name}/partitions", PARTITIONS)
+            admin.put(f"/persistent/{self.namespace}/{name}/partitions", partitions)
             admin.put(f"/persistent/{self.namespace}/{name}/subscription/{subscription}")
         admin.put(f"/persistent/{self.namespace}/deletion-DLQ")
         admin.put(f"/persistent/{self.namespace}/deletion-DLQ/subscription/{subscription}")
