@@ -21,6 +21,7 @@ from bookwarden.devcluster.temporary import temporary_files_in
 from servers.accounting import Account
 from servers.class_archives import quick_spark_home, quick_spark_options, start_quickly
 from servers.each_store import shared_cluster_on
+from servers.forked_python import forking_python
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.object_store import ObjectStore, running_object_store
 from servers.pool import ON_OXIA, PLAIN, Clusters, ServerPool, SharedServersScheduling
@@ -239,7 +240,7 @@ def bucket(object_store: ObjectStore) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark session for all tests, set up as that of a sweep; its workers run in this installation."""
     # Unit tests must not pay for these imports.
     from pyspark.sql import SparkSession
@@ -248,8 +249,8 @@ def spark() -> Iterator[SparkSession]:
     from bookwarden.pipelines.pulsar_source import register
     from bookwarden.pipelines.session import end_session, spark_properties
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    with own_jvm() as jvm:
+    with forking_python(tmp_path_factory.mktemp("python")) as python, own_jvm() as jvm:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
         session = (
             SparkSession.builder.master("local[2]")
             .appName("bookwarden tests")
@@ -261,6 +262,8 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )
+        # Processes that tests start have none of that.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         try:
             session.sparkContext.setLogLevel("ERROR")
             register(session)

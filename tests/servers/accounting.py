@@ -31,7 +31,7 @@ _KINDS: Final = {
     "Spark (Java)": ("org.apache.spark.",),
     "other Java": ("/java ", "java "),
     "Oxia": ("/oxia ",),
-    "Spark (Python)": ("-m pyspark.",),
+    "Spark (Python)": ("-m pyspark.", "forked_python.py "),
     "pytest": ("-m pytest ", "/bin/pytest ", "import sys;exec(eval(sys.stdin.readline()))"),
 }
 _SERVERS: Final = ("broker", "bookie", "ZooKeeper", "Oxia", "metadata setup", "Spark (Java)")
