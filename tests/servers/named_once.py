@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -46,8 +47,12 @@ class NamedOnce:
         try:
             with closing(open_store(self._url)) as store:
                 pieces = ReferencePieces({self._url: store})
-                while not self._ended.wait(_PAUSE_S):
+                took_s = 0.0
+                # What happens meanwhile needs the processors as well.
+                while not self._ended.wait(max(_PAUSE_S, 3 * took_s)):
+                    begin = time.monotonic()
                     named = _named(pieces)
+                    took_s = time.monotonic() - begin
                     if named is not None:
                         self._compare(named)
         except BaseException as error:
