@@ -1,6 +1,6 @@
 """Servers and Sparks that start with about half of the processor time: Java maps their classes from an archive.
 
-That of a release's servers is recorded once for a Java, by a cluster that comes up, passes a message and goes down, and
+That of a release's servers is recorded once for a Java, by a cluster that comes up, does a little and goes down, and
 kept beside the release; that of Spark by a few queries, and kept in the environment whose jars it is of. Java leaves
 an archive alone that does not fit. Source: the java command of JDK 17, application class-data sharing.
 """
@@ -21,17 +21,20 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
+import pulsar
+import pulsar.schema
 import pytest
 
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions, DevCluster, bookie_clusters, cluster
 from bookwarden.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden.devcluster.servers.java import Java, find_java
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
 from bookwarden.devcluster.servers.specs import Runtime, load_runtime
 from servers.first_metadata import QuickStart
-from servers.topic_contents import send
+from servers.topic_contents import compact, read_back, retain, send_keyed
 
 _TESTS: Final = str(Path(__file__).parents[1])
 #: What a Python program begins with whose clusters are to start quickly.
@@ -40,12 +43,19 @@ QUICKLY: Final = (
 )
 #: `bookwarden` as a process of its own whose clusters do.
 QUICK_BOOKWARDEN: Final = (sys.executable, "-c", f"{QUICKLY}; from bookwarden.cli.main import main; main()")
-_FORMAT = 2
+_FORMAT = 3
+# Java writes an archive while it ends: on a busy machine that takes longer than a server may take otherwise.
+_ARCHIVING_SECONDS = 240
 _SPARK = "spark.jsa"
 _BESIDE_SPARK = Path(sys.prefix, "class-archives")
 _SPARK_SECONDS = 240
 _QUERIES = Path(__file__).with_name("class_archive_queries.py")
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_MAIN_CLASSES = (_ZOOKEEPER, "org.apache.bookkeeper.server.Main", "org.apache.pulsar.PulsarBrokerStarter")
+
+
+class _Record(pulsar.schema.Record):  # type: ignore[misc]  # pulsar ships no types
+    name = pulsar.schema.String()
 
 
 def start_quickly() -> None:
@@ -70,7 +80,7 @@ class _ArchivingJava(Java):
         """Name the archive, unless there is none to use."""
         archive = self.archives / f"{main_class}.jsa"
         if self.records:
-            return [f"-XX:ArchiveClassesAtExit={archive}"]
+            return [f"-XX:ArchiveClassesAtExit={archive}"] if main_class in _MAIN_CLASSES else []
         return _use(archive)
 
 
@@ -118,7 +128,11 @@ def quick_spark_options() -> list[str]:
 
 
 def _use(archive: Path) -> list[str]:
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
+    if not archive.exists():
+        return []
+    # Where it says, if that is free: at another address each pointer of its 80 MB is changed first.
+    where = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
+    return [f"-XX:SharedArchiveFile={archive}", *where, "-Xlog:disable"]
 
 
 def _identity(java: Java, *others: object) -> str:
@@ -167,9 +181,38 @@ def _record(runtime: Runtime, release: str, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "_runtime", lambda _release, _progress: recording)
         # Java writes the archives when the servers end in order.
-        with (
-            DevCluster(folder / "pulsar", ClusterOptions(pulsar=release)) as recorded,
-            closing(recorded.connection().client()) as client,
-        ):
-            send(client, f"persistent://public/default/{uuid4().hex}", 3)
+        with DevCluster(folder / "pulsar", ClusterOptions(pulsar=release)) as recorded:
+            for server in recorded.servers:
+                server.spec = dataclasses.replace(server.spec, stop_seconds=_ARCHIVING_SECONDS)
+            _exercise(recorded)
+    made = {archive.name for archive in archives.iterdir()}
+    assert made >= {f"{main}.jsa" for main in _MAIN_CLASSES}, made
     return archives
+
+
+def _exercise(recorded: DevCluster) -> None:
+    """Have the servers do a little of what they do in tests."""
+    topic = "persistent://recorded/n/t-partition-0"
+    partitioned, path = topic_path(topic.removesuffix("-partition-0")), topic_path(topic)
+    with closing(recorded.connection().client()) as client, closing(PulsarAdmin(recorded.connection())) as admin:
+        admin.put("/tenants/recorded", {"allowedClusters": [recorded.options.cluster_name]})
+        admin.put("/namespaces/recorded/n")
+        retain(admin, "recorded/n")
+        admin.put(f"{partitioned}/partitions", 1)
+        consumer = client.subscribe(topic, "app", consumer_type=pulsar.ConsumerType.Shared)
+        send_keyed(client, topic, 20)
+        for _ in range(10):
+            consumer.acknowledge(consumer.receive(60_000))
+        with closing(client.create_producer(topic, schema=pulsar.schema.JsonSchema(_Record))) as producer:
+            producer.send(_Record())
+        for question in ("stats", "internalStats", "internal-info"):
+            admin.get_json(f"{path}/{question}")
+        compact(admin, topic)
+        admin.put(f"{path}/unload")
+        read_back(client, topic)
+        consumer.close()
+        admin.post(f"{path}/trim")
+        for listing in ("/clusters", "/namespaces/recorded", "/namespaces/recorded/n", "/persistent/recorded/n"):
+            admin.get_json(listing)
+        admin.delete(f"{partitioned}/partitions", params={"force": "true"})
+        admin.delete("/namespaces/recorded/n", params={"force": "true"})
