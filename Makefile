@@ -26,8 +26,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Those of make matrix, each with a virtual environment of its own.
 PYTHONS ?= 3.10 3.11 3.12 3.13
-# Most of what tests do is waiting for servers.
-WORKERS ?= 2
+# As many as processors and memory allow: tests/conftest.py. Most of what tests do is waiting for servers.
+WORKERS ?= auto
 
 BROKER_JAR := src/bookwarden/switching/jar/bookwarden-broker.jar
 BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_cluster_registry -type f 2>/dev/null)

@@ -34,6 +34,8 @@ sys.dont_write_bytecode = False
 
 ClusterFactory = Callable[..., DevCluster]
 _ACCOUNT = pytest.StashKey[Account]()
+# With four clusters (servers.pool) and a Spark: more than half of what the largest took.
+_MEMORY_OF_A_WORKER = 6 * 1024**3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedServersScheduling:
     """Hand out files, or several that share servers."""
     return SharedServersScheduling(config, log)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of processes for `-n auto`: half as many again as processors, where memory allows."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min((os.cpu_count() or 1) * 3 // 2, memory // _MEMORY_OF_A_WORKER))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -65,14 +65,16 @@ def test_a_server_that_hangs_is_asked_less_and_more_again_when_it_is_quick(
 ) -> None:
     store = connect(max_latency_s=0.5, batch_size=10, in_flight=8)
     paths = filled(store, 200)
-    window = store._session.pace._window
+    pace = store._session.pace
+    window = pace._window
     assert window is not None
     eventually(lambda: all(store.get_many(paths)) and window.size == 8)
-    begin = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         lone_zookeeper.pause()
         try:
             work = pool.submit(store.get_many, paths)
+            eventually(lambda: len(pace._under_way) == 8)
+            begin = time.monotonic()
             eventually(lambda: time.monotonic() - begin > 1)
         finally:
             lone_zookeeper.resume()

@@ -54,16 +54,19 @@ def test_topics_and_ledgers_are_in_oxia_and_no_zookeeper_runs(
     found = re.fullmatch(r"oxia://([^/]+)/default", oxia_cluster.store_url)
     assert found is not None
     oxia = OxiaClient(ensure_oxia(), found[1])
-    consumer = subscribe(client, topic)
+    subscribe(client, topic).close()
     with closing(PulsarAdmin(oxia_cluster.connection(), timeout_s=60)) as admin:
-        send(client, topic, range(10))
-        unload(admin, topic)
-        send(client, topic, range(10, 25))
+        for numbers in (range(10), range(10, 20)):
+            send(client, topic, numbers)
+            unload(admin, topic)
+        send(client, topic, range(20, 25))
+        # A consumer would have been sent again what it had not acknowledged when the topic was unloaded.
+        consumer = subscribe(client, topic)
         assert [consumer.receive(60_000).data() for _ in range(25)] == [b"%d" % number for number in range(25)]
         used = ledgers(admin, topic)
     folder = f"/managed-ledgers/{topic.removeprefix('persistent://').rpartition('/')[0]}/persistent/"
     assert f"{folder}on+oxia" in oxia.keys(folder, f"{folder}/")
-    assert len(used) == 2
+    assert len(used) == 3
     for ledger_id in used:
         path = ledger_path("/ledgers", ledger_id)
         parent = path.rpartition("/")[0]

@@ -126,10 +126,10 @@ def test_every_partition_unloaded_twenty_times(cluster: DevCluster, load: Load, 
         load.settle(running)
 
 
-def test_the_job_killed_three_times_in_mid_batch(load: Load, process: ServerProcess, sweep: Sweep) -> None:
+def test_the_job_killed_five_times_in_mid_batch(load: Load, process: ServerProcess, sweep: Sweep) -> None:
     load.start()
     first_outcomes(load)
-    for left in (2, 1, 0):
+    for left in (4, 3, 2, 1, 0):
         swept = len(load.site.outcomes())
         process.kill()
         if left:

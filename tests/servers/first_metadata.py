@@ -22,7 +22,7 @@ from bookwarden.devcluster.processes.process import ServerProcess
 from bookwarden.devcluster.releases.cache import ensure_entry
 from bookwarden.devcluster.servers.starting import PatientStart
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _NODES: Final = "nodes.json"
 _ADDRESS: Final = re.compile(rb"127\.0\.0\.1:(\d{5})")
 _INSTANCE_ID: Final = "/INSTANCEID"
@@ -44,7 +44,8 @@ class QuickStart(PatientStart):
 
             def record(folder: Path) -> Path:
                 super(QuickStart, self).run(program, seconds)
-                made = {path: value for path, value in _nodes(client) if path not in before}
+                # A bookie of another cluster there may run, and add to that cluster's nodes.
+                made = {path: value for path, value in _nodes(client, asked.root) if path not in before}
                 entry = folder / "nodes"
                 entry.mkdir()
                 asked.write(entry / _NODES, made)
@@ -54,7 +55,7 @@ class QuickStart(PatientStart):
             # Nothing is missing where it was recorded just now, nor where the cluster was set up before.
             for path, value in asked.read(entry / _NODES).items():
                 if client.exists(path) is None:
-                    client.create(path, value)
+                    client.create(path, value, makepath=True)
 
 
 class _Asked:
@@ -75,6 +76,9 @@ class _Asked:
         of_zookeeper = re.search(rb"(?:zk:|zk\+hierarchical://)(127\.0\.0\.1:\d+)", said)
         #: The address of its ZooKeeper; None where the program itself has to run.
         self.zookeeper = of_zookeeper[1].decode() if of_zookeeper and not secured else None
+        of_bookies = re.search(rb"metadataServiceUri=zk\+hierarchical://[^/]+(/[^\s\0]+)", said)
+        #: The node below which all of the nodes are.
+        self.root = of_bookies[1].decode() if of_bookies else "/"
 
     def write(self, file: Path, nodes: dict[str, bytes]) -> None:
         """Keep nodes, without the addresses."""
@@ -111,9 +115,9 @@ def _client(address: str) -> Iterator[KazooClient]:
         client.close()
 
 
-def _nodes(client: KazooClient) -> Iterator[tuple[str, bytes]]:
-    """Yield each node and its value, parents first."""
-    waiting = ["/"]
+def _nodes(client: KazooClient, root: str = "/") -> Iterator[tuple[str, bytes]]:
+    """Yield each node from this one on and its value, parents first."""
+    waiting = [root]
     while waiting:
         path = waiting.pop()
         if path != "/":

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookies.protocol import ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -261,6 +262,11 @@ def test_a_target_without_enough_bookies_defers_everything(ground: CopySite) -> 
     result = ground.copy(7)
     assert (result.outcome, "there are 1" in result.reason) == (CopyOutcome.DEFERRED, True)
     assert "is read-only: its disks may be full" in result.reason
+    # What was sent to it before its first refusal came back is refused too.
+    with ground.bookies.exchange():
+        ground.bookies.ask(ground.targets[1].bookie_id, ReadEntry(7, 0))
+        while ground.bookies.answers():
+            pass
     ground.targets[1].add_status = pb.EOK
     assert ground.copy(7).outcome is CopyOutcome.COPIED
 
