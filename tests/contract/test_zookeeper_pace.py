@@ -73,7 +73,8 @@ def test_a_server_that_hangs_is_asked_less_and_more_again_when_it_is_quick(
         lone_zookeeper.pause()
         try:
             work = pool.submit(store.get_many, paths)
-            eventually(lambda: len(pace._under_way) == 8)
+            # Three answers that are slow are enough to ask less.
+            eventually(lambda: len(pace._under_way) > 3)
             begin = time.monotonic()
             eventually(lambda: time.monotonic() - begin > 1)
         finally:
