@@ -35,8 +35,10 @@ final class Site implements AutoCloseable {
     record Cluster(MetadataStoreExtended first, String storeUrl, String root, String instance, boolean shared) {
         /** Return the session of the follower, if it has one: a store in memory tells only its own of changes. */
         MetadataStoreExtended store() {
-            return storeUrl == null || FlakyStore.sessions(storeUrl).isEmpty() ? first
-                    : FlakyStore.sessions(storeUrl).get(0);
+            // One look: a session may end at any moment.
+            return storeUrl == null ? first
+                    : FlakyStore.sessions(storeUrl).stream().findFirst().map(MetadataStoreExtended.class::cast)
+                            .orElse(first);
         }
     }
 
