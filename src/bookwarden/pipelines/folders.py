@@ -116,16 +116,20 @@ class Folder:
 
     def all_files(self) -> list[str]:
         """List the files in this folder and in the folders in it, sorted."""
-        selector = fs.FileSelector(self._root, allow_not_found=True, recursive=True)
-        found = [info for info in self._fs.get_file_info(selector) if self._is_shown(info, fs.FileType.File)]
+        found = [info for info in self._entries(recursive=True) if self._is_shown(info, fs.FileType.File)]
         return sorted(info.path.removeprefix(f"{self._root}/") for info in found)
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         self._remove_path(self._path(name))
 
-    def _entries(self, name: str) -> list[fs.FileInfo]:
-        found: list[fs.FileInfo] = self._fs.get_file_info(fs.FileSelector(self._path(name), allow_not_found=True))
+    def _entries(self, name: str = "", *, recursive: bool = False) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(self._path(name), allow_not_found=True, recursive=recursive)
+        try:
+            found: list[fs.FileInfo] = self._fs.get_file_info(selector)
+        except FileNotFoundError:
+            # pyarrow lists it first and looks afterwards whether it is there: another process made it in between.
+            found = self._fs.get_file_info(selector)
         return found
 
     @staticmethod

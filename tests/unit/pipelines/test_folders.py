@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from bookwarden.errors import ConfigError
 from bookwarden.pipelines.folders import Folder
@@ -29,6 +30,23 @@ def test_a_folder_of_this_machine_is_the_same_by_path_and_by_uri(tmp_path: Path)
     by_path.write_json("one/two.json", {"three": 3})
     assert by_uri.read_json("one/two.json") == {"three": 3}
     assert by_path.local_path == by_uri.local_path == tmp_path
+
+
+def test_a_folder_that_another_process_makes_while_it_is_listed_is_no_error(tmp_path: Path) -> None:
+    folder, made = Folder(str(tmp_path / "scans")), tmp_path / "scans" / "one"
+    files = folder._fs
+
+    class Late:
+        """A file system on which the folder comes to be between pyarrow's two looks at it."""
+
+        def get_file_info(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+            if not made.exists():
+                made.mkdir(parents=True)
+                raise FileNotFoundError(errno.ENOENT, f"Cannot list directory '{selector.base_dir}'")
+            return list(files.get_file_info(selector))
+
+    folder._fs = Late()
+    assert folder.folders() == ["one"]
 
 
 def test_a_durable_file_is_on_disk_before_it_has_its_name_and_its_name_before_it_counts(
