@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pulsar
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.topic_positions import TopicPositions, read_positions, topic_path
+from bookwarden.clusters.pulsar.rest.topic_positions import (
+    TopicPositions,
+    list_partitions,
+    read_positions,
+    topic_path,
+)
+from bookwarden.errors import PulsarConflictError
 from servers.topic_contents import read_back
 from servers.waiting import eventually
 
@@ -45,7 +51,10 @@ class TopicUnderTest:
         return [f"{self.name}-partition-{index}" for index in range(self._partitions)] or [self.name]
 
     def add_partitions(self, count: int) -> None:
-        self.admin.post(f"{topic_path(self.name)}/partitions", count)
+        # The broker makes each subscription on the new partitions, and may find that a query was quicker.
+        with suppress(PulsarConflictError):
+            self.admin.post(f"{topic_path(self.name)}/partitions", count)
+        eventually(lambda: len(list_partitions(self.admin, self.name)) == count)
         self._partitions = count
 
     @contextmanager
