@@ -19,6 +19,7 @@ from bookwarden.pipelines.pulsar_source.ranges import (
     check_start,
     count_between,
     fair_shares,
+    place_to_read_again,
     ranges_between,
 )
 
@@ -119,8 +120,8 @@ def test_a_subscription_past_the_start_is_a_loss() -> None:
         check_start(positions((5, 3), cursors={"s": Position(5, 1)}), Position(5, 0), "s")
 
 
-def test_a_start_behind_the_last_entry_is_a_topic_made_anew() -> None:
-    with pytest.raises(DataGoneError, match="made anew"):
+def test_a_start_behind_the_last_entry_is_another_topics() -> None:
+    with pytest.raises(DataGoneError, match="past the end of the topic"):
         check_start(THREE, Position(5, 3), None)
 
 
@@ -136,9 +137,84 @@ def test_a_trimmed_start_is_good_if_all_of_its_ledger_was_seen_and_read() -> Non
         check_start(THREE, Position(3, 2), None, previous=positions((4, 3)))
 
 
-def test_a_start_in_a_ledger_missing_from_the_middle_is_a_topic_made_anew() -> None:
-    with pytest.raises(DataGoneError, match="made anew"):
+def test_a_start_in_a_ledger_missing_from_the_middle_is_another_topics() -> None:
+    with pytest.raises(DataGoneError, match="is not among the topic's"):
         check_start(THREE, Position(8, 0), None)
+
+
+# Ledger 800 with 50 entries and 900 with 10, and nothing of them acknowledged.
+UNREAD = positions((800, 50), (900, 10), cursors={"s": Position(800, -1)})
+
+
+@pytest.mark.parametrize("start", [Position(512000, -1), Position(512000, 33), Position(901, -1), Position(900, 10)])
+@pytest.mark.parametrize("subscription", ["s", None])
+def test_an_offset_past_the_end_is_refused_with_what_it_is_and_what_there_is(
+    start: Position, subscription: str | None
+) -> None:
+    with pytest.raises(DataGoneError, match=rf"offset {start} lies past the end .* 900:9 and last ledger 900") as told:
+        check_start(UNREAD, start, subscription)
+    assert "Start with a new checkpoint" in str(told.value)
+
+
+@pytest.mark.parametrize("start", [Position(850, -1), Position(900, 4), Position(800, 0), Position(900, 9)])
+def test_an_offset_ahead_of_the_subscription_is_read_again_from_there(start: Position) -> None:
+    check_start(UNREAD, start, "s")
+    assert place_to_read_again(UNREAD, start, "s") == Position(800, -1)
+
+
+LEGITIMATE = {
+    "all of it was read and acknowledged": (UNREAD.ledgers, (900, 9), (900, 9)),
+    "nothing was read yet": (UNREAD.ledgers, (800, -1), (800, -1)),
+    "the ledgers of the offset were trimmed": ([(900, 10)], (800, 49), (900, -1)),
+    "a cursor at the end of a ledger, an offset before the next": ([(800, 50), (900, 10)], (900, -1), (800, 49)),
+    "an empty last ledger was replaced at a reload": ([(35, 0)], (11, -1), (11, -1)),
+    "the same behind a ledger with entries": ([(800, 50), (950, 0)], (900, -1), (800, 49)),
+    "an open ledger without entries, its cursor in it": ([(800, 50), (900, 0)], (900, -1), (900, -1)),
+    "a cursor in a ledger that was trimmed": ([(900, 10)], (900, -1), (800, 49)),
+}
+
+
+@pytest.mark.parametrize("case", LEGITIMATE)
+def test_an_offset_of_the_topics_own_goes_on(case: str) -> None:
+    ledgers, start, cursor = LEGITIMATE[case]
+    spans = tuple(span if isinstance(span, LedgerSpan) else LedgerSpan(*span) for span in ledgers)
+    topic = TopicPositions(TOPIC, spans, {"s": Position(*cursor)})
+    check_start(topic, Position(*start), "s")
+    assert place_to_read_again(topic, Position(*start), "s") is None
+
+
+def test_a_cursor_behind_by_the_last_batch_has_that_batch_read_again_and_no_more() -> None:
+    late = positions((800, 50), (900, 10), cursors={"s": Position(800, 46)})
+    again = place_to_read_again(late, Position(900, 1), "s")
+    assert again == Position(800, 46)
+    assert count_between(late, again, Position(900, 1)) == 5
+
+
+def test_a_cursor_before_the_ledgers_that_are_left_is_read_from_the_first_of_them() -> None:
+    late = positions((800, 50), (900, 10), cursors={"s": Position(700, 8)})
+    assert place_to_read_again(late, Position(900, 1), "s") == late.earliest
+
+
+def test_without_a_subscription_there_is_no_place_to_read_again_from() -> None:
+    assert place_to_read_again(THREE, Position(9, 1), "s") is None
+
+
+@given(
+    sizes=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    start=st.tuples(st.integers(-1, 14), st.integers(-1, 5)),
+    cursor=st.tuples(st.integers(-1, 10), st.integers(-1, 4)),
+)
+def test_no_offset_whatever_passes_over_an_entry_that_the_subscription_has_not(
+    sizes: list[int], start: tuple[int, int], cursor: tuple[int, int]
+) -> None:
+    topic = positions(*((ledger * 3, size) for ledger, size in enumerate(sizes)), cursors={"s": Position(*cursor)})
+    try:
+        check_start(topic, Position(*start), "s")
+    except DataGoneError:
+        return
+    begins = place_to_read_again(topic, Position(*start), "s") or Position(*start)
+    assert count_between(topic, Position(*cursor), begins) == 0
+    assert count_between(topic, begins, topic.latest) >= count_between(topic, Position(*cursor), topic.latest)
 
 
 @pytest.mark.parametrize("end", [Position(9, 4), Position(4, 0)])

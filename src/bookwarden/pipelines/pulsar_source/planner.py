@@ -19,7 +19,13 @@ from bookwarden.pipelines.pulsar_source.limits import Cap, EntrySizes, capped_en
 from bookwarden.pipelines.pulsar_source.offsets import LATEST, Offsets
 from bookwarden.pipelines.pulsar_source.options import SourceOptions
 from bookwarden.pipelines.pulsar_source.polling import PositionPolls
-from bookwarden.pipelines.pulsar_source.ranges import EntryRange, check_end, check_start, ranges_between
+from bookwarden.pipelines.pulsar_source.ranges import (
+    EntryRange,
+    check_end,
+    check_start,
+    place_to_read_again,
+    ranges_between,
+)
 from bookwarden.pipelines.pulsar_source.starting import Starter, check_named, resolve
 
 _LOG = logging.getLogger(__name__)
@@ -54,10 +60,13 @@ class Planner:
         self._turn = 0
         self._standing: dict[str, tuple[Position, Position]] = {}
         self._warned: set[tuple[str, Position]] = set()
+        # Where this run began, of the partitions that were not yet compared with their subscription.
+        self._began: Offsets | None = None
 
     def initial(self) -> Offsets:
         """Find where a query without a checkpoint starts, and create the subscription where it is absent."""
         positions = self._polls.poll_all(self._discovery.partitions())
+        self._began = {}
         return self._starter.start_all(positions, self._options.starting_stream)
 
     def freeze(self) -> None:
@@ -75,11 +84,14 @@ class Planner:
         poll = self._polls.poll if self._targets is None else self._polls.poll_all
         previous, self._snapshot = self._snapshot, poll(sorted(asked))
         positions = self._snapshot
-        self._acknowledge(start, positions)
-        ends: Offsets = dict(start)
         known = {topic: found for topic, found in positions.items() if topic in start}
         for topic, found in known.items():
             self._check_start(found, start[topic], self._options.subscription, previous.get(topic))
+        # A batch without entries that puts the checkpoint back, so that what is read again is planned as anything else.
+        again = self._places_to_read_again(start, known)
+        self._acknowledge({topic: at for topic, at in start.items() if topic not in again}, positions)
+        ends: Offsets = {**start, **again}
+        known = {topic: found for topic, found in known.items() if topic not in again}
         self._turn += 1
         ends.update(capped_ends(known, start, self._open_ends(known, start), cap, self._sizes, self._turn))
         for topic in positions.keys() - start.keys():
@@ -92,7 +104,8 @@ class Planner:
 
     def partitions(self, start: Offsets, end: Offsets) -> dict[str, tuple[EntryRange, ...]]:
         """Turn a batch into the entries to read of each partition."""
-        changed = {topic for topic, position in end.items() if topic in start and start[topic] != position}
+        self._began = dict(start) if self._began is None else self._began
+        changed = {topic for topic, position in end.items() if topic in start and start[topic] < position}
         known = {topic: found for topic, found in self._snapshot.items() if topic in changed}
         # The snapshot that the end was taken from does; a replayed batch needs one first, and must find its end.
         if any(found.latest < end[topic] for topic, found in known.items()):
@@ -149,6 +162,29 @@ class Planner:
                 end = self._delays.due_end(found, start[topic], end, self._frozen_at_ms)
             ends[topic] = max(end, start[topic])
         return ends
+
+    def _places_to_read_again(self, start: Offsets, positions: Mapping[str, TopicPositions]) -> Offsets:
+        """Return where to go back to in partitions whose subscription is behind the start of this run.
+
+        Each is compared once: later a cursor is behind because a broker was killed, and what this run read is known.
+        """
+        if self._began is None:
+            self._began = dict(start)
+        again: Offsets = {}
+        if self._acknowledger is None or self._options.subscription is None:
+            return again
+        for topic in sorted(positions.keys() & self._began.keys()):
+            # The first batch of this run may be one that went back.
+            began = min(self._began.pop(topic), start[topic])
+            place = place_to_read_again(positions[topic], began, self._options.subscription)
+            if place is not None:
+                again[topic] = place
+                _LOG.warning(
+                    "%s: the checkpoint is at %s and subscription %s, which a killed broker puts back, at %s; reading "
+                    "again from there",
+                    *(topic, began, self._options.subscription, place),
+                )
+        return again
 
     def _acknowledge(self, finished: Mapping[str, Position], positions: Mapping[str, TopicPositions]) -> None:
         subscription = self._options.subscription

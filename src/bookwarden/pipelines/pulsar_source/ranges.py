@@ -77,7 +77,7 @@ def fair_shares(available: Mapping[str, int], limit: int, turn: int = 0) -> dict
 def check_start(
     positions: TopicPositions, start: Position, subscription: str | None, previous: TopicPositions | None = None
 ) -> None:
-    """Raise DataGoneError if entries behind `start` can no longer be had, or were skipped on the subscription.
+    """Raise DataGoneError if `start` is not of this topic, or entries behind it were trimmed, or skipped by the cursor.
 
     A start whose ledger is gone is innocent if a durable cursor guarded it: a broker trims a ledger when the cursor
     is at its end, and then puts the cursor before the first entry of the next ledger. Without a cursor it is
@@ -85,16 +85,19 @@ def check_start(
     """
     topic = positions.topic
     span = _span_of(positions, start)
-    if span is not None and start.entry_id >= span.entries:
+    last = positions.ledgers[-1].ledger_id
+    if _is_past_the_end(positions, start):
         raise DataGoneError(
-            f"{topic}: offset {start} is behind the last entry {positions.latest}; "
-            "was the topic made anew? Start with a new checkpoint"
+            f"{topic}: offset {start} lies past the end of the topic, whose last entry is {positions.latest} and last "
+            f"ledger {last}: it is another topic's, of another cluster or from before this one was made again. Start "
+            "with a new checkpoint"
         )
     # Ledgers are trimmed from the oldest on, so one that is missing among others was empty, or never the topic's.
     if span is None and start.ledger_id > positions.earliest.ledger_id and start.entry_id >= 0:
         raise DataGoneError(
-            f"{topic}: the ledger of offset {start} is not among the topic's; was the topic made anew? "
-            "Start with a new checkpoint"
+            f"{topic}: the ledger of offset {start} is not among the topic's, which are "
+            f"{positions.earliest.ledger_id} to {last}: it is another topic's, of another cluster or from before this "
+            "one was made again. Start with a new checkpoint"
         )
     cursor = positions.cursors.get(subscription) if subscription is not None else None
     if cursor is not None and subscription is not None:
@@ -114,6 +117,27 @@ def _check_cursor(positions: TopicPositions, start: Position, cursor: Position, 
             "something else acknowledged, skipped or expired them. Start with a new checkpoint to go on from the "
             "subscription, or set failOnDataLoss to false"
         )
+
+
+def place_to_read_again(positions: TopicPositions, start: Position, subscription: str) -> Position | None:
+    """Return the place of a subscription that entries part from a later `start`; None where nothing lies between.
+
+    A broker that is killed puts a cursor back to where it last stored it; a checkpoint that was never this topic's may
+    be ahead of it too. To read again from the cursor loses nothing in either case.
+    """
+    cursor = positions.cursors.get(subscription)
+    if cursor is None:
+        return None
+    if count_between(positions, cursor, start) == 0 and not _is_past_the_end(positions, start):
+        return None
+    return max(cursor, positions.earliest)
+
+
+def _is_past_the_end(positions: TopicPositions, position: Position) -> bool:
+    span = _span_of(positions, position)
+    if span is None:
+        return position.ledger_id > positions.ledgers[-1].ledger_id
+    return position.entry_id >= span.entries
 
 
 def _was_read(previous: TopicPositions | None, start: Position) -> bool:
