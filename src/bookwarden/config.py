@@ -246,7 +246,8 @@ class SweepSettings(_Section):
     checkpoint: str = "var/checkpoint"
     outcomes: str = "var/outcomes"
     journal: str = "var/journal"
-    journal_retention_days: float | None = Field(default=None, gt=0)
+    journal_retention_days: float | None = Field(default=None, ge=1)
+    journal_per_machine: bool = False
     lock: str = "/bookwarden/sweeps"
     dry_run: bool = False
     max_entries_per_batch: int = Field(default=20_000, ge=1)

@@ -99,6 +99,51 @@ def test_two_workers_sweep_all_marks_with_only_the_archive(
     assert_both_workers_ran_the_archive(workers, tasks_by_executor(events))
 
 
+@pytest.mark.timeout(1800)
+def test_a_journal_that_undo_would_not_find_deletes_nothing_unless_it_is_allowed_and_then_undo_says_so(
+    pulsar_cluster: DevCluster, namespace: str, tmp_path: Path, packaged: Path, unpacked: Path, workers: SparkCluster
+) -> None:
+    """Machines of their own are played by working folders of their own, which this path means in each process."""
+    own = "/proc/self/cwd/journal"
+    site = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
+    site.create_topics()
+    doomed = populate_and_mark(site)
+    script = CHECKOUT / "streaming" / "ledger_deletion.py"
+
+    def swept(**overrides: str) -> tuple[int | None, str]:
+        site.overrides = {"sweep.max_failures": "1", **overrides}
+        settings = settings_file(site.settings, tmp_path)
+        submission = workers.submission(script, ["--config", str(settings), "--once"], with_archive(packaged), unpacked)
+        submission.start(wait=False)
+        eventually(lambda: not submission.is_running(), 500)
+        return submission.exit_code, submission.log_since_start()
+
+    def left() -> int:
+        with closing(open_store(pulsar_cluster.store_url)) as store:
+            return sum(value is not None for value in store.get_many(list(doomed.values())))
+
+    code, said = swept(**{"sweep.journal": "var/journal"})
+    assert (code, left()) == (3, len(doomed)), said
+    assert f"sweep.journal 'var/journal' is a relative path, and the Spark master is {workers.master_url}" in said
+    code, said = swept(**{"sweep.journal": own})
+    assert (code, left()) == (11, len(doomed)), said
+    assert f"journal {own} on " in said
+    assert "is not the folder that the driver has by this name, so nothing is deleted" in said
+    code, said = swept(**{"sweep.journal": own, "sweep.journal_per_machine": "true"})
+    assert (code, left()) == (0, 0), said
+
+    journals = {folder for number in range(2) for folder in workers.work_folder(number).glob("app-*/*/journal")}
+    assert len(journals) == 2
+    runs = 0
+    for folder in journals:
+        options = ["--set", f"sweep.journal={folder}", "--set", "sweep.journal_per_machine=true"]
+        listed = CliRunner().invoke(cli, [*options, "-o", "json", "undo", "--list"])
+        found = json.loads(listed.stdout)
+        assert "alone: what other machines deleted was not looked for" in found["unseen"][0]
+        runs += sum(run["ledgers"] for run in found["runs"])
+    assert runs == len(doomed)
+
+
 def with_archive(packaged: Path) -> dict[str, str]:
     """Give the properties with which executors run the archive."""
     return {

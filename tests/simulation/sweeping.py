@@ -23,8 +23,8 @@ from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID, ReceivedMark
 from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.pipelines.streams.checks import LOOK_AGAIN_SECONDS
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
-from bookwarden.pipelines.streams.proven_roots import LOOK_AGAIN_SECONDS
 
 from . import nodes
 from .adapters import Brokers, Entries, ObjectStore

@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from bookwarden.cli.preflight import require_topics
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -22,6 +21,7 @@ from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, ReasonGroup, group_by_reason
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.received import Decode, decoded
+from bookwarden.preflight import require_topics
 from bookwarden.wiring.pulsar import TopicsContext
 
 _EPILOG = """\b

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bookwarden.cli.preflight import require_marking, require_spark
+from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, counted
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError
+from bookwarden.preflight import require_marking
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.follow.driver import FollowEnd
@@ -38,6 +39,7 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
         settings = settings.model_copy(update={"follow": settings.follow.model_copy(update={"dry_run": True})})
     require_spark()
     if not settings.follow.dry_run:
+        # Before Spark, which takes seconds to start: following itself looks again.
         require_marking(settings)
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from bookwarden.cli.preflight import require_topics
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.migration.phases import StorePhase, read_phases
+from bookwarden.preflight import require_topics
 from bookwarden.wiring.migration import movable_stores_of
 from bookwarden.wiring.pulsar import TopicsContext
 

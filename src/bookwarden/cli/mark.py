@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from bookwarden.cli.preflight import require_marking
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -18,6 +17,7 @@ from bookwarden.deletion.phase_one.named_ledgers import absent_ledgers, marks_of
 from bookwarden.deletion.phase_one.operation import OperationResult, Plan, require_shown
 from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.preflight import require_marking
 from bookwarden.wiring.deletion import PhaseOneContext
 
 _KINDS = {LedgerType.LEDGER: "ledger", LedgerType.OFFLOAD_LEDGER: "offloaded copy"}

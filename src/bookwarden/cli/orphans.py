@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
-from bookwarden.cli.preflight import require_marking, require_spark
+from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.report import render_page
+from bookwarden.preflight import require_marking
 from bookwarden.wiring.scan import OrphanApplyContext
 
 if TYPE_CHECKING:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bookwarden.cli.preflight import require_spark, require_sweeping
+from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Note, counted, table_of
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
+from bookwarden.preflight import require_sweeping
 from bookwarden.wiring.deletion import SweepContext
+from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 
 if TYPE_CHECKING:
@@ -44,7 +46,9 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
     settings = invocation.settings
     if not dry_run:
         require_spark()
-    require_sweeping(settings)
+    # Before Spark, which takes seconds to start: the sweep itself looks again.
+    with MetadataContext(settings) as metadata:
+        require_sweeping(settings, metadata)
     if dry_run:
         invocation.write(_describe(list(_preview(settings))))
         return

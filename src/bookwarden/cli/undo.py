@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime, timezone
+from pathlib import Path
 
 import click
 
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted, moment
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.config import SweepSettings
 from bookwarden.deletion.journal.reading import JournalDamage, SelectedDeletions, Selection, summarize_runs
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import BookwardenError, NotFoundError
@@ -77,7 +81,7 @@ def undo(
     with UndoContext(invocation.settings, discard_partial=discard_partial, damaged=damage.setdefault) as context:
         deletions = SelectedDeletions(context.journal, selection)
         if not len(deletions):
-            raise NotFoundError(_not_found(invocation, damage))
+            raise NotFoundError(_not_found(invocation.settings.sweep, context.journal.hosts(), damage))
         if not dry_run:
             confirm(f"Put back the metadata of {counted(len(deletions), 'ledger')}?", yes=yes)
         rows: list[UndoRow] = []
@@ -90,7 +94,8 @@ def undo(
         finally:
             # Rows settled before an error are shown as well; another undo settles the rest.
             if rows or settled:
-                invocation.write(_describe(context.name, rows, list(damage), dry_run=dry_run))
+                unseen = _unseen(invocation.settings.sweep)
+                invocation.write(_describe(context.name, rows, list(damage), unseen, dry_run=dry_run))
     left = [row for row in rows if row.outcome not in _DONE]
     if left and not dry_run:
         raise BookwardenError(f"{counted(len(left), 'ledger')} of {len(rows):,} cannot be called restored")
@@ -103,17 +108,32 @@ def _selection(run: str | None, ledgers: tuple[int, ...], since: datetime | None
     return Selection(run, frozenset(ledgers) or None, since_ms)
 
 
-def _not_found(invocation: Invocation, damage: dict[JournalDamage, None]) -> str:
-    text = (
-        f"the journal {invocation.settings.sweep.journal} has no such deletion: `bookwarden undo --list` shows its runs"
-    )
-    return "; ".join([text, *map(str, damage)])
+def _not_found(sweep: SweepSettings, hosts: Sequence[str], damage: dict[JournalDamage, None]) -> str:
+    written = f"its files were written on {', '.join(hosts)}" if hosts else "it has no files"
+    text = f"the journal {_place_of(sweep)} has no such deletion: `bookwarden undo --list` shows its runs; {written}"
+    return "; ".join([text, *_unseen(sweep), *map(str, damage)])
+
+
+def _place_of(sweep: SweepSettings) -> str:
+    if "://" in sweep.journal:
+        return sweep.journal
+    return f"{Path(sweep.journal).absolute()} on {socket.gethostname()}"
+
+
+def _unseen(sweep: SweepSettings) -> list[str]:
+    """Describe what an undo on this machine cannot see."""
+    if not sweep.journal_per_machine or "://" in sweep.journal:
+        return []
+    return [
+        f"sweep.journal_per_machine is set, so this is the journal of {socket.gethostname()} alone: what other "
+        "machines deleted was not looked for. Run the command on each, or copy their files into one folder"
+    ]
 
 
 def _list(invocation: Invocation, limit: int) -> None:
     damage: dict[JournalDamage, None] = {}
     with closing(journal_reader_of(invocation.settings.sweep, damage.setdefault)) as reader:
-        runs = summarize_runs(reader)
+        runs, hosts = summarize_runs(reader), reader.hosts()
     columns = (
         Column("run"),
         Column("first"),
@@ -127,11 +147,15 @@ def _list(invocation: Invocation, limit: int) -> None:
     parts: list[Part] = [Table(columns, cells, empty="Nothing was deleted.")]
     if len(runs) > limit:
         parts.append(Note(f"{counted(len(runs) - limit, 'earlier run')} not shown: raise --limit."))
-    parts += [Note(str(found)) for found in damage]
-    invocation.write(Document({"runs": runs[:limit], "runs_in_all": len(runs), "damaged": list(damage)}, tuple(parts)))
+    unseen = _unseen(invocation.settings.sweep)
+    parts += [Note(text) for text in [*map(str, damage), *unseen]]
+    data = {"runs": runs[:limit], "runs_in_all": len(runs), "hosts": hosts, "unseen": unseen, "damaged": list(damage)}
+    invocation.write(Document(data, tuple(parts)))
 
 
-def _describe(name: str, rows: list[UndoRow], damage: list[JournalDamage], *, dry_run: bool) -> Document:
+def _describe(
+    name: str, rows: list[UndoRow], damage: list[JournalDamage], unseen: list[str], *, dry_run: bool
+) -> Document:
     counts = Counter(row.outcome.value for row in rows)
     summary = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(counts.items())) or "nothing"
     shown = rows if len(rows) <= _SHOWN else [row for row in rows if row.outcome not in _DONE or row.held < row.copies]
@@ -146,11 +170,18 @@ def _describe(name: str, rows: list[UndoRow], damage: list[JournalDamage], *, dr
         (str(row.ledger_id), row.outcome.value, _copies(row), row.holder or "-", row.reason or "-") for row in shown
     )
     parts: list[Part] = [Table(columns, cells, empty="")] if cells else []
-    parts += [Note(str(found)) for found in damage]
+    parts += [Note(text) for text in [*map(str, damage), *unseen]]
     parts.append(Note(f"Dry run: {summary}. Nothing was changed." if dry_run else f"Undone: {summary}."))
     if counts[UndoOutcome.RESTORED.value] and not dry_run:
         parts.append(Note(_NEXT))
-    data = {"undo": name, "dry_run": dry_run, "counts": dict(counts), "ledgers": rows, "damaged": damage}
+    data = {
+        "undo": name,
+        "dry_run": dry_run,
+        "counts": dict(counts),
+        "ledgers": rows,
+        "unseen": unseen,
+        "damaged": damage,
+    }
     return Document(data, tuple(parts))
 
 

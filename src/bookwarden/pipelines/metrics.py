@@ -176,6 +176,11 @@ class SweepMetrics(QueryMetrics):
             ["topic"],
             registry=self.registry,
         )
+        self._dlq_keeps_nothing = Gauge(
+            "bookwarden_dlq_keeps_nothing",
+            "1 while the DLQ lacks its topic or subscription, so that marks wait instead of being given up.",
+            registry=self.registry,
+        )
         self._show_zeros()
 
     def _by_kind(self, name: str, text: str) -> Counter:
@@ -223,6 +228,10 @@ class SweepMetrics(QueryMetrics):
             self._max_retry.labels(kind).inc(number)
         if outcome in _DESTINATION:
             self._sent.labels(kind, _DESTINATION[outcome]).inc(number)
+
+    def show_dlq(self, *, keeps: bool) -> None:
+        """Publish whether the DLQ keeps dead letters."""
+        self._dlq_keeps_nothing.set(0.0 if keeps else 1.0)
 
     def set_inflight(self, topic: str, entries: int) -> None:
         """Publish the backlog of one partition."""

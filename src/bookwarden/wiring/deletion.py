@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
@@ -106,10 +107,11 @@ class UndoContext(Resources):
 class SweepContext(Resources):
     """Everything that phase two needs in one process; its sessions and clients do not survive a fork.
 
-    ``one_of_many`` says that other processes sweep other shares at the same time, as for `open_metadata_store`.
+    ``one_of_many`` says that other processes sweep other shares at the same time, as for `open_metadata_store`;
+    ``driver_file`` is as for `journal_of`.
     """
 
-    def __init__(self, settings: Settings, *, one_of_many: bool = False) -> None:
+    def __init__(self, settings: Settings, *, one_of_many: bool = False, driver_file: str = "") -> None:
         super().__init__()
         deletion = settings.deletion
         connection = connection_of(settings.pulsar)
@@ -117,9 +119,9 @@ class SweepContext(Resources):
             deletes = not settings.sweep.dry_run
             metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=deletes))
             registry = SchemaRegistry(metadata.admin)
-            journal = self._keep(journal_of(settings.sweep))
             # A dry run writes nothing, and a wrong age makes it delete nothing.
             clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
+            journal = self._keep(journal_of(settings.sweep, store_clock=clock, driver_file=driver_file))
             outbox = self._keep(
                 RetrySender(
                     connection,
@@ -151,4 +153,7 @@ class SweepContext(Resources):
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,
+                why_letters_are_lost=partial(
+                    Topics(metadata.admin).why_nothing_is_kept, deletion.dlq_topic, deletion.subscription
+                ),
             )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.deletion.dropped.checking import DropCheck
 from bookwarden.deletion.dropped.following import DroppedLedgers, ReadsNodes
@@ -54,7 +55,7 @@ class FollowContext(Resources):
         self._settings = settings
         self._metadata = metadata
         self._on_report = on_report
-        follow = settings.follow
+        follow, deletion = settings.follow, settings.deletion
         with self._closed_on_error():
             check = DropCheck(
                 nodes,
@@ -64,6 +65,7 @@ class FollowContext(Resources):
                 self._copies,
                 None if follow.dry_run else self._marker,
                 time.time,
+                partial(Topics(metadata.admin).why_nothing_is_kept, deletion.topic, deletion.subscription),
             )
             self.dropped = DroppedLedgers(
                 nodes,

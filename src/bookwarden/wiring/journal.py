@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookwarden.config import SweepSettings
 from bookwarden.deletion.journal.reading import JournalDamage, JournalFolder, JournalReader
-from bookwarden.deletion.journal.writing import FileJournal, ObjectJournal
+from bookwarden.deletion.journal.writing import DriverFile, FileJournal, ObjectJournal
 from bookwarden.deletion.phase_two.sent_on import FileSentRecords, ObjectSentRecords
 from bookwarden.errors import MissingExtraError
 
@@ -16,11 +17,27 @@ if TYPE_CHECKING:
     from bookwarden.clusters.journal_objects import S3Objects
 
 
-def journal_of(sweep: SweepSettings) -> FileJournal | ObjectJournal:
-    """Make this process's writer of the journal; it opens a file, or connects, at its first record."""
+def journal_of(
+    sweep: SweepSettings, *, store_clock: Callable[[], float] | None = None, driver_file: str = ""
+) -> FileJournal | ObjectJournal:
+    """Make this process's writer of the journal; it opens a file, or connects, at its first record.
+
+    Old files are deleted by ``store_clock`` alone, the time of the metadata store, and so none without it.
+    ``driver_file`` is what `DriverFile.write` returned in the driver; without it this process need prove nothing.
+    """
     if "://" in sweep.journal:
         return ObjectJournal(_journal_objects(sweep.journal))
-    return FileJournal(Path(sweep.journal), keep_days=sweep.journal_retention_days)
+    keep_days = None if store_clock is None else sweep.journal_retention_days
+    return FileJournal(
+        Path(sweep.journal), keep_days=keep_days, clock=store_clock or time.time, driver_file=driver_file
+    )
+
+
+def driver_file_of(sweep: SweepSettings) -> DriverFile | None:
+    """Make the driver's file in the journal's folder; None where its workers need not see the same folder."""
+    if "://" in sweep.journal or sweep.journal_per_machine or sweep.dry_run:
+        return None
+    return DriverFile(Path(sweep.journal))
 
 
 def sent_records_of(sweep: SweepSettings) -> FileSentRecords | ObjectSentRecords:

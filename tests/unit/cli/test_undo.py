@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,24 @@ def test_a_journal_that_is_cut_off_is_read_to_the_last_good_record_and_the_undo_
     done = line("undo", "--run", "q", "--yes")
     assert (done.exit_code, line.exists(1), line.exists(2)) == (0, True, False)
     assert f"{file.name} is cut off in record 3: read up to the one before it" in done.stdout
+
+
+def test_where_each_machine_has_a_journal_of_its_own_it_is_told_what_was_not_seen(line: Line) -> None:
+    line.delete(1, EMPTY)
+    alone = ("--set", "sweep.journal_per_machine=true")
+    told = f"this is the journal of {socket.gethostname()} alone"
+    assert told not in line("undo", "--run", "q", "--dry-run").stdout
+    for arguments in (("undo", "--list"), ("undo", "--run", "q", "--dry-run"), ("undo", "--run", "q", "--yes")):
+        assert told in " ".join(line(*alone, *arguments).stdout.split())
+    found = json.loads(line(*alone, "-o", "json", "undo", "--list").stdout)
+    assert told in found["unseen"][0]
+    assert found["hosts"] == [socket.gethostname()]
+    missing = line(*alone, "undo", "--ledger", "7", "--yes")
+    assert (missing.exit_code, told in missing.stderr) == (4, True)
+
+
+def test_what_is_not_found_is_told_with_the_folder_and_whose_files_are_in_it(line: Line) -> None:
+    line.delete(1, EMPTY)
+    missing = line("undo", "--ledger", "7", "--yes")
+    assert f"the journal {line.folder} on {socket.gethostname()} has no such deletion" in missing.stderr
+    assert f"its files were written on {socket.gethostname()}" in missing.stderr

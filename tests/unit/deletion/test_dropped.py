@@ -14,7 +14,7 @@ from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
 from bookwarden.deletion.ports import OffloadedCopies
-from bookwarden.errors import FormatError, StoreUnavailableError
+from bookwarden.errors import FormatError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
@@ -232,7 +232,11 @@ class Ground:
         self.present: dict[tuple[str, str], NodeNow] = {}
         self.nodes = FollowedNodes(GRACE_MS)
         marks = None if dry else Marker(self.sent, clock=lambda: self.now_s)
-        check = DropCheck(self.nodes, self.ledgers, self.live, copies or NoStores(), marks, lambda: self.now_s)  # type: ignore[arg-type]  # what it asks for
+        self.why_not_kept: str | None = None
+        check = DropCheck(
+            *(self.nodes, self.ledgers, self.live, copies or NoStores(), marks, lambda: self.now_s),  # type: ignore[arg-type]  # what it asks for
+            why_not_kept=lambda: self.why_not_kept,
+        )
         self.dropped = DroppedLedgers(
             self.nodes, check, self._read, lambda: self.now_s, most_due=most_due, look_again_s=60
         )
@@ -293,6 +297,21 @@ def test_one_that_is_still_there_is_marked_once_as_its_own_metadata_says(
     (mark,) = ground.sent.marks
     assert (mark.ledger_id, mark.holder(), mark.ledger_type) == (1, holder, LedgerType.LEDGER)
     assert mark.reason.startswith("dropped by the broker at 2023-11-14T22:13:20Z")
+
+
+def test_where_the_deletion_topic_would_keep_no_marks_none_is_sent_and_the_drop_stays_due() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS)
+    ground.live.known[ORDERS] = LiveReferences(frozenset([2]), True)
+    ground.begin(now(topic(1, 2)))
+    ground.take(now(topic(2)))
+    ground.why_not_kept = "deletion-partition-1 has no subscription"
+    with pytest.raises(NotFoundError, match="partition-1 has no subscription"):
+        ground.settle()
+    assert (ground.sent.marks, list(ground.nodes.timers)) == ([], [1])
+    ground.why_not_kept = None
+    assert ground.settle(0) == {1: DropOutcome.MARKED}
+    assert len(ground.sent.marks) == 1
 
 
 def test_nothing_is_looked_at_before_all_nodes_are_known() -> None:

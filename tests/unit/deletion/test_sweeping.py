@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -84,9 +85,8 @@ class Recorder:
         self.delayed.append((received.mark.ledger_id, delay_s, verified_ms))
 
     def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        assert received.mark is not None
         assert delay_s == POLICY.retry_delay
-        self.waiting.append((received.mark.ledger_id, reason))
+        self.waiting.append((received.mark.ledger_id if received.mark else -1, reason))
 
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         self.given_up.append((outcome, reason))
@@ -115,18 +115,15 @@ class World:
         self.pauses: list[float] = []
         self.catalog = BookKeeperCatalog(self.store)
         self.references = MetadataReferences([self.store])
-        self.sweep_object = Sweep(
-            self.catalog,
-            self.references,
-            self.recorder,
-            self.recorder,
-            policy,
-            SweepLimits(step, max_unreachable),
+        self.swept_by = partial(
+            Sweep,
+            *(self.catalog, self.references, self.recorder, self.recorder, policy, SweepLimits(step, max_unreachable)),
             entries=entries,
             dry_run=dry_run,
             pause=self.pauses.append,
             clock=lambda: NOW,
         )
+        self.sweep_object = self.swept_by()
 
     def sweep(self, *marks: ReceivedMark) -> list[OutcomeRow]:
         return [row for rows in self.sweep_object.process(marks, "run/0") for row in rows]
@@ -209,6 +206,52 @@ def test_what_cannot_be_decoded_goes_to_the_dlq_at_once_and_the_rest_goes_on() -
     assert sorted(world.outcomes(broken, mark(1)), key=str) == sorted([Outcome.MALFORMED, Outcome.DELETED], key=str)
     assert world.recorder.given_up == [(Outcome.MALFORMED, "ledgerId is missing")]
     assert world.recorder.flushes == 1
+
+
+@pytest.mark.parametrize(
+    "given_up",
+    [
+        replace(mark(1), mark=None, problem="ledgerId is missing"),
+        mark(2, attempts=POLICY.max_retries),
+        mark(3),
+        replace(mark(4), failure=ValueError("ours")),
+    ],
+    ids=["malformed", "gave up", "inside the list", "poisonous"],
+)
+def test_a_mark_whose_dead_letter_would_be_lost_waits_uncounted_and_the_others_go_on(given_up: ReceivedMark) -> None:
+    world = World()
+    why = ["the DLQ has no subscription"]
+    world.sweep_object = world.swept_by(why_letters_are_lost=lambda: why[0] if why else None)
+    world.population.ledger(9, CURSOR)
+    path = world.population.ledger(2, DATA)
+    world.store.put(path, b"no metadata", 0)
+    world.population.ledger(3, DATA)
+    world.population.names(DATA, [1, 5])
+    rows = {row.message: row for row in world.sweep(given_up, mark(9, CURSOR))}
+    assert rows[mark(9).message_id].outcome is Outcome.DELETED
+    waiting = rows[given_up.message_id]
+    assert waiting.outcome is Outcome.WAITING
+    assert waiting.reason.startswith("it is not given up, since its dead letter would not be kept (the DLQ has no")
+    assert (len(world.recorder.waiting), world.recorder.retried, world.recorder.given_up) == (1, [], [])
+    # Once the DLQ keeps letters again, the mark is given up with its own reason.
+    why.clear()
+    world.sweep(given_up)
+    ((_, reason),) = world.recorder.given_up
+    assert waiting.reason.endswith(reason)
+
+
+def test_the_dlq_is_asked_about_only_for_letters_and_its_silence_fails_the_batch() -> None:
+    world = World()
+
+    def silent() -> str | None:
+        raise PulsarUnavailableError("no answer")
+
+    world.sweep_object = world.swept_by(why_letters_are_lost=silent)
+    world.population.ledger(1, DATA)
+    assert world.outcomes(mark(1)) == [Outcome.DELETED]
+    with pytest.raises(PulsarUnavailableError):
+        world.sweep(replace(mark(1), mark=None, problem="ledgerId is missing"))
+    assert world.recorder.given_up == []
 
 
 def test_an_unparsable_reference_node_keeps_every_ledger_of_its_holder() -> None:

@@ -147,6 +147,14 @@ def test_a_replayed_batch_is_read_as_it_was_and_then_what_lies_before_it(broker:
     assert run.acknowledged == set()
 
 
+def test_a_replayed_batch_whose_subscription_is_where_it_begins_is_not_read_again(broker: ScriptedBroker) -> None:
+    broker.cursor = "900:4"
+    run = Run(broker)
+    assert run.ranges("900:4", "900:7") == (EntryRange(900, 5, 7),)
+    assert run.latest("900:7") == "900:9"
+    assert run.acknowledged == {"900:7"}
+
+
 def test_a_cursor_that_falls_behind_while_the_query_runs_has_nothing_read_again(broker: ScriptedBroker) -> None:
     broker.cursor = "900:4"
     run = Run(broker)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +13,19 @@ import bookwarden.pipelines.streams.running as running
 import bookwarden.pipelines.sweep.driver as driver
 import bookwarden.wiring.metadata
 from bookwarden.config import load_settings
-from bookwarden.errors import RefusedError, SparkError
+from bookwarden.errors import (
+    ConfigError,
+    DataGoneError,
+    NotFoundError,
+    PulsarUnavailableError,
+    RefusedError,
+    SparkError,
+)
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.session import end_session
 from bookwarden.pipelines.streams.lock import StreamLock
+from bookwarden.preflight import require_absolute_journal
 
 
 class KilledSpark:
@@ -25,6 +35,7 @@ class KilledSpark:
         self.alive = True
         self.streams = self
         self.dataSource = self
+        self.sparkContext = SimpleNamespace(master="local[2]")
 
     def addListener(self, _: object) -> None:
         assert self.alive
@@ -40,6 +51,13 @@ class KilledSpark:
             raise ConnectionRefusedError(111, "Connection refused")
 
 
+@pytest.fixture(autouse=True)
+def _nothing_to_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what a sweep asks of servers before its first batch."""
+    for name in ("prove_roots", "require_sweeping", "_require_own_checkpoint"):
+        monkeypatch.setattr(driver, name, lambda *_: None)
+
+
 def test_a_killed_jvm_is_told_as_one_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     spark: Any = KilledSpark()
 
@@ -49,7 +67,6 @@ def test_a_killed_jvm_is_told_as_one_error_of_ours(monkeypatch: pytest.MonkeyPat
             spark.alive = False
             raise ConnectionRefusedError(111, "Connection refused")
 
-    monkeypatch.setattr(driver, "prove_roots", lambda *_: None)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: Query())
     settings = load_settings(overrides={"sweep.lock": "''", "metadata_store.urls": "['memory:killed']"})
     with pytest.raises(SparkError, match="no longer answers"):
@@ -76,7 +93,6 @@ def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pyt
     store = MemoryStore()
     monkeypatch.setattr(bookwarden.wiring.metadata, "open_metadata_store", lambda *_, **__: store)
     monkeypatch.setattr(running, "_SESSION_GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(driver, "prove_roots", lambda *_: None)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: FinishedQuery())
     usual = {"deletion.subscription": "one", "metadata_store.session_timeout_seconds": "0.1"}
     other = "/bookwarden/sweeps/" + encode_local_name(f"{load_settings().deletion.topic} one")
@@ -88,3 +104,67 @@ def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pyt
     StreamLock(store, other).acquire(0)
     for allowed in ({"sweep.dry_run": "true"}, {"sweep.lock": "''"}, {"deletion.subscription": "two"}):
         driver.run_sweep(spark, load_settings(overrides={**usual, **allowed}), once=True)
+
+
+@pytest.mark.parametrize("master", ["spark://master:7077", "yarn", "k8s://https://k:6443", "local-cluster[2,1,512]"])
+def test_a_journal_in_the_working_folders_of_executors_is_refused_before_anything_begins(master: str) -> None:
+    spark: Any = KilledSpark()
+    spark.sparkContext.master = master
+    with pytest.raises(ConfigError, match=rf"sweep.journal 'var/journal' is a relative path, .* {re.escape(master)}"):
+        driver.run_sweep(spark, load_settings(overrides={"metadata_store.urls": "['memory:journal']"}))
+
+
+@pytest.mark.parametrize(
+    ("journal", "master", "dry_run"),
+    [
+        ("var/journal", "local[*]", "false"),
+        ("var/journal", "local", "false"),
+        ("/shared/journal", "yarn", "false"),
+        ("s3://bucket/journal", "yarn", "false"),
+        ("var/journal", "yarn", "true"),
+    ],
+)
+def test_a_journal_that_is_one_place_for_all_is_taken(journal: str, master: str, dry_run: str) -> None:
+    sweep = load_settings(overrides={"sweep.journal": journal, "sweep.dry_run": dry_run}).sweep
+    require_absolute_journal(sweep, master)
+
+
+@pytest.mark.parametrize("missing", [NotFoundError("there is no topic"), PulsarUnavailableError("no answer")])
+def test_topics_are_looked_for_before_a_query_begins(missing: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it was started: by the command line or by spark-submit."""
+
+    def fail(*_: object) -> None:
+        raise missing
+
+    def start(*_: object, once: bool) -> None:
+        pytest.fail("a query began")
+
+    monkeypatch.setattr(driver, "require_sweeping", fail)
+    monkeypatch.setattr(driver.LedgerDeletion, "start", start)
+    overrides = {
+        "sweep.lock": "''",
+        "metadata_store.urls": "['memory:topics']",
+        "sweep.max_failures": "2",
+        "sweep.backoff_seconds": "0.001",
+    }
+    spark: Any = KilledSpark()
+    with pytest.raises(type(missing), match=str(missing)):
+        driver.run_sweep(spark, load_settings(overrides=overrides), once=True)
+
+
+def test_an_error_of_the_source_names_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused:
+        isActive = False
+
+        def exception(self) -> Exception:
+            return DataGoneError("offset 512000:-1 lies past the end")
+
+    monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: Refused())
+    overrides = {
+        "sweep.lock": "''",
+        "metadata_store.urls": "['memory:gone']",
+        "sweep.checkpoint": "s3a://bucket/checkpoint",
+    }
+    spark: Any = KilledSpark()
+    with pytest.raises(DataGoneError, match=r"512000:-1 lies past the end. The checkpoint is s3a://bucket/checkpoint"):
+        driver.run_sweep(spark, load_settings(overrides=overrides))

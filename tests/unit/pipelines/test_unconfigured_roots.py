@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.errors import ConfigError, RefusedError, StoreAccessError, StoreUnavailableError
+from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.pipelines.streams.proven_roots import looked_at_again, prove_roots
+from bookwarden.pipelines.streams.checks import looked_at_again, prove_roots
 from bookwarden.pipelines.streams.supervisor import Patience
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
@@ -260,11 +260,28 @@ def test_another_pulsar_that_comes_later_stops_the_sweep(ensembles: Ensembles) -
                 shared(ensembles)
             roots_proof_of(settings.metadata_store, metadata).require_all_roots()
 
-        with pytest.raises(RefusedError, match="zk:a:1/green"), looked_at_again(look, stopped.set, 0.001):
+        with pytest.raises(RefusedError, match="zk:a:1/green"), looked_at_again([look], stopped.set, 0.001):
             assert stopped.wait(60)
-        with looked_at_again(look, stopped.set):
+        with looked_at_again([look], stopped.set):
             pass
     assert looks == 3
+
+
+def test_a_look_that_cannot_be_had_keeps_no_other_from_being_taken() -> None:
+    looks, stopped = [0, 0], threading.Event()
+
+    def damaged() -> None:
+        looks[0] += 1
+        raise FormatError("it is damaged")
+
+    def counted() -> None:
+        looks[1] += 1
+        if looks[1] == 3:
+            stopped.set()
+
+    with looked_at_again([damaged, counted], stopped.set, 0.001):
+        assert stopped.wait(60)
+    assert min(looks) >= 3
 
 
 def test_a_root_whose_lists_lost_all_their_bytes_cannot_be_judged(ensembles: Ensembles) -> None:

@@ -17,7 +17,7 @@ from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.phase_one.mark import MarkReport
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.kinds import Holder, LedgerComponent, ManagedLedgerHolder
@@ -60,11 +60,14 @@ class DropCheck:
     copies: OffloadedCopies  #: Stores of offloaded copies.
     marks: Marks | None  #: None in a dry run.
     clock: Callable[[], float]  #: In seconds since the epoch.
+    #: Tells, before marks are sent, why the deletion topic would not keep them; None where it does.
+    why_not_kept: Callable[[], str | None] = lambda: None
 
     def look(self, drops: Sequence[Drop]) -> list[Looked]:
-        """Look at each and mark what is to be marked; the order is kept. Raises StoreError, and PulsarError.
+        """Look at each and mark what is to be marked; the order is kept.
 
-        Where it raises nothing was marked, or marks were sent that may be sent again.
+        Raises StoreError, PulsarError, and NotFoundError where marks would not be kept. Where it raises nothing was
+        marked, or marks were sent that may be sent again.
         """
         batch = _Batch(self._read_ledgers(drops), self._read_copies(drops))
         there = [drop for drop in drops if batch.is_there(drop)]
@@ -104,6 +107,8 @@ class DropCheck:
                 Looked(one.drop, DropOutcome.WOULD_MARK, one.reason, one.holder, one.ledger) if one in wanted else one
                 for one in looked
             ]
+        if (why := self.why_not_kept()) is not None:
+            raise NotFoundError(why)
         report = self.marks.mark([_mark_of(one) for one in wanted])
         failures = {_key_of(marked.mark): marked.failure for marked in report.ledgers if marked.failure is not None}
         return [

@@ -21,7 +21,7 @@ from bookwarden.deletion.journal.entries import (
     UndoStep,
     decode_record,
 )
-from bookwarden.deletion.journal.writing import SUFFIX
+from bookwarden.deletion.journal.writing import SUFFIX, host_in
 from bookwarden.errors import FormatError, StoreError
 
 # More than any store accepts as a ledger's metadata, in base64.
@@ -113,6 +113,10 @@ class JournalReader:
                     yield from self._records(name, lines)
             except OSError as error:
                 raise StoreError(f"journal file {name} cannot be read: {error.strerror}") from error
+
+    def hosts(self) -> list[str]:
+        """List the machines that wrote its files, sorted."""
+        return sorted({host for name in self._source.names() if (host := host_in(name)) is not None})
 
     def close(self) -> None:
         """Close the source."""

@@ -6,8 +6,11 @@ share a folder never write to the same one, even as the same process id in conta
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
+import re
 import socket
 import time
 import uuid
@@ -18,20 +21,25 @@ from typing import Final, Protocol
 
 from bookwarden.deletion.journal.entries import FORMAT, JournalHeader, JournalRecord
 from bookwarden.durable import sync
-from bookwarden.errors import StoreUnavailableError
+from bookwarden.errors import RefusedError, StoreUnavailableError
+from bookwarden.processes import described_here, has_certainly_ended
 
 logger = logging.getLogger(__name__)
 
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 128 * 1024 * 1024
+_OF_DRIVER: Final = ".driver"
+# Ids of processes come again, in containers above all.
+_THIS_PROCESS: Final = uuid.uuid4().hex
+_NAME: Final = re.compile(r"[0-9T.]+-(?P<host>.+)-[0-9]+-[0-9a-f]+\.jsonl")
 
 
 class FileJournal:
     """A journal in a folder; each process appends to files of its own, so make one per process.
 
-    Every machine that sweeps needs the folder; a shared folder keeps the journal in one place. A new file is begun
-    each day (UTC) and beyond ``max_file_bytes``; files not written for ``keep_days`` are deleted then, save the
-    newest; None keeps all.
+    A new file is begun each day (UTC), beyond ``max_file_bytes``, and where the former one was moved or removed. Files
+    not written for ``keep_days`` are deleted then, save the newest; None keeps all. ``clock`` tells these times.
+    Where ``driver_file`` is given, nothing is written to a folder without a file of that name.
     """
 
     def __init__(
@@ -41,8 +49,10 @@ class FileJournal:
         *,
         keep_days: float | None = None,
         clock: Callable[[], float] = time.time,
+        driver_file: str = "",
     ) -> None:
         self._folder = folder
+        self._driver_file = driver_file
         self._max_file_bytes = max_file_bytes
         self._keep_days = keep_days
         self._clock = clock
@@ -54,7 +64,8 @@ class FileJournal:
     def append(self, records: Sequence[JournalRecord]) -> None:
         """Write the records and wait until they are on disk.
 
-        Raises StoreUnavailableError when that fails: nothing may be deleted then.
+        Raises StoreUnavailableError when that fails, RefusedError where the driver does not see the folder: nothing may
+        be deleted then.
         """
         if not records:
             return
@@ -74,9 +85,15 @@ class FileJournal:
     def _open(self, run: str) -> FileIO:
         now = self._clock()
         day = time.strftime("%Y%m%d", time.gmtime(now))
-        if self._file is not None and day == self._day and self._file.tell() < self._max_file_bytes:
+        if (
+            self._file is not None
+            and day == self._day
+            and self._file.tell() < self._max_file_bytes
+            and _is_at(self._path, self._file)
+        ):
             return self._file
         self.close()
+        self._require_driver_file()
         _make_folder(self._folder)
         self._path, self._day, self._has_records = self._folder / file_name(now), day, False
         # Ledger metadata has the passwords of ledgers in it.
@@ -85,6 +102,14 @@ class FileJournal:
         sync(self._folder)
         self._delete_old(now)
         return self._file
+
+    def _require_driver_file(self) -> None:
+        if self._driver_file and not (self._folder / self._driver_file).exists():
+            raise RefusedError(
+                f"journal {self._folder} on {socket.gethostname()} is not the folder that the driver has by this name, "
+                "so nothing is deleted: undo would not find it. Share one folder among the driver and all executors, "
+                "use s3://bucket/prefix, or set sweep.journal_per_machine and run undo on each machine"
+            )
 
     def _give_up_file(self) -> None:
         self.close()
@@ -114,6 +139,39 @@ class FileJournal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class DriverFile:
+    """A file of the driver's in the journal's folder, by which its workers see that they write to the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / f"{socket.gethostname()}-{os.getpid()}-{_THIS_PROCESS}{_OF_DRIVER}"
+
+    def write(self) -> str:
+        """Write it unless it is there, and return its name; StoreUnavailableError if that fails."""
+        try:
+            if not self._path.exists():
+                _make_folder(self._folder)
+                self._remove_former()
+                self._path.write_text(json.dumps(described_here()))
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"journal {self._folder} cannot be written ({error.strerror}): nothing is deleted until it can"
+            ) from error
+        return self._path.name
+
+    def remove(self) -> None:
+        """Remove it."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _remove_former(self) -> None:
+        """Remove what drivers left behind that were killed on this machine."""
+        for path in self._folder.glob(f"*{_OF_DRIVER}"):
+            with contextlib.suppress(OSError, ValueError):
+                if has_certainly_ended(json.loads(path.read_text())):
+                    path.unlink(missing_ok=True)
 
 
 class JournalSink(Protocol):
@@ -150,6 +208,12 @@ def file_name(now: float) -> str:
     return f"{stamp}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}{SUFFIX}"
 
 
+def host_in(name: str) -> str | None:
+    """Return the host in a file's name; None for a name of another form."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else match["host"]
+
+
 def header(run: str, now: float) -> bytes:
     """Render the first line of a file."""
     return JournalHeader(FORMAT, run, socket.gethostname(), os.getpid(), int(now * 1000)).encode()
@@ -161,6 +225,14 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
         sync(path.parent)
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
+    """Return whether an open file is still the one of this name: what was moved away is written to unnoticed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

@@ -99,6 +99,13 @@ def limit_retries(decision: Decision, attempts: int, policy: DeletionPolicy) -> 
     return Decision(Action.GIVE_UP, Outcome.GAVE_UP, f"after {attempts} retries: {decision.reason}")
 
 
+def await_dead_letters(decision: Decision, why: str) -> Decision:
+    """Keep a mark that is given up waiting, since its dead letter would not be kept for the reason ``why``."""
+    if decision.action is not Action.GIVE_UP:
+        return decision
+    return _wait(f"it is not given up, since its dead letter would not be kept ({why}): {decision.reason}")
+
+
 def _judge(
     mark: PendingDeletion,
     reading: LedgerReading,

@@ -15,7 +15,15 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.journal.entries import Journal, JournalEntry
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeletions, NoStores
-from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide, limit_retries
+from bookwarden.deletion.phase_two.decide import (
+    Action,
+    Circumstances,
+    Decision,
+    DeletionPolicy,
+    await_dead_letters,
+    decide,
+    limit_retries,
+)
 from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
 from bookwarden.deletion.phase_two.places import in_its_place, worst
@@ -121,6 +129,7 @@ class Sweep:
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
+        why_letters_are_lost: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._catalog = catalog
         self._references = references
@@ -138,6 +147,7 @@ class Sweep:
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
+        self._why_letters_are_lost = why_letters_are_lost
         self._copies = CopyDeletions(
             copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
         )
@@ -199,10 +209,18 @@ class Sweep:
         now_ms: int,
         tell: Callable[[Sequence[OutcomeRow]], _T],
     ) -> _T:
-        decided = self._sendings.without_sent(decided)
+        decided = self._without_lost_letters(self._sendings.without_sent(decided))
         told = tell([_row(message, decision, readings, now_ms) for message, decision in decided])
         self._send_on(decided, now_ms)
         return told
+
+    def _without_lost_letters(
+        self, decided: Sequence[tuple[ReceivedMark, Decision]]
+    ) -> Sequence[tuple[ReceivedMark, Decision]]:
+        if self._dry_run or not any(decision.action is Action.GIVE_UP for _, decision in decided):
+            return decided
+        why = self._why_letters_are_lost()
+        return decided if why is None else [(message, await_dead_letters(made, why)) for message, made in decided]
 
     def _cut_out(self, message: ReceivedMark, error: Exception, tell: Callable[[Sequence[OutcomeRow]], _T]) -> _T:
         reason = f"the sweep fails at this message alone: {describe_error(error)}"

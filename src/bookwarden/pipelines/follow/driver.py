@@ -21,11 +21,13 @@ from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.scan.driver import OWN_JVM
 from bookwarden.pipelines.session import running_session, unless_gone
+from bookwarden.pipelines.streams.checkpoint_identity import FolderIdentityFile, identity_of, require_own
+from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
 from bookwarden.pipelines.streams.lock import StreamLock
-from bookwarden.pipelines.streams.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
+from bookwarden.preflight import require_marking
 from bookwarden.wiring.following import FollowContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
@@ -56,8 +58,9 @@ def run_follow(spark: SparkSession, settings: Settings, *, once: bool = False) -
     """Follow until SIGTERM or SIGINT; with `once` until the present was compared and what is due was looked at.
 
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
-    while it failed, FormatError for a damaged state, RefusedError while another one runs or once another Pulsar cluster
-    shares the BookKeeper, and ConfigError where roots and BookKeeper do not belong together or marks are turned off.
+    while it failed, FormatError for a damaged state, NotFoundError where the deletion topic would keep no marks,
+    RefusedError for another cluster's state, while another one runs, or once another Pulsar cluster shares the
+    BookKeeper, and ConfigError where roots and BookKeeper do not belong together or marks are turned off.
     """
     if not settings.deletion.topic_two_phase_deletion_enabled and not settings.follow.dry_run:
         raise ConfigError(
@@ -94,15 +97,21 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
                 stopped_by_signals(supervisor.stop),
                 _published(settings, metrics),
             ):
-                _load(state, nodes, settings)
+                begun = _load(state, nodes, settings)
                 query = ReferenceChanges(
                     spark, settings, pulse, metrics, context.dropped, None if follow.dry_run else state
                 )
                 if not follow.dry_run:
+                    once_answered(partial(require_marking, settings, metadata.admin), patience, supervisor.wait)
                     prove_roots(settings, metadata, patience, supervisor.wait)
-                with looked_at_again(
-                    roots_proof_of(settings.metadata_store, metadata).require_all_roots, supervisor.stop
-                ):
+                    file = FolderIdentityFile(follow.checkpoint, begun=begun)
+                    once_answered(
+                        lambda: require_own(file, identity_of(settings, metadata), "follow.checkpoint"),
+                        patience,
+                        supervisor.wait,
+                    )
+                looks = (roots_proof_of(settings.metadata_store, metadata).require_all_roots,)
+                with looked_at_again(looks, supervisor.stop):
                     supervisor.run()
                 if once and supervisor.through:
                     query.finish_due()
@@ -113,8 +122,10 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
     return FollowEnd(query.totals, len(nodes), len(nodes.timers), supervisor.through)
 
 
-def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> None:
-    if state.load(nodes, settings.metadata_store.urls):
+def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> bool:
+    """Read the state; return whether there was one."""
+    begun = state.load(nodes, settings.metadata_store.urls)
+    if begun:
         logger.info("%d nodes and %d dropped ledgers are known from before", len(nodes), len(nodes.timers))
     else:
         logger.warning(
@@ -122,6 +133,7 @@ def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> None:
             "orphan scan alone",
             settings.follow.checkpoint,
         )
+    return begun
 
 
 @contextmanager

@@ -105,7 +105,7 @@ class Planner:
     def partitions(self, start: Offsets, end: Offsets) -> dict[str, tuple[EntryRange, ...]]:
         """Turn a batch into the entries to read of each partition."""
         self._began = dict(start) if self._began is None else self._began
-        changed = {topic for topic, position in end.items() if topic in start and start[topic] < position}
+        changed = {topic for topic, position in end.items() if topic in start and start[topic] != position}
         known = {topic: found for topic, found in self._snapshot.items() if topic in changed}
         # The snapshot that the end was taken from does; a replayed batch needs one first, and must find its end.
         if any(found.latest < end[topic] for topic, found in known.items()):

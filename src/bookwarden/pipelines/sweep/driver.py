@@ -7,24 +7,33 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from bookwarden.background import in_background
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.errors import NotFoundError, PulsarError, StoppedFailingError
+from bookwarden.errors import DataGoneError, NotFoundError, PulsarError, StoppedFailingError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.session import unless_gone
+from bookwarden.pipelines.streams.checkpoint_identity import (
+    first_ledgers,
+    identity_file_of,
+    identity_of,
+    require_own,
+)
+from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
 from bookwarden.pipelines.streams.lock import StreamLock
-from bookwarden.pipelines.streams.proven_roots import looked_at_again, prove_roots
 from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.writers import Writers
+from bookwarden.preflight import require_absolute_journal, require_sweeping
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.roots import roots_proof_of
@@ -45,10 +54,12 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
 
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
-    while it failed, DataGoneError when messages were trimmed or skipped, RefusedError while another sweep of the
-    subscription runs or once another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper
-    do not belong together.
+    while it failed, DataGoneError when messages were trimmed or skipped, NotFoundError where a topic or its
+    subscription is missing at the start, RefusedError for another cluster's checkpoint, while another sweep of the
+    subscription runs, or once another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper
+    do not belong together, or executors would each keep a journal where Spark removes it.
     """
+    require_absolute_journal(settings.sweep, str(spark.sparkContext.master))
     with MetadataContext(settings) as metadata, TopicsContext(settings, metadata.admin) as topics:
         return _run_sweep(spark, settings, metadata, topics, once=once)
 
@@ -80,21 +91,54 @@ def _run_sweep(
             stopped_by_signals(supervisor.stop),
             _published(settings, metrics, topics),
         ):
+            once_answered(partial(require_sweeping, settings, metadata), patience, supervisor.wait)
             if sweep.dry_run:
                 supervisor.run()
             else:
+                require_checkpoint = partial(_require_own_checkpoint, spark, settings, metadata)
                 prove_roots(settings, metadata, patience, supervisor.wait)
-                with looked_at_again(
-                    roots_proof_of(settings.metadata_store, metadata).require_all_roots, supervisor.stop
-                ):
+                once_answered(require_checkpoint, patience, supervisor.wait)
+                looks = (
+                    roots_proof_of(settings.metadata_store, metadata).require_all_roots,
+                    require_checkpoint,
+                    partial(_look_at_dlq, settings, metadata, metrics),
+                )
+                with looked_at_again(looks, supervisor.stop), _naming(sweep.checkpoint):
                     supervisor.run()
     finally:
+        query.close()
         unless_gone(lambda: spark.streams.removeListener(pulse))
     if supervisor.failing is not None:
         raise StoppedFailingError(
             f"stopped while batches failed, {_in_flight(topics)}; the last failure: {supervisor.failing}"
         )
     return SweepEnd(query.totals, supervisor.through)
+
+
+def _require_own_checkpoint(spark: SparkSession, settings: Settings, metadata: MetadataContext) -> None:
+    """Raise RefusedError where the checkpoint is another cluster's; else record whose it is, as it is known now."""
+    deletion = settings.deletion
+    firsts = first_ledgers(metadata, deletion.topic, deletion.retry_topic)
+    found = replace(identity_of(settings, metadata), first_ledgers=firsts)
+    require_own(identity_file_of(spark, settings.sweep.checkpoint), found, "sweep.checkpoint")
+
+
+def _look_at_dlq(settings: Settings, metadata: MetadataContext, metrics: SweepMetrics) -> None:
+    """Report a DLQ that keeps nothing; the tasks find out themselves, before they give a mark up."""
+    deletion = settings.deletion
+    why = Topics(metadata.admin).why_nothing_is_kept(deletion.dlq_topic, deletion.subscription)
+    metrics.show_dlq(keeps=why is None)
+    if why is not None:
+        logger.error("no mark is given up, since its dead letter would not be kept; it waits instead: %s", why)
+
+
+@contextmanager
+def _naming(checkpoint: str) -> Iterator[None]:
+    """Add the checkpoint to an error of the source, which does not know where its offsets are kept."""
+    try:
+        yield
+    except DataGoneError as error:
+        raise DataGoneError(f"{error}. The checkpoint is {checkpoint}: move it away to start without it") from error
 
 
 def _in_flight(topics: TopicsContext) -> str:

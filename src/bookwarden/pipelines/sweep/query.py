@@ -36,6 +36,7 @@ from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.wiring.deletion import SweepContext, policy_of
+from bookwarden.wiring.journal import driver_file_of
 from bookwarden.wiring.pulsar import connection_of
 
 logger = logging.getLogger(__name__)
@@ -51,10 +52,12 @@ class SweepTask:
     """The function that an executor runs on its share of a batch; picklable.
 
     ``one_of_many``: others run at the same time, so that it may not write where the metadata store takes one writer.
+    ``driver_file`` is the driver's in the journal's folder, empty where none need be there.
     """
 
     settings: Settings
     one_of_many: bool
+    driver_file: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out all marks of the share, and yield their outcome rows."""
@@ -64,7 +67,7 @@ class SweepTask:
         received: list[ReceivedMark] = []
         for batch in batches:
             if batch.num_rows:
-                context = context or _context(self.settings, one_of_many=self.one_of_many)
+                context = context or _context(self)
                 received.extend(received_marks(batch, context.decode, self.settings.deletion.retry_topic))
         if context is None:
             return
@@ -82,9 +85,11 @@ def _running_batch() -> tuple[str, int]:
     return query, int(number)
 
 
-def _context(settings: Settings, *, one_of_many: bool) -> SweepContext:
-    key = (settings.model_dump_json(), one_of_many)
-    return _contexts.get(key, lambda: SweepContext(settings, one_of_many=one_of_many))
+def _context(task: SweepTask) -> SweepContext:
+    key = (task.settings.model_dump_json(), task.one_of_many, task.driver_file)
+    return _contexts.get(
+        key, lambda: SweepContext(task.settings, one_of_many=task.one_of_many, driver_file=task.driver_file)
+    )
 
 
 def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:
@@ -133,6 +138,7 @@ class LedgerDeletion:
         self._writers = writers or Writers(settings.metadata_store)
         self._with_one_writer = False
         self._table = OutcomeTable(outcomes_location(settings))
+        self._driver_file = driver_file_of(settings.sweep)
         self.totals: Counter[str] = Counter()
         spark.dataSource.register(PulsarDataSource)
 
@@ -143,7 +149,9 @@ class LedgerDeletion:
         self._writers.look()
         one_writer = self._with_one_writer = self._writers.must_be_one
         cores = self._spark.sparkContext.defaultParallelism
-        task = SweepTask(share_of_task(self._settings, cores, one_writer=one_writer), one_of_many=not one_writer)
+        shown = "" if self._driver_file is None else self._driver_file.write()
+        share = share_of_task(self._settings, cores, one_writer=one_writer)
+        task = SweepTask(share, one_of_many=not one_writer, driver_file=shown)
         if one_writer:
             logger.info("one task at a time deletes ledgers, since two could break this Oxia: see docs/oxia.md")
         received = divided_among_tasks(self._pending_deletions(), one_writer=one_writer)
@@ -155,6 +163,11 @@ class LedgerDeletion:
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{sweep.trigger_seconds} seconds").start()
+
+    def close(self) -> None:
+        """Remove what it keeps while it runs; its queries have ended."""
+        if self._driver_file is not None:
+            self._driver_file.remove()
 
     @property
     def is_outdated(self) -> bool:

@@ -14,7 +14,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
     subscription_path,
     topic_path,
 )
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 
@@ -44,6 +44,19 @@ class Topics:
     def subscriptions(self, topic: str) -> list[str]:
         """List the subscriptions; this loads the topic."""
         return [str(name) for name in self._admin.get_json(f"{topic_path(topic)}/subscriptions")]
+
+    def why_nothing_is_kept(self, topic: str, subscription: str) -> str | None:
+        """Return what is missing for a topic to keep messages for a subscription; None where it does; loads the topic.
+
+        Missing may be the topic, or the subscription of one of its partitions.
+        """
+        try:
+            for partition in self.partitions(topic):
+                if subscription not in self.subscriptions(partition):
+                    return f"{partition} has no subscription {subscription!r}: `bookwarden init` creates it"
+        except NotFoundError:
+            return f"there is no topic {topic}: `bookwarden init` creates the deletion topics"
+        return None
 
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
         """Return ManagedLedgerInternalStats of one partition; this loads the topic."""

@@ -1,0 +1,88 @@
+"""Checks of a stream before its first batch, and again while it runs: for months, in which much may change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from bookwarden.background import in_background
+from bookwarden.config import Settings
+from bookwarden.errors import BookwardenError, PulsarUnavailableError, RefusedError, SparkError, StoreUnavailableError
+from bookwarden.pipelines.streams.supervisor import Patience
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.roots import roots_proof_of
+
+logger = logging.getLogger(__name__)
+LOOK_AGAIN_SECONDS: Final = 300.0
+"""Half of what a ledger is old by default before it may go, so that one who lists it by then was seen."""
+_END_SECONDS = 5.0
+# What ends by itself, as an outage does.
+_UNAVAILABLE: Final = (StoreUnavailableError, PulsarUnavailableError, SparkError)
+
+
+def once_answered(check: Callable[[], object], patience: Patience, wait: Callable[[float], bool]) -> None:
+    """Return when the check has passed, or when `wait`, called with seconds to wait, returns that a stop was asked for.
+
+    While a store or a broker does not answer it is called again, as often and with the same pauses as a failed query is
+    restarted; then the last error is raised. All other errors are raised at once.
+    """
+    delay = patience.backoff
+    for failures in range(1, patience.max_failures + 1):
+        try:
+            check()
+        except _UNAVAILABLE as error:
+            if failures == patience.max_failures:
+                raise
+            logger.warning("not begun yet: %s; failure %d, again in %.1f s", error, failures, delay)
+            if wait(delay):
+                return
+            delay = min(2 * delay, patience.max_backoff)
+        else:
+            return
+
+
+def prove_roots(
+    settings: Settings, metadata: MetadataContext, patience: Patience, wait: Callable[[float], bool]
+) -> None:
+    """Prove that the roots belong to the BookKeeper, and are all that do; waits as `once_answered`."""
+    proof = roots_proof_of(settings.metadata_store, metadata)
+
+    def prove() -> None:
+        proof.require_roots_of_bookkeeper()
+        for note in proof.require_all_roots():
+            logger.warning("%s", note)
+
+    once_answered(prove, patience, wait)
+
+
+@contextmanager
+def looked_at_again(
+    looks: Sequence[Callable[[], object]], stop: Callable[[], None], seconds: float = LOOK_AGAIN_SECONDS
+) -> Iterator[None]:
+    """Repeat the looks at this interval, in seconds, while the block runs.
+
+    Once one refuses, `stop` is called, which should end the block; after it that RefusedError is raised. What cannot be
+    seen is looked at again the next time.
+    """
+    refused: list[RefusedError] = []
+
+    def watch(ended: threading.Event) -> None:
+        while not ended.wait(seconds):
+            for look in looks:
+                try:
+                    look()
+                except RefusedError as error:
+                    logger.error("stopping: %s", error)
+                    refused.append(error)
+                    stop()
+                    return
+                except BookwardenError as error:
+                    logger.warning("it cannot be seen now whether all is as it was at the start: %s", error)
+
+    with in_background(watch, "looked-at-again", end_seconds=_END_SECONDS):
+        yield
+    if refused:
+        raise refused[0]

@@ -1,0 +1,79 @@
+"""Checks before marks are sent or swept, by commands and by streams: causes of failure, each told in one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pulsar
+
+from bookwarden.clusters.pulsar.client_errors import translate
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.config import Settings, SweepSettings
+from bookwarden.errors import ConfigError, NotFoundError
+from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.offload import offload_stores_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
+
+_PATIENCE_S = 10
+_LOCAL_MASTER: Final = re.compile(r"local(\[[^\]]*\])?")
+
+
+def require_topics(admin: PulsarAdmin, settings: Settings, *topics: str) -> None:
+    """Raise NotFoundError unless the deletion topics exist and have their subscription.
+
+    A producer would let the broker create a topic without one, which keeps nothing.
+    """
+    found = Topics(admin)
+    for topic in topics:
+        missing = found.why_nothing_is_kept(topic, settings.deletion.subscription)
+        if missing is not None:
+            raise NotFoundError(missing)
+
+
+def require_marking(settings: Settings, admin: PulsarAdmin | None = None) -> None:
+    """Raise PulsarError or NotFoundError if marks could not be sent, or would not be kept; ``admin`` is one open."""
+    with TopicsContext(settings, admin) as topics:
+        require_topics(topics.admin, settings, settings.deletion.topic)
+    _require_service_url(settings)
+
+
+def require_sweeping(settings: Settings, metadata: MetadataContext) -> None:
+    """Raise PulsarError, NotFoundError or StoreError where a broker, a topic or a metadata store is out of reach.
+
+    Raises MissingExtraError where the library of an offload store is not installed.
+    """
+    offload_stores_of(settings.offload).close()
+    deletion = settings.deletion
+    require_topics(metadata.admin, settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
+    _require_service_url(settings)
+    # This reads the ledgers root as well, where a wrong URL shows.
+    metadata.catalog.read_many([0])
+    for store in metadata.stores.values():
+        store.sync()
+
+
+def require_absolute_journal(sweep: SweepSettings, master: str) -> None:
+    """Raise ConfigError for a folder that each executor of this Spark master would look for in its own place.
+
+    Spark removes an executor's working folder, and then the journal would be gone with it.
+    """
+    if "://" in sweep.journal or Path(sweep.journal).is_absolute() or sweep.dry_run or _LOCAL_MASTER.fullmatch(master):
+        return
+    raise ConfigError(
+        f"sweep.journal {sweep.journal!r} is a relative path, and the Spark master is {master}: each executor would "
+        "keep a journal in its own working folder, which Spark removes, and nothing could be undone. Name the whole "
+        "path of a folder that driver and executors share, or s3://bucket/prefix"
+    )
+
+
+def _require_service_url(settings: Settings) -> None:
+    client = connection_of(settings.pulsar).client(operation_timeout_seconds=_PATIENCE_S)
+    try:
+        client.get_topic_partitions(settings.deletion.topic)
+    except pulsar.PulsarException as error:
+        raise translate(error, f"looking up {settings.deletion.topic} at {settings.pulsar.service_url}") from error
+    finally:
+        client.close()
