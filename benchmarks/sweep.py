@@ -71,7 +71,8 @@ def _swept(site: Site, marks: list[PendingDeletion], process: SweepProcess, usag
 
 def _require_done(site: Site, marks: Sequence[PendingDeletion]) -> None:
     with MetadataContext(site.settings) as metadata:
-        if backlog := sum(TopicsContext(site.settings, metadata.admin).entries().values()):
+        behind = TopicsContext(site.settings, metadata.admin).entries().values()
+        if backlog := sum(entries for entries, _ in behind):
             raise RuntimeError(f"{backlog} entries were not acknowledged")
         readings = metadata.catalog.read_many([mark.ledger_id for mark in marks])
     if left := sum(isinstance(reading, StoredLedger) for reading in readings):

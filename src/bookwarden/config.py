@@ -256,6 +256,7 @@ class SweepSettings(_Section):
     trigger_seconds: float = Field(default=0.0, ge=0)
     min_poll_milliseconds: int = Field(default=50, ge=0)
     max_unreachable_seconds: float = Field(default=120.0, gt=0)
+    lost_ledger_seconds: float = Field(default=3600.0, gt=0)
     stall_seconds: float = Field(default=300.0, gt=0)
     max_failures: int = Field(default=10, ge=1)
     failure_window_seconds: float = Field(default=3600.0, gt=0)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+import google_crc32c
 import pulsar
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.lookup import lookup
+from bookwarden.clusters.pulsar.protocol import Session
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
     TopicPositions,
@@ -17,8 +21,59 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
     topic_path,
 )
 from bookwarden.errors import PulsarConflictError
+from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 from servers.topic_contents import read_back
 from servers.waiting import eventually
+
+
+def single(value: bytes, **metadata: Any) -> bytes:
+    """Return a message as it lies in a batch; what the metadata says of its size may be a lie."""
+    size = metadata.pop("payload_size", len(value))
+    written = SingleMessageMetadata(payload_size=size, **metadata).SerializeToString()
+    return struct.pack(">I", len(written)) + written + value
+
+
+def raw_entry(payload: bytes, *, checksum: int | None = None, **metadata: Any) -> bytes:
+    """Return an entry as a client sends it: checksum, metadata, payload, none of which need be right."""
+    written = MessageMetadata(producer_name=b"raw", publish_time=1, **metadata)
+    # Its sequence id, which brokers insist on, is not among the fields that are read here.
+    head = written.SerializeToString() + b"\x10\x01"
+    rest = struct.pack(">I", len(head)) + head + payload
+    return b"\x0e\x01" + struct.pack(">I", google_crc32c.value(rest) if checksum is None else checksum) + rest
+
+
+def not_an_entry() -> bytes:
+    """Return bytes with the right checksum whose metadata is none, which a broker stores and does not look at."""
+    rest = struct.pack(">I", 2) + b"\xff\xff" + b"payload"
+    return b"\x0e\x01" + struct.pack(">I", google_crc32c.value(rest)) + rest
+
+
+def send_raw(connection: PulsarConnection, partition: str, *entries: bytes) -> None:
+    """Store entries as they are, which no client would send; each must be confirmed."""
+    owner = lookup(connection, connection.service_url, partition).owner
+    with closing(Session(connection, owner, 10)) as session:
+
+        def send(kind: int, command: bytes, behind: bytes = b"") -> None:
+            body = _field(1, kind) + _field(kind, command)
+            session._socket.sendall(struct.pack(">II", len(body) + 4 + len(behind), len(body)) + body + behind)
+
+        producer, confirmed = 5, 7
+        send(producer, _field(1, partition.encode()) + _field(2, 1) + _field(3, 1))
+        session.answer(17, "opening a raw producer", 10)
+        for number, entry in enumerate(entries, 1):
+            send(6, _field(1, 1) + _field(2, number), entry)
+            session.answer(confirmed, "sending a raw entry", 10)
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    """Encode a protobuf field, of which numbers and lengths are below 16,384."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7])
 
 
 def unload(admin: PulsarAdmin, topic: str) -> None:

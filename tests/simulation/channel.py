@@ -12,7 +12,7 @@ from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.errors import PulsarUnavailableError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID, ReceivedMark, believed_properties, decoded
+from bookwarden.ledgers.received import DELAY_TIME, ORIGIN_MESSAGE_ID, ReceivedMark, believed_properties, decoded
 from bookwarden.wire.avro import PendingDeletionCodec
 
 from .faults import Clock, Faults
@@ -110,13 +110,15 @@ class Producers:
         key: str | None,
         properties: Mapping[str, str],
         event_time: int | None = None,
-        delay_s: float = 0.0,
+        deliver_at: int | None = None,
     ) -> None:
         """Send; it may arrive and not be confirmed, or not arrive at all."""
         self._faults.step()
         fails = self._faults.fails()
         self._lost += fails
         if not fails or self._faults.happens(0.5):
+            # The source counts the delay from the arrival.
+            delay_s = int(properties[DELAY_TIME]) / 1000 if deliver_at is not None else 0.0
             self._topics.add(topic, payload, key, properties, delay_s=delay_s, skew_ms=self._skew_ms)
         self._outstanding.append((topic, properties.get(ORIGIN_MESSAGE_ID, "")))
 
@@ -151,9 +153,16 @@ class _Outbox(RetrySender):
 
     before_send: Callable[[ReceivedMark], None]
 
-    def _send(self, topic: str, received: ReceivedMark, properties: dict[str, str], delay_s: float) -> None:
+    def _send(
+        self,
+        topic: str,
+        received: ReceivedMark,
+        properties: dict[str, str],
+        reason: str,
+        deliver_at: int | None = None,
+    ) -> None:
         self.before_send(received)
-        super()._send(topic, received, properties, delay_s)
+        super()._send(topic, received, properties, reason, deliver_at)
 
 
 class _NoRegistry(SchemaRegistry):

@@ -44,7 +44,7 @@ def test_mixed_delays_are_never_early_and_never_lost(
             assert bytes(row[0]) not in arrived
             arrived[bytes(row[0])] = now
 
-    options = {"subscription": "job", "delayedTopics": topic.name}
+    options = {"subscription": "job", "delayedTopics": topic.name, "maxDelaySeconds": "7200"}
     with running(spark, topic, tmp_path, note, **options) as query:
         due = send_delayed(topic, delays)
         eventually(lambda: len(arrived) == len(delays) or query.exception() is not None, 120)
@@ -57,7 +57,7 @@ def test_mixed_delays_are_never_early_and_never_lost(
 def test_available_now_takes_what_is_due_and_leaves_the_rest(
     spark: SparkSession, topic: TopicUnderTest, tmp_path: Path
 ) -> None:
-    options = {"subscription": "job", "delayedTopics": topic.name}
+    options = {"subscription": "job", "delayedTopics": topic.name, "maxDelaySeconds": "7200"}
     topic.send([b"a", b"b"], 0, batching_enabled=False)
     with topic.producer(0, batching_enabled=False) as producer:
         producer.send(b"later", deliver_at=int(time.time() * 1000) + 3_600_000)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
+from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.migration.phases import StorePhase, read_phases
 from bookwarden.preflight import require_topics
@@ -27,26 +28,39 @@ from bookwarden.wiring.pulsar import TopicsContext
 def inflight(invocation: Invocation, max_entries: int) -> None:
     """Count the pending deletions that wait.
 
-    Counts messages on each partition of the deletion topic and of the retry topic. The broker's own backlog counts
-    entries, each of which may hold a batch of messages. Tells too whether Pulsar moves its metadata, for then the
-    sweep waits.
+    Counts messages on each partition of the deletion topic and of the retry topic, and names the first entry. The
+    broker's own backlog counts entries, each of which may hold a batch of messages. Tells too whether that entry cannot
+    be read, and whether Pulsar moves its metadata, for then the sweep waits.
     """
     settings = invocation.settings
     with TopicsContext(settings) as topics:
         require_topics(topics.admin, settings, settings.deletion.topic, settings.deletion.retry_topic)
-        invocation.write(
-            _describe(topics.in_flight(max_entries), read_phases(movable_stores_of(settings.metadata_store)))
-        )
+        found = topics.in_flight(max_entries)
+        unreadable = {
+            backlog.topic: reason
+            for backlog in found.partitions
+            if backlog.first and (reason := topics.why_unreadable(backlog.topic, Position.parse(backlog.first)))
+        }
+        invocation.write(_describe(found, unreadable, read_phases(movable_stores_of(settings.metadata_store))))
 
 
-def _describe(found: InFlight, phases: Sequence[StorePhase]) -> Document:
+def _describe(found: InFlight, unreadable: Mapping[str, str], phases: Sequence[StorePhase]) -> Document:
     rows = [
-        (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact))
+        (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact), backlog.first)
         for backlog in found.partitions
     ]
-    rows.append(("total", f"{found.entries:,}", _estimate(found.messages, found.exact)))
-    columns = (Column("partition", whole=False), Column("entries", right=True), Column("messages", right=True))
+    rows.append(("total", f"{found.entries:,}", _estimate(found.messages, found.exact), ""))
+    columns = (
+        Column("partition", whole=False),
+        Column("entries", right=True),
+        Column("messages", right=True),
+        Column("first entry"),
+    )
     parts: list[Part] = [Table(columns, tuple(rows))]
+    parts += [
+        Note(f"{topic}: its first entry cannot be read ({reason}): see docs/metrics.md, An entry that cannot be read.")
+        for topic, reason in unreadable.items()
+    ]
     if not found.exact:
         parts.append(Note("~ is estimated; --max-entries looks into more."))
     if not found.messages:
@@ -57,6 +71,7 @@ def _describe(found: InFlight, phases: Sequence[StorePhase]) -> Document:
         "entries": found.entries,
         "exact": found.exact,
         "partitions": found.partitions,
+        "unreadable": unreadable,
         "migrations": phases,
     }
     return Document(data, tuple(parts))

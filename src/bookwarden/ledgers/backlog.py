@@ -16,3 +16,4 @@ class PartitionBacklog:
     entries: int
     messages: int
     exact: bool
+    first: str = ""  #: Ledger and entry of the first; "" if there is none.

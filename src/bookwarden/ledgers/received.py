@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,6 +46,15 @@ OF_PHASE_TWO = frozenset(
 # What phase one writes, and what stays on a message that is sent on, or back from the DLQ.
 WAIVES = "bookwarden.waives"
 _WAIVERS = {waiver.value: waiver for waiver in Waiver}
+
+# The most that travels with a message that is sent on, in bytes of UTF-8 and in properties: a broker that is asked for
+# an entry answers with a header for each, and its web server has 8 KiB for all.
+MOST_TRAVELLING = 6 * 1024
+MOST_PROPERTIES = 60
+# Longer ones are not what we write. Names are of topics and subscriptions; all else is numbers, ids and single words.
+_LONGEST_NAME = 1024
+_LONGEST_WORD = 64
+_LONGEST_WAIVES = 256
 
 # In bytes. A mark has less than a tenth of it; one must fit into a retry, with what is written on it.
 LARGEST_MARK = 1 << 18
@@ -114,6 +124,65 @@ def waiving(waives: Collection[Waiver]) -> dict[str, str]:
     return {WAIVES: ",".join(sorted(waiver.value for waiver in waives))} if waives else {}
 
 
+def properties_of_phase_two(received: ReceivedMark) -> dict[str, str]:
+    """Return the properties of phase two that a message has, but the reason and what phase two does not write."""
+    names = (REAL_TOPIC, REAL_SUBSCRIPTION)
+    return {
+        name: value
+        for name, value in received.properties.items()
+        if name in OF_PHASE_TWO - {REASON} and size_of(value) <= (_LONGEST_NAME if name in names else _LONGEST_WORD)
+    }
+
+
+def travelling(received: ReceivedMark, ours: Mapping[str, str], reason: str) -> tuple[str | None, dict[str, str]]:
+    """Return the key and the properties of a message that is sent on: those of phase two, its waives, and the reason.
+
+    Of those of its first sender as many as there is room for, small ones first. Where there is no room at all, the
+    reason is shortened. So a mark that goes round does not grow, and what is too much is gone after one round.
+    """
+    key = received.key
+    if key is not None and size_of(key) > _LONGEST_NAME:
+        # No holder of a cluster has so long a name. Equal keys have equal digests, and stay in one partition.
+        key = f"sha256:{hashlib.sha256(key.encode(errors='replace')).hexdigest()}"
+    kept = {**_waives_of(received), **ours}
+    room = MOST_TRAVELLING - size_of(key or "") - size_of(REASON) - sum(map(_size_of_pair, kept.items()))
+    kept[REASON] = shortened(reason, max(0, room))
+    room -= size_of(kept[REASON])
+    theirs = {name: value for name, value in received.properties.items() if name not in OF_PHASE_TWO and name != WAIVES}
+    for size, name, value in sorted((_size_of_pair(pair), *pair) for pair in theirs.items()):
+        if size > room or len(kept) == MOST_PROPERTIES:
+            break
+        kept[name] = value
+        room -= size
+    return key, kept
+
+
+def _waives_of(received: ReceivedMark) -> dict[str, str]:
+    # As they were written: a later version may know more of them than this one.
+    written = received.properties.get(WAIVES, "")
+    if size_of(written) > _LONGEST_WAIVES:
+        return waiving(received.waives)
+    return {WAIVES: written} if written else {}
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut a text to so many bytes of UTF-8, and say how long it was."""
+    size = size_of(text)
+    if size <= most:
+        return text
+    end = f"... ({size:,} bytes)"
+    return (text.encode(errors="replace")[: max(0, most - size_of(end))].decode(errors="ignore") + end)[:most]
+
+
+def size_of(text: str) -> int:
+    """Return the number of bytes of a text in UTF-8."""
+    return len(text.encode(errors="replace"))
+
+
+def _size_of_pair(pair: tuple[str, str]) -> int:
+    return size_of(pair[0]) + size_of(pair[1])
+
+
 def believed_properties(properties: Mapping[str, str], topic: str, retry_topic: str) -> dict[str, str]:
     """Return the properties without those of phase two, unless the message is of its own topic.
 
@@ -131,6 +200,8 @@ def _is_of(partition: str, topic: str) -> bool:
 
 def decoded(received: ReceivedMark, decode: Decode) -> ReceivedMark:
     """Return the message with its mark, or with what is wrong with it."""
+    if received.problem is not None:
+        return received
     mark, problem = decode_mark(decode, received.topic, received.payload, received.schema_version)
     return replace(received, mark=mark, problem=problem)
 

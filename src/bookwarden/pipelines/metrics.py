@@ -181,6 +181,12 @@ class SweepMetrics(QueryMetrics):
             "1 while the DLQ lacks its topic or subscription, so that marks wait instead of being given up.",
             registry=self.registry,
         )
+        self._stuck = Gauge(
+            "bookwarden_source_stuck_seconds",
+            "For how long a partition stands at an entry that cannot be read; the log names it.",
+            ["topic"],
+            registry=self.registry,
+        )
         self._show_zeros()
 
     def _by_kind(self, name: str, text: str) -> Counter:
@@ -233,6 +239,9 @@ class SweepMetrics(QueryMetrics):
         """Publish whether the DLQ keeps dead letters."""
         self._dlq_keeps_nothing.set(0.0 if keeps else 1.0)
 
-    def set_inflight(self, topic: str, entries: int) -> None:
-        """Publish the backlog of one partition."""
-        self._inflight.labels(topic).set(entries)
+    def set_backlog(self, entries: Mapping[str, int], stuck_s: Mapping[str, float]) -> None:
+        """Publish the backlog of each partition, and for how long it stands at an entry."""
+        for topic, count in entries.items():
+            self._inflight.labels(topic).set(count)
+        for topic, seconds in stuck_s.items():
+            self._stuck.labels(topic).set(seconds)

@@ -43,12 +43,23 @@ def unwrap(raw: bytes) -> tuple[bytes, Compression | None]:
         return raw, None
     codec, size, body = _open(raw)
     try:
+        return decompress(codec, body, size), codec
+    except FormatError as error:
+        raise FormatError(f"compressed node: {error}") from error
+
+
+def decompress(codec: Compression, body: bytes, size: int) -> bytes:
+    """Return the plain bytes, of which there must be `size`; raise FormatError.
+
+    No more than that is written, so that a small body cannot fill the memory: limit `size` before.
+    """
+    try:
         plain = _DECOMPRESS[codec](body, size)
     except (cramjam.DecompressionError, zlib.error) as error:
-        raise FormatError(f"compressed node: its {codec.name} body cannot be decompressed: {error}") from error
+        raise FormatError(f"its {codec.name} body cannot be decompressed: {error}") from error
     if len(plain) != size:
-        raise FormatError(f"compressed node: its {codec.name} body does not have the {size} bytes it claims")
-    return plain, codec
+        raise FormatError(f"its {codec.name} body does not have the {size} bytes it claims")
+    return plain
 
 
 def wrap(plain: bytes, codec: Compression) -> bytes:
@@ -79,7 +90,6 @@ def _open(raw: bytes) -> tuple[Compression, int, bytes]:
     return Compression(head.compressionType), head.uncompressedSize, raw[end:]
 
 
-# Each decompressor writes into a buffer of the claimed size, so that a small body cannot fill the memory.
 def _unlz4(body: bytes, size: int) -> bytes:
     buffer = bytearray(size)
     written = cramjam.lz4.decompress_block_into(body, buffer, output_len=size)
@@ -91,7 +101,7 @@ def _unzlib(body: bytes, size: int) -> bytes:
     plain = stream.decompress(body, size + 1)
     # A broker flushes its stream and never ends it, so the end is that of a flush; others end theirs.
     if stream.unused_data or not (stream.eof or body.endswith(_ZLIB_FLUSHED)):
-        raise FormatError("compressed node: its ZLIB body is cut off, too long, or followed by other bytes")
+        raise FormatError("its ZLIB body is cut off, too long, or followed by other bytes")
     return plain
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
 from bookwarden.clusters.pulsar.messages.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
@@ -60,14 +61,16 @@ class TopicsContext(Resources):
         swept = (deletion.topic, deletion.retry_topic)
         with self._closed_on_error():
             self.admin = admin or self._keep(PulsarAdmin(connection))
-            backlog = SubscriptionBacklog(self.admin)
+            backlog, entries = SubscriptionBacklog(self.admin), self._keep(TopicEntries(connection))
             #: Makes what creates and checks the topics.
             self.setup = partial(DeletionTopicsSetup, self.admin, _topics_of(deletion))
             #: Counts the messages in flight, as `count_in_flight` does.
             self.in_flight = partial(count_in_flight, backlog, swept, deletion.subscription)
-            #: Counts the broker entries behind the sweep's subscription, by partition of both topics.
+            #: Counts the broker entries behind the sweep's subscription, by partition of both topics; names the first.
             self.entries = partial(backlog.entries_by_partition, swept, deletion.subscription)
-            waiting = WaitingMessages(connection, self.admin, deletion.subscription, deletion.retry_topic)
+            #: Says why nothing can be read from an entry on.
+            self.why_unreadable = entries.why_unreadable
+            waiting = WaitingMessages(entries, self.admin, deletion.subscription, deletion.retry_topic)
             #: Reads what is in flight now, without taking it from the subscription; not decoded.
             self.waiting = partial(waiting.read, swept)
             self.decode = decoder_of(deletion, SchemaRegistry(self.admin)).decode

@@ -20,7 +20,7 @@ from bookwarden.errors import (
     PulsarError,
     PulsarUnavailableError,
 )
-from bookwarden.wire.pb.pulsar_lookup_pb2 import BaseCommand, CommandLookupTopicResponse
+from bookwarden.wire.pb.pulsar_api_pb2 import BaseCommand, CommandLookupTopicResponse
 
 TOPIC = "persistent://pulsar/system/any"
 SECRET = "not to be told"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
@@ -30,13 +31,16 @@ from bookwarden.pipelines.pulsar_source.columns import RowBuffer
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
 from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wire.entry import messages
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 from servers.population import ROOT, Population
 
 RETRY_TOPIC = "persistent://pulsar/system/__ledger_deletion-RETRY"
 TOPIC = f"{RETRY_TOPIC}-partition-0"
 HOLDER = ManagedLedgerHolder("t/ns/persistent/orders")
 LEDGER = 5
+LARGEST = 1 << 20
 CODEC = PendingDeletionCodec()
 POLICY = DeletionPolicy(max_retries=3, unlisted_grace=0)
 FIELDS: Mapping[str, Any] = {
@@ -53,39 +57,19 @@ METADATA = LedgerMetadata(
 
 @dataclass
 class Message:
-    """What the native client gives of a message, as far as the source asks for it."""
+    """What a producer chooses of a message."""
 
     payload: bytes
     texts: Mapping[str, str] = field(default_factory=dict)
     published: int = 1
     happened: int = 0
 
-    def data(self) -> bytes:
-        return self.payload
-
-    def has_null_value(self) -> bool:
-        return False
-
-    def partition_key(self) -> str:
-        return "key"
-
-    def ordering_key(self) -> str:
-        return ""
-
-    def properties(self) -> Mapping[str, str]:
-        return self.texts
-
-    def publish_timestamp(self) -> int:
-        return self.published
-
-    def event_timestamp(self) -> int:
-        return self.happened
-
-    def producer_name(self) -> str:
-        return "producer"
-
-    def int_schema_version(self) -> int:
-        return -1
+    def metadata(self) -> MessageMetadata:
+        made = MessageMetadata(publish_time=self.published, event_time=self.happened, producer_name=b"producer")
+        made.partition_key = b"key"
+        for name, value in self.texts.items():
+            made.properties.add(key=name.encode(), value=value.encode())
+        return made
 
 
 class Sent:
@@ -117,7 +101,7 @@ class Sent:
 
 
 def sweep(
-    message: Message, metadata: bytes | None, *, listed: bool = False, size: int = 1
+    message: Message, metadata: bytes | None, *, listed: bool = False, unread: str = ""
 ) -> tuple[dict[str, Any], Sent]:
     """Take one message through the source's columns, the decoder, the sweep and the outcome table."""
     store, sent = MemoryStore(), Sent()
@@ -128,7 +112,10 @@ def sweep(
     limits = SweepLimits(1000, 0.0)
     phase_two = Sweep(BookKeeperCatalog(store), MetadataReferences([store]), sent, sent, POLICY, limits)
     buffer = RowBuffer(TOPIC, 0, 10)
-    buffer.add(message, (1, 2), -1, size)
+    if unread:
+        buffer.add_unread(Position(1, 2), message.metadata(), unread)
+    else:
+        buffer.add(Position(1, 2), message.metadata(), messages(message.metadata(), message.payload, LARGEST))
     marks = list(received_marks(buffer.take(), lambda _topic, payload, _version: CODEC.decode(payload), RETRY_TOPIC))
     (batch,) = phase_two.carry_out(marks, "run/7", partial(outcome_batch, batch=7))
     (row,) = batch.to_pylist()
@@ -206,10 +193,15 @@ def test_a_mark_of_no_time_is_malformed_and_a_ledger_of_no_time_is_kept() -> Non
     assert "creation time 4611686018427387904" in row["reason"]
 
 
-def test_a_message_in_chunks_has_a_letter_without_its_payload() -> None:
-    row, sent = sweep(Message(json.dumps(FIELDS).encode()), encode_ledger_metadata(METADATA), size=0)
+def test_what_was_not_read_has_a_letter_with_the_reason_and_believes_no_producer() -> None:
+    forged = {"bookwarden.unread": "forged"}
+    row, sent = sweep(
+        Message(json.dumps(FIELDS).encode(), forged), encode_ledger_metadata(METADATA), unread="a message in chunks"
+    )
     assert (row["outcome"], row["ledger_id"], sent.letters) == ("malformed", None, 1)
-    assert "in chunks" in row["reason"]
+    assert row["reason"] == "not read: a message in chunks"
+    row, _ = sweep(Message(json.dumps(FIELDS).encode(), forged), None)
+    assert row["outcome"] == "already gone"
 
 
 @pytest.mark.parametrize("number", [2**62, -(2**62), 2**63, -(2**70), 2**200])

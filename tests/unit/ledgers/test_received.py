@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bookwarden.ledgers.kinds import LedgerComponent
-from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
-from bookwarden.ledgers.received import OF_PHASE_TWO, ReceivedMark, believed_properties
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
+from bookwarden.ledgers.received import (
+    MOST_PROPERTIES,
+    MOST_TRAVELLING,
+    OF_PHASE_TWO,
+    REASON,
+    WAIVES,
+    ReceivedMark,
+    believed_properties,
+    properties_of_phase_two,
+    shortened,
+    size_of,
+    travelling,
+)
 
 NOW = 10_000_000
 
@@ -71,3 +87,99 @@ def test_what_phase_two_writes_is_believed_on_its_own_topic_alone(topic: str, be
     written = dict.fromkeys(OF_PHASE_TWO, "1")
     found = believed_properties({**written, "theirs": "2"}, f"persistent://t/n/{topic}", "t/n/d-RETRY")
     assert found == ({**written, "theirs": "2"} if believed else {"theirs": "2"})
+
+
+OURS = {
+    "RECONSUMETIMES": "3",
+    "DELAY_TIME": "600000",
+    "REAL_TOPIC": "persistent://pulsar/system/__ledger_deletion",
+    "REAL_SUBSCRIPTION": "ledger-deletion",
+    "ORIGIN_MESSAGE_ID": "1:2:3",
+    "ORIGIN_MESSAGE_IDY_TIME": "1:2:3",
+    "bookwarden.first-published": "1750000000000",
+    "bookwarden.first-read": "1750000000000",
+}
+
+
+def sent_on(mark: ReceivedMark, reason: str) -> tuple[str | None, dict[str, str]]:
+    key, properties = travelling(mark, {**properties_of_phase_two(mark), **OURS}, reason)
+    sizes = [size_of(name) + size_of(value) for name, value in properties.items()]
+    assert sum(sizes) + size_of(key or "") <= MOST_TRAVELLING
+    assert len(properties) <= MOST_PROPERTIES
+    return key, properties
+
+
+def test_what_a_sender_wrote_travels_where_there_is_room() -> None:
+    mark = replace(received({"trace": "ü" * 1000, "app": "x"}), key="holder")
+    assert sent_on(mark, "named") == ("holder", {**OURS, REASON: "named", "trace": "ü" * 1000, "app": "x"})
+
+
+def test_foreign_properties_go_first_and_the_large_ones_before_the_small() -> None:
+    many = {f"n{number:03}": "x" for number in range(100)}
+    mark = received({**many, "trace": "y" * 9000, "bookwarden.waives": "emptied,of a later version"})
+    reason = "r" * 3000
+    _, properties = sent_on(mark, reason)
+    assert "trace" not in properties
+    assert properties[REASON] == reason
+    assert properties[WAIVES] == "emptied,of a later version"
+    assert properties.items() >= OURS.items()
+    assert len(properties) == MOST_PROPERTIES
+
+
+def test_a_reason_is_shortened_only_where_nothing_foreign_is_left_to_go() -> None:
+    key, properties = sent_on(replace(received({"app": "x"}), key="k" * 1024), "ü" * 9000)
+    assert (key, "app" in properties) == ("k" * 1024, False)
+    assert properties[REASON].endswith("... (18,000 bytes)")
+    assert properties[REASON].startswith("ü" * 1000)
+
+
+def test_a_key_that_no_holder_has_is_a_digest_by_which_its_marks_stay_together() -> None:
+    one, _ = sent_on(replace(received({}), key="ключ" * 500), "named")
+    other, _ = sent_on(replace(received({"more": "x"}), key="ключ" * 500), "named")
+    assert one == other
+    assert one is not None
+    assert one.startswith("sha256:")
+    again, _ = sent_on(replace(received({}), key=one), "named")
+    assert again == one
+    assert sent_on(replace(received({}), key="ключ" * 499), "named")[0] != one
+
+
+def test_what_phase_two_never_writes_is_not_taken_for_its_own() -> None:
+    long = dict.fromkeys(OF_PHASE_TWO, "9" * 4000)
+    assert properties_of_phase_two(received(long)) == {}
+    kept = properties_of_phase_two(received({**OURS, "REAL_TOPIC": "t" * 1000, REASON: "before"}))
+    assert kept == {**OURS, "REAL_TOPIC": "t" * 1000}
+
+
+def test_waives_that_are_too_long_are_those_that_are_known() -> None:
+    _, properties = sent_on(received({WAIVES: "emptied," + "no such," * 100}), "named")
+    assert properties[WAIVES] == Waiver.EMPTIED.value
+
+
+TEXTS = st.one_of(st.text(max_size=20), st.integers(0, 8000).map(lambda size: "ü" * size))
+
+
+@given(
+    st.one_of(st.none(), TEXTS),
+    st.dictionaries(st.one_of(st.sampled_from([*sorted(OF_PHASE_TWO), WAIVES]), TEXTS), TEXTS, max_size=80),
+    st.lists(TEXTS, min_size=1, max_size=4),
+)
+@example("k", {f"property-{number}": "v" for number in range(200)}, ["named"])
+@example("k", {"t": "y" * 9000, WAIVES: "superseded"}, ["r" * 65536, "named"])
+def test_a_mark_that_goes_round_does_not_grow_and_keeps_key_and_waives(
+    key: str | None, properties: dict[str, str], reasons: list[str]
+) -> None:
+    mark = replace(received(properties), key=key)
+    waives, (key, written) = mark.waives, sent_on(mark, reasons[0])
+    for reason in [*reasons, *reasons]:
+        mark = replace(mark, key=key, properties=written)
+        before, (again, written) = written, sent_on(mark, reason)
+        assert (again, mark.waives) == (key, waives)
+        assert written.keys() <= before.keys() | {REASON}
+        assert properties_of_phase_two(replace(mark, properties=written)).items() >= OURS.items()
+
+
+@given(TEXTS, st.integers(0, 100))
+def test_a_shortened_text_has_no_more_bytes_than_it_may(text: str, most: int) -> None:
+    assert size_of(shortened(text, most)) <= most
+    assert size_of(text) > most or shortened(text, most) == text

@@ -62,6 +62,9 @@ def test_a_pattern_keeps_its_namespace_apart() -> None:
         ("delayedTopics", "non-persistent://t/n/a"),
         ("authKind", "password"),
         ("maxUnreachableSeconds", "-1"),
+        ("unreadableMessages", "drop"),
+        ("lostLedgerSeconds", "soon"),
+        ("maxUncompressedBytes", "0"),
         ("tlsAllowInsecure", "1"),
     ],
 )
@@ -93,9 +96,14 @@ def test_boundaries_in_all_their_forms() -> None:
 
 
 def test_only_the_delayed_topics_are_delayed() -> None:
-    options = parse_options({**URLS, "topics": "t/n/a,t/n/b", "delayedTopics": "t/n/b"})
+    options = parse_options({**URLS, "topics": "t/n/a,t/n/b", "delayedTopics": "t/n/b", "maxDelaySeconds": "9"})
     assert options.is_delayed("persistent://t/n/b-partition-3")
     assert not options.is_delayed(P0)
+
+
+def test_delayed_topics_need_the_longest_delay() -> None:
+    with pytest.raises(ConfigError, match="delayedTopics needs maxDelaySeconds"):
+        parse_options({**URLS, "topics": "t/n/a,t/n/b", "delayedTopics": "t/n/b"})
 
 
 def test_a_connection_survives_the_way_through_options() -> None:

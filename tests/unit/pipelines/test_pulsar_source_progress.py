@@ -1,83 +1,53 @@
-"""Order and completeness of delivered messages."""
+"""Order and completeness of what a plan expects, and the columns that Spark does."""
 
 from __future__ import annotations
 
-import contextlib
-
-import pulsar
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
-from bookwarden.errors import FormatError
-from bookwarden.pipelines.pulsar_source.progress import Progress, Verdict, is_chunked, rows_of_entry
+from bookwarden.pipelines.pulsar_source.progress import Progress, first_readable
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
 from bookwarden.pipelines.pulsar_source.schema import ARROW_SCHEMA, SCHEMA
 
 
-def two_ledgers() -> Progress:
-    return Progress([EntryRange(5, 1, 2), EntryRange(9, 0, 0)])
+def passed(progress: Progress) -> list[Position]:
+    found = []
+    while not progress.is_done:
+        found.append(progress.expected)
+        progress.pass_entry()
+    return found
 
 
-def test_every_entry_in_order_completes_the_plan() -> None:
-    progress = two_ledgers()
-    taken = [progress.judge(*place, 0, 1) for place in ((5, 1), (5, 2), (9, 0))]
-    assert taken == [Verdict.TAKE] * 3
+def test_every_planned_entry_is_expected_once_and_in_order() -> None:
+    ranges = [EntryRange(5, 1, 2), EntryRange(7, 0, -1), EntryRange(9, 0, 0)]
+    assert passed(Progress(ranges)) == [Position(5, 1), Position(5, 2), Position(9, 0)]
+    assert passed(Progress([])) == []
+
+
+def test_what_is_passed_together_is_of_one_ledger() -> None:
+    progress = Progress([EntryRange(5, 1, 9), EntryRange(9, 0, 0)])
+    progress.pass_to(4)
+    assert (progress.expected, progress.last_of_ledger) == (Position(5, 5), Position(5, 9))
+    progress.pass_to(9)
+    assert (progress.expected, progress.last_of_ledger) == (Position(9, 0), Position(9, 0))
+    progress.pass_to(0)
     assert progress.is_done
 
 
-def test_every_row_of_a_batched_entry_is_needed() -> None:
-    progress = Progress([EntryRange(5, 1, 1)])
-    assert progress.judge(5, 1, 0, 2) is Verdict.TAKE
-    assert not progress.is_done
-    assert progress.judge(5, 1, 1, 2) is Verdict.TAKE
-    assert progress.is_done
+@given(lost=st.integers(0, 50), run=st.integers(0, 200), behind=st.integers(0, 200))
+def test_the_end_of_a_run_that_cannot_be_read_is_found_with_few_questions(lost: int, run: int, behind: int) -> None:
+    asked: list[int] = []
 
+    def is_readable(entry: int) -> bool:
+        asked.append(entry)
+        return entry > lost + run
 
-def test_a_lost_tail_of_a_batched_entry_is_a_gap() -> None:
-    progress = two_ledgers()
-    progress.judge(5, 1, 0, 3)
-    assert progress.judge(5, 2, 0, 1) is Verdict.GAP
-    assert progress.is_inside_entry
-    assert progress.expected == Position(5, 1)
-
-
-def test_a_missing_row_or_entry_is_a_gap() -> None:
-    progress = two_ledgers()
-    assert progress.judge(5, 1, 1, 3) is Verdict.GAP
-    assert progress.judge(5, 2, 0, 1) is Verdict.GAP
-    assert progress.judge(9, 0, 0, 1) is Verdict.GAP
-
-
-def test_what_was_delivered_before_is_ignored() -> None:
-    progress = two_ledgers()
-    assert progress.judge(5, 0, 0, 1) is Verdict.SEEN
-    progress.judge(5, 1, 0, 2)
-    assert progress.judge(5, 1, 0, 2) is Verdict.SEEN
-
-
-def test_a_skipped_entry_and_a_skipped_ledger_are_not_expected() -> None:
-    progress = two_ledgers()
-    progress.skip_entry()
-    assert progress.expected == Position(5, 2)
-    progress.skip_ledger()
-    assert progress.expected == Position(9, 0)
-    progress.skip_ledger()
-    assert progress.is_done
-
-
-def test_batch_size_and_chunks_are_read_from_a_message_id() -> None:
-    assert rows_of_entry(b"\x08\x02\x10\x00\x18\x00 \x030\n") == 10
-    assert rows_of_entry(pulsar.MessageId(-1, 2, 300, -1).serialize()) == 1
-    assert is_chunked(b"\x08\x02\x10\x04\x18\x00:\x06\x08\x02\x10\x03\x18\x00")
-    assert not is_chunked(b"\x08\x02\x10\x00\x18\x00 \x030\n")
-
-
-@given(st.binary(max_size=24))
-def test_no_bytes_do_anything_but_give_a_size_or_the_error_of_the_format(data: bytes) -> None:
-    with contextlib.suppress(FormatError):
-        assert rows_of_entry(data) >= 1
+    last = lost + run + behind
+    assert first_readable(lost, last, is_readable) == lost + run + 1
+    assert all(lost < entry <= last for entry in asked)
+    assert len(asked) <= 2 * (run + 1).bit_length() + 1
 
 
 def test_arrow_columns_are_those_that_spark_expects() -> None:

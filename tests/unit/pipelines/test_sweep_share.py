@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.pipelines.streams.supervisor import Pulse
-from bookwarden.pipelines.sweep.query import LedgerDeletion, share_of_task
+from bookwarden.pipelines.sweep.query import LedgerDeletion, SweepTask, share_of_task
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.wiring.stores import has_one_writer
 
@@ -113,3 +116,17 @@ def test_one_task_alone_deletes_while_the_registered_bookie_clusters_are_not_kno
     assert "not known where all of them are: no answer" in caplog.text
     writers.look()
     assert not writers.must_be_one
+
+
+def test_a_task_gives_signs_of_life_while_its_source_waits_for_a_lost_ledger() -> None:
+    settings = load_settings(overrides={"sweep.stall_seconds": "0.06"})
+    given = threading.Event()
+
+    def source() -> Iterator[pa.RecordBatch]:
+        given.wait()
+        yield pa.RecordBatch.from_pydict({})
+
+    rows = SweepTask(settings, one_of_many=False)(source())
+    assert [next(rows).column("outcome").to_pylist() for _ in range(3)] == [[""]] * 3
+    given.set()
+    assert not any(batch.column("outcome").to_pylist() != [""] for batch in rows)

@@ -1,35 +1,17 @@
-"""A topic looked up as clients do it: through one address, by Pulsar's binary protocol, without creating anything.
-
-Format: frames of PulsarApi.proto without a payload: four bytes of size, four of the command's, then the command.
-"""
+"""A topic looked up as clients do it: through one address, by Pulsar's binary protocol, without creating anything."""
 
 from __future__ import annotations
 
-import socket
-import ssl
-import struct
-import time
 from contextlib import closing
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
-
-import urllib3
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.oauth2 import ClientCredentials
-from bookwarden.errors import ConfigError, FormatError, PulsarAccessError, PulsarError, PulsarUnavailableError
-from bookwarden.wire.pb.pulsar_lookup_pb2 import BaseCommand, CommandLookupTopicResponse
-from bookwarden.wire.protobuf import parse
+from bookwarden.clusters.pulsar.protocol import LOOKED_UP, LOOKUP, Session, refused
+from bookwarden.errors import PulsarError, PulsarUnavailableError
+from bookwarden.wire.pb.pulsar_api_pb2 import BaseCommand, CommandLookupTopicResponse
 
 _TIMEOUT_S: Final = 10.0
-_LARGEST: Final = 5 * 1024 * 1024
 _REDIRECTS: Final = 5
-# BaseCommand.Type
-_CONNECT, _CONNECTED, _ERROR, _PING, _PONG, _LOOKUP, _LOOKED_UP = 2, 3, 14, 18, 19, 23, 24
-# Old enough for every broker that can be a target, and so new that it answers with redirects.
-_PROTOCOL: Final = 19
-# ServerError: AuthenticationError, AuthorizationError.
-_ACCESS: Final = (3, 4)
 
 
 class LookedUp(NamedTuple):
@@ -52,11 +34,11 @@ def lookup(connection: PulsarConnection, url: str, topic: str, timeout_s: float 
     """
     authoritative = False
     for _ in range(_REDIRECTS):
-        with closing(_Session(connection, url, time.monotonic() + timeout_s)) as session:
-            answer = session.look_up(topic, authoritative=authoritative)
+        with closing(Session(connection, url, timeout_s)) as session:
+            answer = _ask(session, connection, url, topic, timeout_s, authoritative=authoritative)
             owner = answer.brokerServiceUrlTls if url.startswith("pulsar+ssl:") else answer.brokerServiceUrl
             if answer.response == CommandLookupTopicResponse.Failed:
-                raise _refused(f"looking {topic} up through {url}", answer.error, answer.message)
+                raise refused(f"looking {topic} up through {url}", answer.error, answer.message)
             if not owner:
                 raise PulsarError(f"{url} found {topic}, and named no address of the kind that was asked with")
             if answer.response == CommandLookupTopicResponse.Connect:
@@ -71,122 +53,13 @@ def look_up(connection: PulsarConnection, url: str, topic: str) -> tuple[str, st
     return found.owner, found.server
 
 
-class _Session:
-    """A connection to one broker or proxy, introduced."""
-
-    def __init__(self, connection: PulsarConnection, url: str, deadline: float) -> None:
-        self._url = url
-        self._deadline = deadline
-        self._socket = _open(connection, url, self._left())
-        try:
-            self.server = self._introduce(connection)
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def look_up(self, topic: str, *, authoritative: bool) -> CommandLookupTopicResponse:
-        """Ask for the topic's owner."""
-        asked = BaseCommand(type=_LOOKUP)
-        asked.lookupTopic.topic, asked.lookupTopic.request_id = topic, 1
-        asked.lookupTopic.authoritative = authoritative
-        self._send(asked)
-        return self._receive(_LOOKED_UP).lookupTopicResponse
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
-
-    def _introduce(self, connection: PulsarConnection) -> str:
-        hello = BaseCommand(type=_CONNECT)
-        hello.connect.client_version, hello.connect.protocol_version = "bookwarden", _PROTOCOL
-        method, data = _credentials(connection)
-        if method:
-            hello.connect.auth_method_name, hello.connect.auth_data = method, data
-        self._send(hello)
-        return self._receive(_CONNECTED).connected.server_version
-
-    def _send(self, command: BaseCommand) -> None:
-        body = command.SerializeToString()
-        try:
-            self._socket.settimeout(self._left())
-            self._socket.sendall(struct.pack(">II", len(body) + 4, len(body)) + body)
-        except OSError as error:
-            raise _unreachable(self._url, error) from error
-
-    def _receive(self, kind: int) -> BaseCommand:
-        while True:
-            total, size = struct.unpack(">II", self._read(8))
-            if not 4 <= size + 4 <= total <= _LARGEST:
-                raise FormatError(f"{self._url} does not speak Pulsar's protocol: check the address, and its port")
-            command = parse(BaseCommand(), self._read(total - 4)[:size], f"an answer of {self._url}")
-            if command.type == kind:
-                return command
-            if command.type == _ERROR:
-                raise _refused(f"connecting to {self._url}", command.error.error, command.error.message)
-            if command.type == _PING:
-                pong = BaseCommand(type=_PONG)
-                pong.pong.SetInParent()
-                self._send(pong)
-
-    def _read(self, count: int) -> bytes:
-        found = b""
-        try:
-            while len(found) < count:
-                self._socket.settimeout(self._left())
-                more = self._socket.recv(count - len(found))
-                if not more:
-                    raise PulsarUnavailableError(f"{self._url} closed the connection: check the address and our role")
-                found += more
-        except OSError as error:
-            raise _unreachable(self._url, error) from error
-        return found
-
-    def _left(self) -> float:
-        return max(0.001, self._deadline - time.monotonic())
-
-
-def _open(connection: PulsarConnection, url: str, timeout_s: float) -> socket.socket:
-    try:
-        parts = urlsplit(url)
-        port = parts.port or (6651 if parts.scheme == "pulsar+ssl" else 6650)
-    except ValueError as error:
-        raise ConfigError(f"{url} is no usable address: {error}") from None
-    if parts.scheme not in ("pulsar", "pulsar+ssl") or not parts.hostname:
-        raise ConfigError(f"{url} must look like pulsar://broker:6650 or pulsar+ssl://broker:6651")
-    try:
-        plain = socket.create_connection((parts.hostname, port), timeout_s)
-        if parts.scheme == "pulsar":
-            return plain
-        return _tls(connection).wrap_socket(plain, server_hostname=parts.hostname)
-    except OSError as error:
-        raise _unreachable(url, error) from error
-
-
-def _tls(connection: PulsarConnection) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=connection.tls_trust_certs_file or None)
-    context.check_hostname = connection.tls_validate_hostname and not connection.tls_allow_insecure
-    if connection.tls_allow_insecure:
-        context.verify_mode = ssl.CERT_NONE
-    if connection.auth == "tls":
-        context.load_cert_chain(*connection.client_certificate())
-    return context
-
-
-def _credentials(connection: PulsarConnection) -> tuple[str, bytes]:
-    if connection.auth == "token":
-        return "token", connection.current_token().encode()
-    if connection.auth == "oauth2":
-        with urllib3.PoolManager() as pool:
-            return "token", ClientCredentials(connection.oauth2, pool, _TIMEOUT_S).token().encode()
-    return ("tls", b"") if connection.auth == "tls" else ("", b"")
-
-
-def _refused(doing: str, code: int, message: str) -> PulsarError:
-    if code in _ACCESS:
-        return PulsarAccessError(f"{doing}: refused: {message}; check the credentials and the rights of our role")
-    return PulsarError(f"{doing}: refused: {message or f'error {code}'}")
-
-
-def _unreachable(url: str, error: OSError) -> PulsarUnavailableError:
-    reason = error.strerror or str(error) or type(error).__name__
-    return PulsarUnavailableError(f"{url} is not reachable ({reason})")
+def _ask(
+    session: Session, connection: PulsarConnection, url: str, topic: str, timeout_s: float, *, authoritative: bool
+) -> CommandLookupTopicResponse:
+    asked = BaseCommand(type=LOOKUP)
+    asked.lookupTopic.topic, asked.lookupTopic.request_id = topic, 1
+    asked.lookupTopic.authoritative = authoritative
+    if connection.client_options.get("listener_name"):
+        asked.lookupTopic.advertised_listener_name = str(connection.client_options["listener_name"])
+    session.send(asked)
+    return session.answer(LOOKED_UP, f"looking {topic} up through {url}", timeout_s).lookupTopicResponse

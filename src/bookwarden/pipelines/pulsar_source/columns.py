@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
-import struct
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 from typing import Any
 
 import pyarrow as pa
 
+from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.ledgers.times import LAST_MS
-from bookwarden.pipelines.pulsar_source.schema import ARROW_MESSAGE_ID, ARROW_PROPERTIES, ARROW_SCHEMA, ARROW_TIME
+from bookwarden.pipelines.pulsar_source.schema import (
+    ARROW_MESSAGE_ID,
+    ARROW_PROPERTIES,
+    ARROW_SCHEMA,
+    ARROW_TIME,
+    UNREAD,
+)
+from bookwarden.wire.entry import EntryMessage, schema_version
+from bookwarden.wire.pb.pulsar_api_pb2 import KeyValue, MessageMetadata
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,40 +41,47 @@ class RowBuffer:
         self._entries: list[tuple[Any, ...]] = []
         # The number of rows before each entry's first.
         self._firsts: list[int] = []
-        self._position = (-1, -1)
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, message: Any, position: tuple[int, int], batch_index: int, batch_size: int) -> bool:
-        """Add a message of the native client; return whether a record batch is due.
+    def add(self, position: Position, metadata: MessageMetadata, messages: Sequence[EntryMessage]) -> None:
+        """Add the messages of an entry."""
+        self._begin_entry(position, metadata, len(messages))
+        for message in messages:
+            texts = self._texts(position, message.key, message.ordering_key, message.properties)
+            self._bytes += len(message.value or b"")
+            self._rows.append((message.batch_index, message.value, *texts, message.event_time))
 
-        ``position`` is ledger and entry; ``batch_index`` is -1 for the one message of an unbatched entry. One of
-        ``batch_size`` 0 is a message whose payload is not read.
-        """
-        if position != self._position:
-            self._begin_entry(message, position, batch_size)
-        value: bytes | None = message.data() if batch_size else None
-        if value:
-            self._bytes += len(value)
-        elif not batch_size or message.has_null_value():
-            value = None
-        try:
-            texts = (message.partition_key(), message.ordering_key(), message.properties())
-        except UnicodeDecodeError:
-            # One malformed message must not stop the stream for ever; its payload is passed on.
-            _LOG.warning("%s %d:%d: key or properties are not UTF-8; dropped", self._topic, *position)
-            texts = ("", "", {})
-        self._rows.append((batch_index, value, *texts, message.event_timestamp()))
+    def add_unread(self, position: Position, metadata: MessageMetadata | None, reason: str) -> None:
+        """Add a row without a value in the place of what is not read."""
+        found = metadata or MessageMetadata()
+        self._begin_entry(position, found, 0)
+        key, ordering_key, properties = self._texts(position, found.partition_key, found.ordering_key, found.properties)
+        self._rows.append((-1, None, key, ordering_key, {**properties, UNREAD: reason}, found.event_time))
+
+    @property
+    def is_due(self) -> bool:
+        """True once the rows fill a record batch."""
         return len(self._rows) >= self._max_rows or self._bytes >= _MAX_BYTES
 
-    def _begin_entry(self, message: Any, position: tuple[int, int], batch_size: int) -> None:
-        self._position = position
+    def _begin_entry(self, position: Position, metadata: MessageMetadata, batch_size: int) -> None:
         self._firsts.append(len(self._rows))
-        stamped = (message.publish_timestamp(), message.producer_name(), message.int_schema_version())
-        self._entries.append((*position, batch_size, *stamped))
+        producer = metadata.producer_name.decode(errors="replace")
+        stamps = (metadata.publish_time, producer, schema_version(metadata))
+        self._entries.append((position.ledger_id, position.entry_id, batch_size, *stamps))
+
+    def _texts(
+        self, position: Position, key: bytes, ordering_key: bytes, properties: Iterable[KeyValue]
+    ) -> tuple[str, str, dict[str, str]]:
+        try:
+            return key.decode(), ordering_key.decode(), {one.key.decode(): one.value.decode() for one in properties}
+        except UnicodeDecodeError:
+            # One malformed message must not stop the stream for ever; its payload is passed on.
+            _LOG.warning("%s %s: key or properties are not UTF-8; dropped", self._topic, position)
+            return "", "", {}
 
     def take(self) -> pa.RecordBatch:
         """Return the rows as a record batch and forget them."""
@@ -76,7 +90,7 @@ class RowBuffer:
         ledgers, entries, sizes, published, producers, versions = zip(*self._entries, strict=True)
         each = self._entry_of_row(count)
         self._rows, self._bytes = [], 0
-        self._entries, self._firsts, self._position = [], [], (-1, -1)
+        self._entries, self._firsts = [], []
         ids = [
             pa.array(ledgers, pa.int64()).take(each),
             pa.array(entries, pa.int64()).take(each),
@@ -95,7 +109,7 @@ class RowBuffer:
             pa.array([min(time, LAST_MS) for time in published], _MILLISECONDS).cast(ARROW_TIME).take(each),
             pa.array([event if 0 < event <= LAST_MS else None for event in events], _MILLISECONDS).cast(ARROW_TIME),
             pa.array(producers, pa.string()).take(each),
-            pa.array([_version_bytes(version) for version in versions], pa.binary()).take(each),
+            pa.array(versions, pa.binary()).take(each),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
@@ -114,9 +128,3 @@ def _properties(rows: Sequence[Mapping[str, str]]) -> pa.MapArray:
         pa.array(list(chain.from_iterable(row.values() for row in rows)), pa.string()),
         type=ARROW_PROPERTIES,
     )
-
-
-@lru_cache(maxsize=1024)
-def _version_bytes(version: int) -> bytes | None:
-    # The client reads the 8 bytes of the schema version as text, which fails from 128 on; the number always works.
-    return struct.pack(">q", version) if version >= 0 else None

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions, read_entry_header
-from bookwarden.errors import NotFoundError, PulsarUnavailableError
+from bookwarden.clusters.pulsar.entries import TopicEntries
+from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions
+from bookwarden.errors import FormatError, PulsarError
 from bookwarden.pipelines.pulsar_source.offsets import Offsets
 from bookwarden.pipelines.pulsar_source.ranges import advance, count_between, fair_shares, ranges_between
+from bookwarden.wire.entry import batch_size
+
+_LOG = logging.getLogger(__name__)
 
 _SIZE_HOLDS_S = 10.0
+_TIMEOUT_S = 1.0
+# A producer may claim any number; no batch of a client has more.
+_MOST_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +34,10 @@ class Cap:
 
 
 class EntrySizes:
-    """Estimates of the rows in an entry of each partition, from the headers of two entries now and then."""
+    """Estimates of the rows in an entry of each partition, from the metadata of two entries now and then."""
 
-    def __init__(self, admin: PulsarAdmin) -> None:
-        self._admin = admin
+    def __init__(self, entries: TopicEntries) -> None:
+        self._entries = entries
         self._known: dict[str, tuple[float, float]] = {}
 
     def last_known(self, topic: str) -> float:
@@ -48,12 +55,18 @@ class EntrySizes:
             return size
         samples = {Position(ranges[0].ledger_id, ranges[0].first), Position(ranges[-1].ledger_id, ranges[-1].last)}
         try:
-            rows = [read_entry_header(self._admin, positions.topic, sample).batch_size for sample in samples]
-        except (PulsarUnavailableError, NotFoundError):
-            # An estimate is no reason to fail.
-            return size
-        self._known[positions.topic] = (sum(rows) / len(rows), now)
-        return sum(rows) / len(rows)
+            rows = [self._rows_of(positions.topic, sample) for sample in samples]
+            size = sum(rows) / len(rows)
+        except (PulsarError, FormatError) as error:
+            # An estimate is no reason to fail, nor to ask again at each plan.
+            _LOG.info("%s: the rows of an entry are still taken for %.0f: %s", positions.topic, size, error)
+        self._known[positions.topic] = (size, now)
+        return size
+
+    def _rows_of(self, topic: str, position: Position) -> int:
+        with self._entries.open(topic, position, _TIMEOUT_S) as stream:
+            entry = stream.next(_TIMEOUT_S)
+        return 1 if entry is None or entry.metadata is None else min(max(batch_size(entry.metadata), 1), _MOST_ROWS)
 
 
 def capped_ends(

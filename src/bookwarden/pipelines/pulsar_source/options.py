@@ -40,6 +40,9 @@ _OF_READING = (
     "maxEntriesPerTrigger",
     "failOnDataLoss",
     "chunkedMessages",
+    "unreadableMessages",
+    "lostLedgerSeconds",
+    "maxUncompressedBytes",
     "partitionDiscoverySeconds",
     "minPollMs",
     "maxUnreachableSeconds",
@@ -68,11 +71,14 @@ class SourceOptions:
     max_entries: int | None = None  #: Limit of a batch.
     fail_on_data_loss: bool = True  #: Fail where entries are gone, instead of going on.
     chunked: str = "fail"  #: What a chunked message does: fail, skip or empty (see ReadRules).
+    unreadable: str = "fail"  #: What entries do that nobody can read: the same.
+    lost_ledger_s: float | None = None  #: When a ledger counts as lost while others can be read; None is never.
+    max_uncompressed_bytes: int = 64 << 20  #: Of an entry; a larger one is not decompressed.
     discovery_s: float = 30.0  #: Interval of asking for new partitions.
     min_poll_s: float = 0.02  #: Shortest interval of asking for the ends of partitions.
     max_unreachable_s: float = 120.0  #: Limit of waiting for a partition without progress.
     delayed_topics: tuple[str, ...] = ()  #: Topics whose messages wait for their deliver-at time.
-    max_delay_s: float | None = None  #: Longest such wait; None is no limit.
+    max_delay_s: float | None = None  #: Longest such wait; None where no topic is delayed.
     rows_per_arrow_batch: int = 10_000  #: Largest number of rows in a record batch.
 
     @property
@@ -104,6 +110,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if ending.name in (EARLIEST, SUBSCRIPTION):
         raise ConfigError(f"option endingOffsets cannot be {ending.name!r}; expected latest, milliseconds or JSON")
     topics, pattern, namespace = _topics(options)
+    delayed, max_delay_s = _delays(options)
     return SourceOptions(
         connection=_connection(options),
         topics=topics,
@@ -116,12 +123,15 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_rows=_read(options, "maxRowsPerTrigger", None, _positive),
         max_entries=_read(options, "maxEntriesPerTrigger", None, _positive),
         fail_on_data_loss=_read(options, "failOnDataLoss", True, _flag),
-        chunked=_read(options, "chunkedMessages", "fail", _chunked),
+        chunked=_read(options, "chunkedMessages", "fail", _how),
+        unreadable=_read(options, "unreadableMessages", "fail", _how),
+        lost_ledger_s=_read(options, "lostLedgerSeconds", None, _seconds),
+        max_uncompressed_bytes=_read(options, "maxUncompressedBytes", 64 << 20, _positive),
         discovery_s=_read(options, "partitionDiscoverySeconds", 30.0, _seconds),
         min_poll_s=_read(options, "minPollMs", 20.0, _seconds) / 1000,
         max_unreachable_s=_read(options, "maxUnreachableSeconds", 120.0, _seconds),
-        max_delay_s=_read(options, "maxDelaySeconds", None, _seconds),
-        delayed_topics=_names("delayedTopics", options.get("delayedtopics", "")),
+        max_delay_s=max_delay_s,
+        delayed_topics=delayed,
         rows_per_arrow_batch=_read(options, "rowsPerArrowBatch", 10_000, _positive),
     )
 
@@ -176,6 +186,17 @@ def _names(option: str, value: str) -> tuple[str, ...]:
         if name.domain != "persistent":
             raise ConfigError(f"option {option}: {name} is not persistent; only stored messages can be read")
     return tuple(dict.fromkeys(str(name) for name in names))
+
+
+def _delays(options: Mapping[str, str]) -> tuple[tuple[str, ...], float | None]:
+    delayed = _names("delayedTopics", options.get("delayedtopics", ""))
+    longest = _read(options, "maxDelaySeconds", None, _seconds)
+    if delayed and longest is None:
+        raise ConfigError(
+            "option delayedTopics needs maxDelaySeconds, the longest delay of its producers: a partition is read in "
+            "order, so that an entry without end would hold back all behind it"
+        )
+    return delayed, longest
 
 
 def _connection(options: Mapping[str, str]) -> PulsarConnection:
@@ -238,7 +259,7 @@ def _seconds(text: str) -> float:
     return number
 
 
-def _chunked(text: str) -> str:
+def _how(text: str) -> str:
     if text.lower() not in ("fail", "skip", "empty"):
         raise ValueError("expected fail, skip or empty")
     return text.lower()

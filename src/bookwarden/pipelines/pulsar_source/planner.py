@@ -1,6 +1,7 @@
 """The driver's side: the ends of partitions, and the contents of batches.
 
-It uses admin REST only, so that no client can block or fail a query.
+Positions come from the admin REST. Entries are read for estimates and delivery times alone, with little time for each,
+so that none can block or fail a query.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 
+from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions
 from bookwarden.errors import DataGoneError
 from bookwarden.pipelines.pulsar_source.acknowledging import Acknowledger
-from bookwarden.pipelines.pulsar_source.delays import DelayWatch
+from bookwarden.pipelines.pulsar_source.delays import DelayWatch, Moment
 from bookwarden.pipelines.pulsar_source.discovery import Discovery
 from bookwarden.pipelines.pulsar_source.limits import Cap, EntrySizes, capped_ends, shares_of_tasks
 from bookwarden.pipelines.pulsar_source.offsets import LATEST, Offsets
@@ -40,14 +43,17 @@ _CONFIRMATION_POLL_S = 0.05
 class Planner:
     """Plans the batches of one query; it lives as long as the query's planning process."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(
+        self, options: SourceOptions, admin: PulsarAdmin | None = None, delays: DelayWatch | None = None
+    ) -> None:
         self._options = options
-        self._admin = PulsarAdmin(options.connection, timeout_s=_ADMIN_TIMEOUT_S)
+        self._admin = admin or PulsarAdmin(options.connection, timeout_s=_ADMIN_TIMEOUT_S)
         self._discovery = Discovery(options, self._admin)
         self._polls = PositionPolls(options, self._admin, self._discovery)
         self._starter = Starter(options, self._admin)
-        self._sizes = EntrySizes(self._admin)
-        self._delays = DelayWatch(self._admin, options.max_unreachable_s, max_delay_s=options.max_delay_s)
+        entries = partial(TopicEntries, options.connection)
+        self._sizes = EntrySizes(entries())
+        self._delays = delays or DelayWatch(entries, options.max_unreachable_s, options.max_delay_s or 0)
         self._acknowledger = (
             Acknowledger(options.connection, options.subscription)
             if options.subscription is not None and options.acknowledge
@@ -55,7 +61,7 @@ class Planner:
         )
         self._snapshot: dict[str, TopicPositions] = {}
         self._targets: Offsets | None = None
-        self._frozen_at_ms: int | None = None
+        self._frozen_at: Moment | None = None
         self._idle_since: float | None = None
         self._turn = 0
         self._standing: dict[str, tuple[Position, Position]] = {}
@@ -73,7 +79,7 @@ class Planner:
         """Fix the ends of a query that stops when it has read everything present."""
         positions = self._polls.poll_all(self._discovery.partitions())
         self._targets = {topic: found.latest for topic, found in positions.items()}
-        self._frozen_at_ms = int(time.time() * 1000)
+        self._frozen_at = self._delays.now()
 
     def latest(self, start: Offsets, cap: Cap) -> Offsets:
         """Acknowledge finished batches, and find the end of the next one; `start` itself if there is nothing new."""
@@ -144,7 +150,7 @@ class Planner:
             if last.positions:
                 self._check_end(found, end)
             if self._options.is_delayed(topic):
-                end = self._delays.due_end(found, start, end, int(time.time() * 1000))
+                end = self._delays.due_end(found, start, end, self._delays.now())
             ranges = ranges_between(found, start, end)
             if ranges:
                 plan[topic] = tuple(ranges)
@@ -159,7 +165,7 @@ class Planner:
         for topic, found in positions.items():
             end = self._targets.get(topic, start[topic]) if self._targets is not None else found.latest
             if self._options.is_delayed(topic):
-                end = self._delays.due_end(found, start[topic], end, self._frozen_at_ms)
+                end = self._delays.due_end(found, start[topic], end, self._frozen_at)
             ends[topic] = max(end, start[topic])
         return ends
 

@@ -3,44 +3,63 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import pickle
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import pulsar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.entries import Entry, EntryStream, TopicEntries
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, read_entry_header
-from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarAccessError, PulsarUnavailableError
+from bookwarden.clusters.pulsar.rest.topic_positions import (
+    Position,
+    TopicPositions,
+    is_passed_over,
+    list_partitions,
+    next_to_read,
+    read_positions,
+)
+from bookwarden.errors import (
+    DataGoneError,
+    FormatError,
+    NotFoundError,
+    PulsarAccessError,
+    PulsarError,
+    PulsarUnavailableError,
+)
 from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
-from bookwarden.pipelines.pulsar_source.progress import Progress, Verdict, is_chunked, rows_of_entry
+from bookwarden.pipelines.pulsar_source.progress import Progress, first_readable
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
+from bookwarden.wire.entry import is_chunk, messages
+from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 
 _LOG = logging.getLogger(__name__)
 
-# A subscribe that meets a topic under unload is never answered, and the client waits for its whole operation
-# timeout; so the first attempts are short, and only then give a slow broker more time.
-_FIRST_TIMEOUT_S = 1
-_LONGEST_TIMEOUT_S = 20
+# A reader that meets a topic under unload may never be answered; so the first attempts are short, and only then give a
+# slow broker more time.
+_FIRST_TIMEOUT_S = 1.0
+_LONGEST_TIMEOUT_S = 20.0
 _SHORT_ATTEMPTS = 2
 _PAUSE_S = 0.05
-_RECEIVER_QUEUE = 2000
-# An entry counts as gone only if its broker says so this many times in a row, with pauses to load the topic.
-_DENIALS = 3
-# The size of an entry that is part of a chunked message.
-_CHUNKED = 0
-_REFUSALS = (pulsar.AuthenticationError, pulsar.AuthorizationError)
+_ADMIN_TIMEOUT_S = 5.0
+# What a broker says of an entry counts when it has said so this many times in a row, with pauses to load the topic.
+_SURE = 3
+# When an entry that cannot be read is told of, and how often it is asked then whether others can.
+_TOLD_AFTER_S = 30.0
+_PROBED_EVERY_S = 60.0
+_PROBE_TIMEOUT_S = 5.0
+_PROBED_PLACES = 8
+# BookKeeper's text for a ledger without metadata, as brokers pass it on.
+_NO_LEDGER = "No such ledger exists"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,239 +81,338 @@ class TaskShare(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """Rules of reading."""
+    """Rules of reading; what a rule calls fail, skip or empty is an error, left out, or a row without a value."""
 
     max_unreachable_s: float  #: Seconds without progress until an error.
     rows_per_arrow_batch: int  #: Largest number of rows in a record batch.
-    fail_on_data_loss: bool  #: Entries that are gone are an error.
-    chunked: str = "fail"  #: A chunked message is an error (fail), left out (skip), or a row without a value (empty).
+    fail_on_data_loss: bool  #: Entries that were trimmed are an error.
+    chunked: str = "fail"  #: What a chunked message does.
+    unreadable: str = "fail"  #: What entries do that nobody can read.
+    lost_ledger_s: float | None = None  #: Seconds until a ledger counts as lost while others can be read; None: never.
+    largest: int = 64 << 20  #: Most bytes of an entry once it is decompressed.
 
 
-def read_entries(share: TaskShare, rules: ReadRules) -> Iterator[pa.RecordBatch]:
+def read_entries(
+    share: TaskShare,
+    rules: ReadRules,
+    entries: TopicEntries | None = None,
+    admin: Callable[[], PulsarAdmin] | None = None,
+    *,
+    steady: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
     """Yield every message of the planned entries, partition by partition, once and in order.
 
     Raises DataGoneError, PulsarAccessError or, after `max_unreachable_s` without progress, PulsarUnavailableError.
     """
     collect_seldom()
     end_with_daemon()
+    key = pickle.dumps(share.connection)
+    entries = entries or _kept.take(key) or TopicEntries(share.connection)
+    admin = admin or (lambda: PulsarAdmin(share.connection, timeout_s=_ADMIN_TIMEOUT_S))
     for part in share.parts:
-        yield from _EntryReader(part, share.connection, rules).record_batches()
+        yield from _PartitionReader(part, entries, admin, rules, steady, pause).record_batches()
+    _kept.put(key, entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Undelivered:
-    """A message known by the header of its entry only, in the shape of the native client's."""
-
-    published_ms: int
-
-    def partition_key(self) -> str:
-        return ""
-
-    def ordering_key(self) -> str:
-        return ""
-
-    def properties(self) -> dict[str, str]:
-        return {}
-
-    def publish_timestamp(self) -> int:
-        return self.published_ms
-
-    def event_timestamp(self) -> int:
-        return 0
-
-    def producer_name(self) -> str:
-        return ""
-
-    def int_schema_version(self) -> int:
-        return -1
+_kept: PerProcess[TopicEntries] = PerProcess()
 
 
-class _EntryReader:
-    def __init__(self, work: PartitionEntries, connection: PulsarConnection, rules: ReadRules) -> None:
+class _Answer(enum.Enum):
+    """The answer of a broker's admin REST about an entry that its reader is not given."""
+
+    PASSED_OVER = "it is a marker, or of an aborted transaction"
+    THERE = "it can be read"
+    ABSENT = "its ledger is not the topic's"
+    LOST = "its ledger has no metadata"
+    UNKNOWN = "no usable answer"
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The attempts to get the expected entry, and their results."""
+
+    moved_at: float  #: Since when it is expected, by the steady clock.
+    attempts: int = 0  #: Attempts that failed.
+    finding: object = None  #: The last finding about it.
+    same: int = 0  #: How often in a row that was the finding.
+    came: Position | None = None  #: The entry that came in its place last.
+    gaps: int = 0  #: How often in a row that came.
+    answer: _Answer | None = None  #: The last answer of REST.
+    told_after_s: float = _TOLD_AFTER_S  #: Seconds without progress until the next warning.
+    probed_at: float = float("-inf")  #: When other entries were last read for comparison.
+    others_read: bool = False  #: True if they could be read then.
+
+    def found(self, finding: object) -> int:
+        """Count what was found of it; return how often it was so in a row."""
+        self.same = self.same + 1 if finding == self.finding else 1
+        self.finding = finding
+        return self.same
+
+    def passed_by(self, came: Position) -> None:
+        """Count what came in its place."""
+        self.gaps = self.gaps + 1 if came == self.came else 1
+        self.came = came
+
+
+class _PartitionReader:
+    def __init__(
+        self,
+        work: PartitionEntries,
+        entries: TopicEntries,
+        admin: Callable[[], PulsarAdmin],
+        rules: ReadRules,
+        steady: Callable[[], float],
+        pause: Callable[[float], None],
+    ) -> None:
         self._topic = work.topic
-        self._connection = connection
+        self._entries = entries
+        self._admin = admin
         self._rules = rules
+        self._steady = steady
+        self._pause = pause
         self._progress = Progress(work.ranges)
         self._rows = RowBuffer(work.topic, TopicName.parse(work.topic).partition or 0, rules.rows_per_arrow_batch)
-        self._attempts = 0
-        self._denials = 0
-        self._moved_at = time.monotonic()
+        self._lost: set[int] = set()
+        self._note_progress()
 
     def record_batches(self) -> Iterator[pa.RecordBatch]:
         while not self._progress.is_done:
-            before = self._progress.expected
             try:
-                with _opened_reader(self._connection, self._topic, before, self._timeout_s(), self._attempts) as read:
-                    yield from self._drain(read)
-            except _REFUSALS as error:
-                raise PulsarAccessError(
-                    f"{self._topic}: the broker refuses to let us read ({type(error).__name__}); "
-                    "check the credentials and that our role may consume"
-                ) from error
-            except pulsar.PulsarException as error:
-                self._note_trouble(f"{type(error).__name__}: {error}", error)
+                with self._entries.open(self._topic, self._progress.expected, self._timeout_s()) as stream:
+                    yield from self._drain(stream)
+            except PulsarUnavailableError as error:
+                self._note_failure(error)
         if len(self._rows):
             yield self._rows.take()
 
-    def _drain(self, read: Callable[[int], Any]) -> Iterator[pa.RecordBatch]:
-        timeout_ms = int(self._timeout_s() * 1000)
-        rows, progress, seen_entry, size = self._rows, self._progress, (-1, -1), 1
+    def _drain(self, stream: EntryStream) -> Iterator[pa.RecordBatch]:
+        progress = self._progress
         while not progress.is_done:
+            entry = stream.next(self._timeout_s())
+            if entry is None:
+                # Nothing follows what the broker passes over at the end of the plan.
+                if not self._pass_by_answers(None):
+                    self._note_silence(stream)
+                    raise PulsarUnavailableError("the broker sends nothing")
+                continue
+            if progress.expected < entry.position and not self._pass_by_answers(entry.position):
+                self._tries.passed_by(entry.position)
+                raise PulsarUnavailableError(f"entry {entry.position} came instead")
+            if not progress.is_done and progress.expected == entry.position:
+                self._take(entry)
+            if self._rows.is_due:
+                yield self._rows.take()
+                # Whoever takes the rows may have taken its time.
+                self._tries.moved_at = self._steady()
+
+    def _take(self, entry: Entry) -> None:
+        position, metadata = entry.position, entry.metadata
+        if metadata is None:
+            # Damage on the way here is not there when it comes again.
+            if self._tries.found(entry.problem) < _SURE:
+                raise PulsarUnavailableError(f"it came damaged: {entry.problem}")
+            self._leave_out(position, entry.problem)
+        elif is_chunk(metadata):
+            self._leave_out_chunk(metadata)
+        else:
             try:
-                message = read(timeout_ms)
-            except pulsar.Timeout as error:
-                # The broker passes over markers and aborted transactions; at the end of the plan nothing follows them.
-                if not self._skip_undeliverable():
-                    self._note_trouble("no message within the timeout", error)
-                    return
-                continue
-            message_id = message.message_id()
-            ledger_id, entry_id = position = message_id.ledger_id(), message_id.entry_id()
-            if seen_entry != position:
-                seen_entry, size = position, self._rows_of(message_id)
-            batch_index = message_id.batch_index()
-            row = batch_index if batch_index > 0 else 0
-            if size == _CHUNKED:
-                full = self._pass_over(Position(ledger_id, entry_id), message)
-                if full:
-                    yield rows.take()
-                continue
-            verdict = progress.judge(ledger_id, entry_id, row, size)
-            while verdict is Verdict.GAP and not progress.is_done and self._skip_undeliverable():
-                verdict = progress.judge(ledger_id, entry_id, row, size)
-            if verdict is Verdict.GAP:
-                self._note_trouble(f"entry {ledger_id}:{entry_id} came too early", None)
-                return
-            if verdict is Verdict.TAKE and rows.add(message, position, batch_index, size):
-                self._note_progress()
-                yield rows.take()
-
-    def _rows_of(self, message_id: Any) -> int:
+                found = messages(metadata, entry.payload, self._rules.largest)
+            except FormatError as error:
+                self._leave_out(position, str(error), metadata)
+            else:
+                self._rows.add(position, metadata, found)
+                self._progress.pass_entry()
         self._note_progress()
-        serialized = message_id.serialize()
-        if is_chunked(serialized):
-            self._note_chunked()
-            return _CHUNKED
-        return rows_of_entry(serialized)
 
-    def _note_chunked(self) -> None:
-        text = f"{self._topic}: entry {self._progress.expected} is part of a chunked message, which this source does "
+    def _pass_by_answers(self, came: Position | None) -> bool:
+        """Pass entries that do not come, up to one that did, by what REST says; return whether any is passed.
+
+        After an entry that came all of them must be passed: the rest of the stream begins behind them.
+        """
+        passed = False
+        while not self._progress.is_done and (came is None or self._progress.expected < came):
+            if not self._pass_by_answer():
+                return passed and came is None
+            passed = True
+        return passed
+
+    def _note_silence(self, stream: EntryStream) -> None:
+        """Count a gap where the broker has read on and sent nothing: at the end of a topic no later entry shows it."""
+        try:
+            with contextlib.closing(self._admin()) as admin:
+                read = next_to_read(admin, self._topic, stream.subscription)
+        except (PulsarError, NotFoundError, FormatError) as error:
+            _LOG.info("%s: how far its broker has read cannot be seen: %s", self._topic, error)
+            return
+        if read is not None and read > self._progress.expected:
+            self._tries.passed_by(read)
+
+    def _pass_by_answer(self) -> bool:
+        """Pass the expected entry, or its ledger, if REST says why it does not come; else return False."""
+        answer = self._tries.answer = self._ask()
+        if answer is _Answer.PASSED_OVER:
+            self._progress.pass_entry()
+            self._note_progress()
+            return True
+        if self._tries.found(answer) < _SURE or answer not in (_Answer.ABSENT, _Answer.LOST):
+            return False
+        if answer is _Answer.ABSENT:
+            self._leave_out_trimmed()
+        else:
+            self._leave_out(self._progress.last_of_ledger, "its ledger is lost: BookKeeper has no metadata of it")
+        self._note_progress()
+        return True
+
+    def _ask(self) -> _Answer:
+        try:
+            with contextlib.closing(self._admin()) as admin:
+                try:
+                    passed_over = is_passed_over(admin, self._topic, self._progress.expected)
+                except NotFoundError:
+                    # So brokers also answer of a ledger that the topic lists and BookKeeper has no metadata of.
+                    listed = {ledger.ledger_id for ledger in read_positions(admin, self._topic).ledgers}
+                    return _Answer.LOST if self._progress.expected.ledger_id in listed else _Answer.ABSENT
+        except NotFoundError:
+            return _Answer.ABSENT
+        except PulsarAccessError:
+            raise
+        except PulsarError as error:
+            return _Answer.LOST if _NO_LEDGER in str(error) else _Answer.UNKNOWN
+        return _Answer.PASSED_OVER if passed_over else _Answer.THERE
+
+    def _leave_out(self, last: Position, reason: str, metadata: MessageMetadata | None = None) -> None:
+        """Pass the entries up to `last`, of one ledger, that nobody can read; they have one row at most."""
+        first = self._progress.expected
+        which = (
+            f"entry {first}" if first == last else f"the {last.entry_id - first.entry_id + 1} entries {first} to {last}"
+        )
+        text = f"{which} cannot be read: {reason}"
+        if self._rules.unreadable == "fail":
+            raise FormatError(f"{self._topic}: {text}; set unreadableMessages to skip or empty to go on without")
+        _LOG.warning("%s: %s; going on behind", self._topic, text)
+        if self._rules.unreadable == "empty":
+            self._rows.add_unread(first, metadata, text)
+        self._progress.pass_to(last.entry_id)
+
+    def _leave_out_chunk(self, metadata: MessageMetadata) -> None:
+        expected = self._progress.expected
+        text = f"{self._topic}: entry {expected} is part of a chunked message, which this source does "
         if self._rules.chunked == "fail":
             raise FormatError(f"{text}not read; let producers send smaller messages, or set chunkedMessages to skip")
         _LOG.warning("%snot read; it is left out", text)
+        # One row for the message, also where its first chunks lie before the plan.
+        if self._rules.chunked == "empty" and metadata.chunk_id == metadata.num_chunks_from_msg - 1:
+            self._rows.add_unread(expected, metadata, "a message in chunks, which are not read")
+        self._progress.pass_entry()
 
-    def _pass_over(self, last: Position, message: Any) -> bool:
-        """Pass a chunked message that was delivered whole, with its last chunk's id; return whether rows are due."""
-        if self._progress.is_done or self._progress.expected > last:
-            return False
-        while not self._progress.is_done and self._progress.expected <= last:
-            self._progress.skip_entry()
-        return self._note_row(last, message)
-
-    def _note_row(self, position: Position, message: Any) -> bool:
-        """Add the row of an unread chunked message, at the place of its last chunk."""
-        if self._rules.chunked != "empty":
-            return False
-        return self._rows.add(message, (position.ledger_id, position.entry_id), -1, _CHUNKED)
-
-    def _skip_undeliverable(self) -> bool:
-        """Pass the expected entry if the broker never delivers it; return False if it must still come."""
-        if self._progress.is_inside_entry:
-            return False
-        position = self._progress.expected
-        try:
-            with contextlib.closing(PulsarAdmin(self._connection, timeout_s=5)) as admin:
-                header = read_entry_header(admin, self._topic, position)
-        except NotFoundError as error:
-            return self._note_denial(error)
-        except PulsarUnavailableError:
-            return False
-        self._denials = 0
-        if header.chunk_id is not None:
-            self._note_chunked()
-            if header.chunk_id == header.chunks - 1:
-                # Its first chunks lie before the plan, or are gone, so that it is never delivered.
-                self._note_row(position, _Undelivered(header.published_ms or 0))
-        if header.chunk_id is not None or header.is_marker or header.is_aborted:
-            self._progress.skip_entry()
-            self._note_progress()
-            return True
-        return False
-
-    def _note_denial(self, error: NotFoundError) -> bool:
-        self._denials += 1
-        if self._denials < _DENIALS:
-            return False
+    def _leave_out_trimmed(self) -> None:
         text = f"{self._topic}: entry {self._progress.expected} was planned, but is gone: trimmed, or the topic deleted"
         if self._rules.fail_on_data_loss:
-            raise DataGoneError(f"{text}; set failOnDataLoss to false to go on without it") from error
+            raise DataGoneError(f"{text}; set failOnDataLoss to false to go on without it")
         _LOG.warning("%s; going on with the next ledger", text)
-        self._denials = 0
-        self._progress.skip_ledger()
-        return True
+        self._progress.pass_to(self._progress.last_of_ledger.entry_id)
 
-    def _timeout_s(self) -> int:
-        longer = max(self._attempts - _SHORT_ATTEMPTS, 0)
-        return min(_FIRST_TIMEOUT_S << min(longer, 8), _LONGEST_TIMEOUT_S)
+    def _note_failure(self, error: PulsarUnavailableError) -> None:
+        """Leave out what no broker delivers, wait before the next attempt, or raise the error when it is time."""
+        tries = self._tries
+        if tries.gaps >= _SURE and tries.answer not in (_Answer.ABSENT, _Answer.LOST):
+            self._leave_out(self._last_unreadable(self._progress.expected, tries.came), "the broker passes over it")
+            self._note_progress()
+            return
+        tries.attempts += 1
+        stuck_s = self._steady() - tries.moved_at
+        text = f"{self._topic}: entry {self._progress.expected} could not be read for {stuck_s:.0f} s ({error})"
+        level = logging.WARNING if stuck_s >= tries.told_after_s else logging.INFO
+        if level == logging.WARNING:
+            tries.told_after_s = 2 * stuck_s
+        _LOG.log(level, "%s; attempt %d", text, tries.attempts + 1)
+        damaged = self._progress.expected.ledger_id in self._lost and tries.attempts >= _SURE
+        if damaged or stuck_s >= self._rules.max_unreachable_s:
+            self._give_up_ledger(text, error, stuck_s)
+            return
+        self._pause(min(_PAUSE_S * tries.attempts, 1))
+
+    def _give_up_ledger(self, text: str, error: PulsarUnavailableError, stuck_s: float) -> None:
+        """Leave out what cannot be read of a ledger that is lost; wait until it is, or raise the error."""
+        limit, tries, expected = self._rules.lost_ledger_s, self._tries, self._progress.expected
+        if limit is not None and self._steady() >= tries.probed_at + _PROBED_EVERY_S:
+            # A broker that has the entry, and does not send it, waits for the end of a transaction; and one that serves
+            # no reader at all says nothing of the entry.
+            tries.others_read = tries.answer is _Answer.UNKNOWN and self._reads_elsewhere(expected)
+            tries.probed_at = self._steady()
+        if limit is None or not tries.others_read:
+            raise PulsarUnavailableError(f"{text}; check the brokers, or raise maxUnreachableSeconds") from error
+        if stuck_s < limit and expected.ledger_id not in self._lost:
+            self._pause(1)
+            return
+        self._lost.add(expected.ledger_id)
+        reason = f"its ledger is lost: others of the topic can be read, and it could not for {stuck_s:.0f} s ({error})"
+        self._leave_out(self._last_unreadable(expected, None), reason)
+        self._note_progress()
+
+    def _reads_elsewhere(self, lost: Position) -> bool:
+        """Return whether others can be read now: of other ledgers of the topic, or beside this one in its own."""
+        try:
+            with contextlib.closing(self._admin()) as admin:
+                places = [(self._topic, place) for place in _places_beside(read_positions(admin, self._topic), lost)]
+                for sibling in list_partitions(admin, str(TopicName.parse(self._topic).base)):
+                    if sibling != self._topic:
+                        places += [(sibling, place) for place in _places_beside(read_positions(admin, sibling), None)]
+        except (PulsarError, NotFoundError, FormatError) as error:
+            _LOG.info("%s: what else there is to read cannot be listed: %s", self._topic, error)
+            return False
+        for topic, place in places[:_PROBED_PLACES]:
+            with contextlib.suppress(PulsarUnavailableError):
+                came = self._first_from(topic, place)
+                if came is not None and came.ledger_id == place.ledger_id:
+                    return True
+        return False
+
+    def _last_unreadable(self, lost: Position, came: Position | None) -> Position:
+        """Return the end of a run of entries that cannot be read: `came` is the next that is known to be."""
+        ledger, last = lost.ledger_id, self._progress.last_of_ledger.entry_id
+        if came is not None and came.ledger_id == ledger:
+            last = min(last, came.entry_id - 1)
+        found = first_readable(lost.entry_id, last, lambda entry: self._is_readable(Position(ledger, entry)))
+        return Position(ledger, found - 1)
+
+    def _is_readable(self, position: Position) -> bool:
+        """Return False for an entry that a broker which answers did not send, asked several times in a row."""
+        for _ in range(_SURE):
+            try:
+                if self._first_from(self._topic, position) == position:
+                    return True
+            except PulsarUnavailableError:
+                # Not known, so it is tried as any other.
+                return True
+        return False
+
+    def _first_from(self, topic: str, position: Position) -> Position | None:
+        """Return the first entry that comes from a position on; None if none comes in time."""
+        with self._entries.open(topic, position, _PROBE_TIMEOUT_S) as stream:
+            entry = stream.next(_PROBE_TIMEOUT_S)
+        return None if entry is None else entry.position
+
+    def _timeout_s(self) -> float:
+        longer = max(self._tries.attempts - _SHORT_ATTEMPTS, 0)
+        return min(_FIRST_TIMEOUT_S * float(1 << min(longer, 8)), _LONGEST_TIMEOUT_S)
 
     def _note_progress(self) -> None:
-        self._attempts = 0
-        self._moved_at = time.monotonic()
-
-    def _note_trouble(self, what: str, error: Exception | None) -> None:
-        self._attempts += 1
-        stuck_s = time.monotonic() - self._moved_at
-        text = f"{self._topic}: entry {self._progress.expected} could not be read for {stuck_s:.0f} s ({what})"
-        if stuck_s >= self._rules.max_unreachable_s:
-            raise PulsarUnavailableError(f"{text}; check the brokers, or raise maxUnreachableSeconds") from error
-        _LOG.info("%s; attempt %d", text, self._attempts + 1)
-        time.sleep(min(_PAUSE_S * self._attempts, 1))
+        self._tries = _Tries(self._steady())
 
 
-_clients: PerProcess[pulsar.Client] = PerProcess()
-
-
-@contextlib.contextmanager
-def _opened_reader(
-    connection: PulsarConnection, topic: str, first: Any, timeout_s: int, attempt: int
-) -> Iterator[Callable[[int], Any]]:
-    # A client is dropped after its first failure.
-    key = pickle.dumps(connection)
-    client = _clients.take(key)
-    if client is not None and attempt > 0:
-        _close_aside(client)
-        client = None
-    if client is None:
-        client = connection.client(operation_timeout_seconds=timeout_s)
-    start = pulsar.MessageId(-1, first.ledger_id, first.entry_id, -1)
-    try:
-        reader = client.create_reader(
-            topic,
-            start,
-            start_message_id_inclusive=True,
-            receiver_queue_size=_RECEIVER_QUEUE,
-            # An undecryptable message is a row like any other; a client that holds it back would stop the query.
-            crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
-        )
-    except pulsar.PulsarException:
-        _close_aside(client)
-        raise
-    try:
-        # Without the wrapper a message costs half as much.
-        yield reader._reader.read_next
-    except pulsar.PulsarException:
-        _close_aside(client)
-        raise
-    finally:
-        _close_aside(reader)
-    _clients.put(key, client)
-
-
-def _close_aside(handle: pulsar.Client | pulsar.Reader) -> None:
-    threading.Thread(target=_close, args=(handle,), daemon=True).start()
-
-
-def _close(handle: pulsar.Client | pulsar.Reader) -> None:
-    # A reader that cannot be closed is broken already, and nothing waits for it.
-    with contextlib.suppress(pulsar.PulsarException):
-        handle.close()
+def _places_beside(positions: TopicPositions, lost: Position | None) -> list[Position]:
+    """List entries whose reading shows that brokers and bookies answer: the youngest of other ledgers first."""
+    places = []
+    for ledger in reversed(positions.ledgers):
+        if lost is None or ledger.ledger_id != lost.ledger_id:
+            entries = [0] if ledger.entries else []
+        else:
+            entries = [
+                entry
+                for entry in (lost.entry_id + 1, ledger.entries - 1, lost.entry_id - 1)
+                if 0 <= entry < ledger.entries and entry != lost.entry_id
+            ]
+        places += [Position(ledger.ledger_id, entry) for entry in entries]
+    return places

@@ -14,6 +14,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+# The property of a row without a value that says why what is in its place was not read.
+UNREAD = "bookwarden.unread"
+
 MESSAGE_ID = StructType(
     [
         StructField("ledger_id", LongType(), nullable=False),

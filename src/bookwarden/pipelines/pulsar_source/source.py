@@ -131,5 +131,11 @@ def register(spark: SparkSession) -> None:
 
 def _rules(options: SourceOptions) -> ReadRules:
     return ReadRules(
-        options.max_unreachable_s, options.rows_per_arrow_batch, options.fail_on_data_loss, options.chunked
+        options.max_unreachable_s,
+        options.rows_per_arrow_batch,
+        options.fail_on_data_loss,
+        chunked=options.chunked,
+        unreadable=options.unreadable,
+        lost_ledger_s=options.lost_ledger_s,
+        largest=options.max_uncompressed_bytes,
     )

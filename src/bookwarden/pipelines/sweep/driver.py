@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from bookwarden.background import in_background
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.errors import DataGoneError, NotFoundError, PulsarError, StoppedFailingError
+from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.metrics import SweepMetrics
@@ -32,6 +32,7 @@ from bookwarden.pipelines.streams.running import holding, patience_of, stopped_b
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.query import LedgerDeletion
+from bookwarden.pipelines.sweep.stuck import StuckWatch
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.preflight import require_absolute_journal, require_sweeping
 from bookwarden.wiring.metadata import MetadataContext
@@ -39,7 +40,7 @@ from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
-_INFLIGHT_SECONDS = 15.0
+_WATCH_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -163,24 +164,27 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
 
 @contextmanager
 def _published(settings: Settings, metrics: SweepMetrics, topics: TopicsContext) -> Iterator[None]:
-    if not settings.metrics.port:
-        yield
-        return
-    with metrics.serving(settings.metrics.host, settings.metrics.port), _inflight_counted(topics, metrics):
-        yield
+    with _topics_watched(topics, metrics):
+        if not settings.metrics.port:
+            yield
+            return
+        with metrics.serving(settings.metrics.host, settings.metrics.port):
+            yield
 
 
 @contextmanager
-def _inflight_counted(topics: TopicsContext, metrics: SweepMetrics) -> Iterator[None]:
+def _topics_watched(topics: TopicsContext, metrics: SweepMetrics) -> Iterator[None]:
+    stuck = StuckWatch(topics.why_unreadable)
+
     def publish(ended: threading.Event) -> None:
         while True:
             try:
-                for topic, entries in topics.entries().items():
-                    metrics.set_inflight(topic, entries)
-            except PulsarError as error:
-                logger.warning("in-flight gauge: %s", error)
-            if ended.wait(_INFLIGHT_SECONDS):
+                backlog = topics.entries()
+                metrics.set_backlog({topic: behind.entries for topic, behind in backlog.items()}, stuck.look(backlog))
+            except (PulsarError, NotFoundError, FormatError) as error:
+                logger.warning("the backlog of the sweep's subscription cannot be seen: %s", error)
+            if ended.wait(_WATCH_SECONDS):
                 return
 
-    with in_background(publish, "inflight", end_seconds=5):
+    with in_background(publish, "backlog", end_seconds=5):
         yield

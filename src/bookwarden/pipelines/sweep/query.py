@@ -40,6 +40,8 @@ from bookwarden.wiring.journal import driver_file_of
 from bookwarden.wiring.pulsar import connection_of
 
 logger = logging.getLogger(__name__)
+# In bytes. Marks are small, and their senders gather few hundred KiB of them; what claims more is no batch of marks.
+_LARGEST_BATCH = 5 << 20
 # Properties that Spark sets for every job of a streaming query, and its tasks.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -63,18 +65,34 @@ class SweepTask:
         """Carry out all marks of the share, and yield their outcome rows."""
         collect_seldom()
         end_with_daemon()
+        signs = _Signs()
+        stall, beat = self.settings.sweep.stall_seconds, beat_batch(padding())
+        yield from with_beats(self._steps(batches, signs), signs, beat, stall=stall)
+
+    def _steps(self, batches: Iterator[pa.RecordBatch], signs: _Signs) -> Iterator[pa.RecordBatch]:
         context: SweepContext | None = None
         received: list[ReceivedMark] = []
         for batch in batches:
             if batch.num_rows:
                 context = context or _context(self)
                 received.extend(received_marks(batch, context.decode, self.settings.deletion.retry_topic))
+        signs.reading = False
         if context is None:
             return
         query, number = _running_batch()
-        steps = context.sweep.carry_out(received, f"{query}/{number}", partial(outcome_batch, batch=number))
-        stall, beat = self.settings.sweep.stall_seconds, beat_batch(padding())
-        yield from with_beats(steps, lambda: SIGNS_OF_LIFE.count, beat, stall=stall)
+        yield from context.sweep.carry_out(received, f"{query}/{number}", partial(outcome_batch, batch=number))
+
+
+class _Signs:
+    """Signs of life of a task: the source, which has limits of its own, may wait for a lost ledger much longer."""
+
+    def __init__(self) -> None:
+        self.reading = True
+        self._looks = 0
+
+    def __call__(self) -> int:
+        self._looks += self.reading
+        return SIGNS_OF_LIFE.count + self._looks
 
 
 def _running_batch() -> tuple[str, int]:
@@ -184,8 +202,12 @@ class LedgerDeletion:
             "subscription": deletion.subscription,
             "acknowledge": str(not sweep.dry_run).lower(),
             "startingOffsets": "subscription",
-            # No pending deletion is that large; such a message must not stop the others, and is reported.
+            # No pending deletion is that large, nor compressed; what nobody can read must not stop the others, and is
+            # reported.
             "chunkedMessages": "empty",
+            "unreadableMessages": "empty",
+            "lostLedgerSeconds": str(sweep.lost_ledger_seconds),
+            "maxUncompressedBytes": str(_LARGEST_BATCH),
             "maxEntriesPerTrigger": str(sweep.max_entries_per_batch),
             "maxRowsPerTrigger": str(sweep.max_rows_per_batch),
             "minPollMs": str(sweep.min_poll_milliseconds),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from bookwarden.deletion.phase_two.isolation import may_be_of_a_message
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import Decode, ReceivedMark, believed_properties, decode_mark
-
-_CHUNKED: Final = "a message in chunks, which is not read: no pending deletion is that large"
+from bookwarden.pipelines.pulsar_source.schema import UNREAD
 
 
 def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
@@ -36,14 +35,18 @@ def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> I
         strict=True,
     )
     for topic, partition, place, key, value, properties, published_at, event_time, version in rows:
-        (ledger, entry, index, size), payload = place, value or b""
-        mark, problem, failure = _decoded(decode, topic, payload, version) if size else (None, _CHUNKED, None)
+        (ledger, entry, index, size), payload, written = place, value or b"", dict(properties or ())
+        # Of a row without a message the source writes that property, and of others anybody.
+        unread = written.pop(UNREAD, "")
+        mark, problem, failure = (
+            _decoded(decode, topic, payload, version) if size else (None, f"not read: {unread}", None)
+        )
         yield ReceivedMark(
             topic=topic,
             message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
             key=key,
             payload=payload,
-            properties=believed_properties(dict(properties or ()), topic, retry_topic),
+            properties=believed_properties(written, topic, retry_topic),
             published_at=published_at,
             event_time=event_time,
             schema_version=version,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -80,9 +79,9 @@ class ConfirmedProducers:
         key: str | None,
         properties: Mapping[str, str],
         event_time: int | None = None,
-        delay_s: float = 0.0,
+        deliver_at: int | None = None,
     ) -> None:
-        """Send without waiting; the next `flush` tells whether it arrived. Times in milliseconds, delay in seconds."""
+        """Send without waiting; the next `flush` tells whether it arrived. Times in ms since the epoch."""
         producer = self.producer(topic, schema)
         producer.send_async(
             payload,
@@ -90,7 +89,7 @@ class ConfirmedProducers:
             properties=dict(properties),
             partition_key=key,
             event_timestamp=event_time,
-            deliver_after=timedelta(seconds=delay_s) if delay_s > 0 else None,
+            deliver_at=deliver_at,
         )
 
     def flush(self) -> None:

@@ -23,19 +23,14 @@ from bookwarden.ledgers.received import (
     OUTCOME,
     REAL_SUBSCRIPTION,
     REAL_TOPIC,
-    REASON,
     RECONSUME_TIMES,
     VERIFIED_AT,
     ReceivedMark,
-    waiving,
+    properties_of_phase_two,
+    travelling,
 )
 
 logger = logging.getLogger(__name__)
-
-# The broker accepts 5 MiB a message by default, and a payload may be that long alone. So it goes in chunks if it must;
-# properties are in each chunk, and are kept short: the limits, in characters, of a text and of all foreign properties.
-_LONGEST = 4096
-_MOST_OF_THEIRS = 65536
 
 
 class RetrySender:
@@ -88,10 +83,9 @@ class RetrySender:
     def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
         """Send to the DLQ with the reason, the outcome and the number of retries."""
         properties = self._origin(received)
-        properties[REASON] = _shortened(reason)
         properties[OUTCOME] = outcome.value
         properties[ATTEMPTS] = str(received.attempts)
-        self._send(self._dlq_topic, received, properties, 0.0)
+        self._send(self._dlq_topic, received, properties, reason)
 
     def flush(self) -> None:
         """Wait until each message is confirmed; raises PulsarError when one is not."""
@@ -102,8 +96,8 @@ class RetrySender:
         self._producers.close()
 
     def _origin(self, received: ReceivedMark) -> dict[str, str]:
-        """Return the properties with those of the origin; the first hop's values stay, as by Java's putIfAbsent."""
-        properties = _carried(received)
+        """Return our properties with those of the origin; the first hop's values stay, as by Java's putIfAbsent."""
+        properties = properties_of_phase_two(received)
         properties.setdefault(REAL_TOPIC, str(TopicName.parse(received.topic).base))
         properties.setdefault(REAL_SUBSCRIPTION, self._subscription)
         properties.setdefault(ORIGIN_MESSAGE_ID, received.message_id)
@@ -114,19 +108,33 @@ class RetrySender:
         return properties
 
     def _send_later(self, received: ReceivedMark, properties: dict[str, str], delay_s: float, reason: str) -> None:
-        properties[DELAY_TIME] = str(max(0, int(delay_s * 1000)))
-        properties[REASON] = _shortened(reason)
-        self._send(self._retry_topic, received, properties, delay_s)
+        delay_ms = max(0, int(delay_s * 1000))
+        properties[DELAY_TIME] = str(delay_ms)
+        # By the clock of the store, as all ages of a mark: those of machines differ.
+        self._send(self._retry_topic, received, properties, reason, int(self._clock() * 1000) + delay_ms)
 
-    def _send(self, topic: str, received: ReceivedMark, properties: dict[str, str], delay_s: float) -> None:
+    def _send(
+        self,
+        topic: str,
+        received: ReceivedMark,
+        properties: dict[str, str],
+        reason: str,
+        deliver_at: int | None = None,
+    ) -> None:
+        key, kept = travelling(received, properties, reason)
+        if left_out := received.properties.keys() - kept.keys() - OF_PHASE_TWO:
+            logger.warning(
+                "message %s of %s goes on without %d of its properties: they are too many or too long",
+                *(received.message_id, received.topic, len(left_out)),
+            )
         self._producers.send(
             topic,
             received.payload,
             schema=self._schema(received),
-            key=received.key if len(received.key or "") <= _LONGEST else None,
-            properties=properties,
+            key=key,
+            properties=kept,
             event_time=received.event_time,
-            delay_s=delay_s,
+            deliver_at=deliver_at,
         )
 
     def _schema(self, received: ReceivedMark) -> WriterSchema | None:
@@ -137,27 +145,3 @@ class RetrySender:
         except NotFoundError as error:
             logger.warning("message %s of %s goes on without a schema: %s", received.message_id, received.topic, error)
             return None
-
-
-def _carried(received: ReceivedMark) -> dict[str, str]:
-    """Return the properties to send on: bookwarden's, and those of the first sender unless they are too many."""
-    ours, theirs = dict[str, str](), dict[str, str]()
-    for name, value in received.properties.items():
-        if name not in OF_PHASE_TWO:
-            theirs[name] = value
-        elif len(value) <= _LONGEST:
-            ours[name] = value
-    size = sum(len(name) + len(value) for name, value in theirs.items())
-    if size > _MOST_OF_THEIRS:
-        logger.warning(
-            "message %s of %s goes on without its %d properties, which have %d characters",
-            *(received.message_id, received.topic, len(theirs), size),
-        )
-        theirs = waiving(received.waives)
-    return {**theirs, **ours}
-
-
-def _shortened(reason: str) -> str:
-    if len(reason) <= _LONGEST:
-        return reason
-    return f"{reason[: _LONGEST - 40]}... ({len(reason):,} characters)"

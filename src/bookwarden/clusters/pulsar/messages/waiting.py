@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-import pulsar
-
-from bookwarden.clusters.pulsar.client_errors import translate
-from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.messages.readers import received_message
+from bookwarden.clusters.pulsar.entries import Entry, TopicEntries
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, list_partitions, read_positions
-from bookwarden.errors import NotFoundError
+from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.received import ReceivedMark, believed_properties
+from bookwarden.wire.entry import EntryMessage, is_chunk, messages, schema_version
+from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 
-_QUIET_MS = 3000
+_TIMEOUT_S = 10.0
+_QUIET_S = 3.0
+_LARGEST = 64 << 20
 
 
 class WaitingMessages:
@@ -24,8 +24,8 @@ class WaitingMessages:
     Of a message that is not on ``retry_topic`` the properties of phase two are left out (`believed_properties`).
     """
 
-    def __init__(self, connection: PulsarConnection, admin: PulsarAdmin, subscription: str, retry_topic: str) -> None:
-        self._connection = connection
+    def __init__(self, entries: TopicEntries, admin: PulsarAdmin, subscription: str, retry_topic: str) -> None:
+        self._entries = entries
         self._admin = admin
         self._subscription = subscription
         self._retry_topic = retry_topic
@@ -33,20 +33,15 @@ class WaitingMessages:
     def read(self, topics: Sequence[str]) -> Iterator[ReceivedMark]:
         """Yield the messages, partition by partition, including those that wait for their delay.
 
-        Raises NotFoundError if a topic or its subscription does not exist.
+        What nobody can read is a mark with a problem. Raises NotFoundError if a topic or its subscription does not
+        exist.
         """
         spans = [
             (partition, *self._span(partition)) for topic in topics for partition in list_partitions(self._admin, topic)
         ]
-        client = self._connection.client()
-        try:
-            for partition, start, end in spans:
-                if start < end:
-                    for received in _between(client, partition, start, end):
-                        believed = believed_properties(received.properties, partition, self._retry_topic)
-                        yield replace(received, properties=believed)
-        finally:
-            client.close()
+        for partition, start, end in spans:
+            if start < end:
+                yield from self._between(partition, start, end)
 
     def _span(self, partition: str) -> tuple[Position, Position]:
         positions = read_positions(self._admin, partition)
@@ -55,27 +50,51 @@ class WaitingMessages:
             raise NotFoundError(f"{partition} has no subscription {self._subscription!r}; `bookwarden init` creates it")
         return start, positions.latest
 
+    def _between(self, partition: str, start: Position, end: Position) -> Iterator[ReceivedMark]:
+        first = Position(start.ledger_id, start.entry_id + 1)
+        with self._entries.open(partition, first, _TIMEOUT_S) as stream:
+            while (entry := stream.next(_QUIET_S)) is not None and entry.position <= end:
+                yield from self._marks(partition, entry)
+                if entry.position == end:
+                    return
 
-def _between(client: pulsar.Client, partition: str, start: Position, end: Position) -> Iterator[ReceivedMark]:
-    try:
-        reader = client.create_reader(partition, pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1))
-    except pulsar.PulsarException as error:
-        raise translate(error, f"opening a reader on {partition}") from error
-    try:
-        while True:
+    def _marks(self, partition: str, entry: Entry) -> Iterator[ReceivedMark]:
+        if entry.metadata is None:
+            yield self._mark(partition, entry.position, MessageMetadata(), None, entry.problem)
+        elif is_chunk(entry.metadata):
+            yield self._mark(partition, entry.position, entry.metadata, None, "a part of a message in chunks")
+        else:
             try:
-                message = reader.read_next(_QUIET_MS)
-            except pulsar.Timeout:
+                found = messages(entry.metadata, entry.payload, _LARGEST)
+            except FormatError as error:
+                yield self._mark(partition, entry.position, entry.metadata, None, str(error))
                 return
-            except pulsar.PulsarException as error:
-                raise translate(error, f"reading {partition}") from error
-            found = message.message_id()
-            position = Position(found.ledger_id(), found.entry_id())
-            if position > end:
-                return
-            yield received_message(partition, message)
-            # More of a batch may follow; then the next read ends the loop.
-            if position == end and found.batch_index() < 0:
-                return
-    finally:
-        reader.close()
+            for message in found:
+                yield self._mark(partition, entry.position, entry.metadata, message, None)
+
+    def _mark(
+        self,
+        partition: str,
+        position: Position,
+        metadata: MessageMetadata,
+        message: EntryMessage | None,
+        problem: str | None,
+    ) -> ReceivedMark:
+        batch = f":{message.batch_index}" if message is not None and message.batch_index >= 0 else ""
+        texts = message or metadata
+        properties = {_text(one.key): _text(one.value) for one in texts.properties}
+        return ReceivedMark(
+            topic=partition,
+            message_id=f"{position}:{TopicName.parse(partition).partition or 0}{batch}",
+            key=_text(message.key if message is not None else metadata.partition_key) or None,
+            payload=(message.value or b"") if message is not None else b"",
+            properties=believed_properties(properties, partition, self._retry_topic),
+            published_at=metadata.publish_time,
+            event_time=texts.event_time or None,
+            schema_version=schema_version(metadata),
+            problem=None if problem is None else f"not read: {problem}",
+        )
+
+
+def _text(written: bytes) -> str:
+    return written.decode(errors="replace")

@@ -7,7 +7,7 @@ subscriptionBacklogScanMaxEntries (10,000) per call, so larger backlogs take sev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
@@ -23,6 +23,13 @@ from bookwarden.ledgers.backlog import PartitionBacklog
 _SCAN_TIMEOUT_S = 130.0
 
 
+class EntriesBehind(NamedTuple):
+    """The number of entries behind a subscription's position, and the first of them."""
+
+    entries: int
+    first: Position | None
+
+
 class SubscriptionBacklog:
     """Reads backlogs over the admin REST, with no consumer of its own."""
 
@@ -33,11 +40,11 @@ class SubscriptionBacklog:
         """List the partitions in order; a topic without partitions is its own only one."""
         return list_partitions(self._admin, topic)
 
-    def entries(self, partition: str, subscription: str) -> int:
+    def entries(self, partition: str, subscription: str) -> EntriesBehind:
         """Count the entries behind the subscription's position, in one cheap request."""
         return _entries_behind(*self._position(partition, subscription))
 
-    def entries_by_partition(self, topics: Iterable[str], subscription: str) -> dict[str, int]:
+    def entries_by_partition(self, topics: Iterable[str], subscription: str) -> dict[str, EntriesBehind]:
         """Count them on each partition of the topics."""
         partitions = (partition for topic in topics for partition in self.partitions(topic))
         return {partition: self.entries(partition, subscription) for partition in partitions}
@@ -45,14 +52,15 @@ class SubscriptionBacklog:
     def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
         """Count the messages behind the subscription's position, reading at most `max_entries` entries."""
         positions, start = self._position(partition, subscription)
-        entries = _entries_behind(positions, start)
-        if entries == 0:
+        entries, first = _entries_behind(positions, start)
+        if first is None:
             return PartitionBacklog(partition, 0, 0, exact=True)
         seen, messages, complete = self._scan(partition, subscription, start, max_entries)
         if complete:
-            return PartitionBacklog(partition, seen, messages, exact=True)
+            return PartitionBacklog(partition, seen, messages, exact=True, first=str(first))
         entries = max(entries, seen)
-        return PartitionBacklog(partition, entries, round(messages * entries / max(seen, 1)), exact=False)
+        estimate = round(messages * entries / max(seen, 1))
+        return PartitionBacklog(partition, entries, estimate, exact=False, first=str(first))
 
     def _position(self, partition: str, subscription: str) -> tuple[TopicPositions, Position]:
         positions = read_positions(self._admin, partition)
@@ -88,11 +96,11 @@ def _parse(found: Any, path: str) -> tuple[int, int, Position | None]:
     return int(found["entries"]), int(found["messages"]), position
 
 
-def _entries_behind(positions: TopicPositions, start: Position) -> int:
-    behind = 0
+def _entries_behind(positions: TopicPositions, start: Position) -> EntriesBehind:
+    behind, first = 0, None
     for ledger in positions.ledgers:
-        if ledger.ledger_id == start.ledger_id:
-            behind += max(0, ledger.entries - start.entry_id - 1)
-        elif ledger.ledger_id > start.ledger_id:
-            behind += ledger.entries
-    return behind
+        begin = start.entry_id + 1 if ledger.ledger_id == start.ledger_id else 0
+        if ledger.ledger_id >= start.ledger_id and ledger.entries > begin:
+            behind += ledger.entries - begin
+            first = first or Position(ledger.ledger_id, begin)
+    return EntriesBehind(behind, first)

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError
 from bookwarden.ledgers.names import TopicName, decode_local_name, encode_local_name
-from bookwarden.ledgers.times import LAST_MS
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,19 +69,6 @@ class TopicPositions:
         return self.earliest
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHeader:
-    """The metadata of one entry, without its payload."""
-
-    batch_size: int  #: Messages in it.
-    deliver_at_ms: int | None  #: In ms since the epoch; None if it is due at once.
-    is_marker: bool  #: A marker of Pulsar's own, and no message.
-    is_aborted: bool  #: Of an aborted transaction.
-    chunk_id: int | None  #: From 0; None for an entry that is no chunk.
-    chunks: int  #: Of its message.
-    published_ms: int | None = None  #: In ms since the epoch; None where the broker does not tell it.
-
-
 def topic_path(topic: str) -> str:
     """Return the admin path of a persistent topic, below ``/admin/v2``."""
     name = TopicName.parse(topic)
@@ -126,37 +109,23 @@ def _span(ledger: Mapping[str, Any], confirmed: Position) -> LedgerSpan:
     return LedgerSpan(ledger_id, int(ledger["entries"]) if ledger_id < confirmed.ledger_id else 0)
 
 
-def read_entry_header(admin: PulsarAdmin, topic: str, position: Position) -> EntryHeader:
-    """Read the metadata of one entry; raise NotFoundError if its ledger is no longer the topic's."""
-    answer = admin.request("GET", f"{topic_path(topic)}/ledger/{position.ledger_id}/entry/{position.entry_id}")
-    headers = answer.headers
-    deliver_at, published = headers.get("X-Pulsar-deliver-at-time"), headers.get("X-Pulsar-publish-time")
-    chunk_id = headers.get("X-Pulsar-chunk-id")
-    chunks = int(headers.get("X-Pulsar-num-chunks-from-msg", "1"))
-    return EntryHeader(
-        batch_size=int(headers.get("X-Pulsar-num-batch-message", "1")),
-        deliver_at_ms=_milliseconds(deliver_at) if deliver_at else None,
-        published_ms=_milliseconds(published) if published else None,
-        is_marker="X-Pulsar-marker-type" in headers,
-        is_aborted=headers.get("X-Pulsar-txn-aborted") == "true",
-        chunk_id=int(chunk_id) if chunk_id is not None and chunks > 1 else None,
-        chunks=chunks,
-    )
-
-
-def _milliseconds(text: str) -> int:
-    # The broker drops trailing zeros of the fraction, and all of it at a full second, which fromisoformat of
-    # Python 3.10 does not read.
-    if text.startswith(("+", "-")):
-        # A year of more than four digits, or before the first: the sender chooses the number.
-        return LAST_MS if text.startswith("+") else 0
-    whole, _, fraction = text.removesuffix("Z").partition(".")
+def next_to_read(admin: PulsarAdmin, topic: str, subscription: str) -> Position | None:
+    """Return the entry that a broker reads next for a subscription, durable or not; None if it serves none."""
+    stats = admin.get_json(f"{topic_path(topic)}/internalStats")
     try:
-        moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
-        part = int(fraction[:3].ljust(3, "0")) if fraction else 0
-    except ValueError as error:
-        raise FormatError(f"a header of an entry has {text!r}, which is no time in UTC") from error
-    return (moment - _EPOCH) // timedelta(milliseconds=1) + part
+        found = {decode_local_name(name): cursor["readPosition"] for name, cursor in stats["cursors"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"internalStats of {topic} lacks or misshapes {error}; is this a Pulsar broker?") from error
+    return Position.parse(found[subscription]) if subscription in found else None
+
+
+def is_passed_over(admin: PulsarAdmin, topic: str, position: Position) -> bool:
+    """Return whether brokers deliver an entry to no reader: a marker, or a message of an aborted transaction.
+
+    Raises NotFoundError if its ledger is not the topic's any more.
+    """
+    answer = admin.request("GET", f"{topic_path(topic)}/ledger/{position.ledger_id}/entry/{position.entry_id}")
+    return "X-Pulsar-marker-type" in answer.headers or answer.headers.get("X-Pulsar-txn-aborted") == "true"
 
 
 def list_partitions(admin: PulsarAdmin, topic: str) -> list[str]:
