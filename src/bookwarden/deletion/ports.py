@@ -15,6 +15,7 @@ from bookwarden.ledgers.metadata import (
     DeleteResult,
     LedgerMetadata,
     LedgerReading,
+    RegistrySnapshot,
     StoredLedger,
 )
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
@@ -56,6 +57,9 @@ class BookieClusters(Protocol):
     def active(self) -> ActiveCluster | None:
         """Return the active one; None where none is registered. StoreError when they are not known."""
 
+    def snapshot(self) -> RegistrySnapshot:
+        """Read the registry now; what the others return stays as it was read. StoreError when it is not known."""
+
 
 class NoBookieClusters:
     """None is registered, and none ever will be."""
@@ -71,6 +75,10 @@ class NoBookieClusters:
         """Return none."""
         return None
 
+    def snapshot(self) -> RegistrySnapshot:
+        """Return that of no registry."""
+        return RegistrySnapshot(None)
+
 
 class CopyProof(Protocol):
     """Bookies, asked for all entries of a ledger; that changes nothing on them."""
@@ -82,11 +90,22 @@ class CopyProof(Protocol):
         """
 
 
-class Promotions(Protocol):
+class Promoted(Protocol):
     """The newest promotion: brokers read what it covers from the active bookie cluster, whatever they have open."""
 
+    @property
+    def conditions(self) -> Conditions:
+        """Its node, where the ledgers' store has it too."""
+
     def why_not(self, kept: StoredLedger, holder: Holder, active: ActiveCluster) -> str | None:
-        """Read why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
+        """Return why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
+
+
+class Promotions(Protocol):
+    """Reads the newest promotion."""
+
+    def newest(self) -> Promoted:
+        """Read it now."""
 
 
 class OffloadedCopies(Protocol):

@@ -144,6 +144,16 @@ class ActiveCluster(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrySnapshot:
+    """The registry of bookie clusters, read a moment ago, and what a transaction that deletes a ledger can demand."""
+
+    active: ActiveCluster | None  #: None where no cluster is registered.
+    conditions: Conditions = ()  #: The registry's node, where the ledgers' store has it too.
+    #: Names of the clusters whose metadata is in the ledgers' store, so that its nodes can be demanded.
+    in_ledgers_store: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSeen:
     """A bookie cluster, as the metadata below a ledgers root tells of it."""
 

@@ -15,11 +15,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from bookwarden.switching.moving.build import Build, FoundBuild
-from bookwarden.switching.moving.promoted import Promotion, promotion_that_counts
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.offline.record import MovePhase, MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import Promotion, promotion_that_counts
 from bookwarden.wiring.switch import SwitchContext
 
 _NO_BUILD: Final = Build("", "", Scope(), "", 0)

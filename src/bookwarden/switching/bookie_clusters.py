@@ -13,9 +13,18 @@ from functools import cached_property
 from typing import Protocol
 
 from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
-from bookwarden.ledgers.metadata import ActiveCluster, Conditions, DeleteResult, LedgerReading, StoredLedger
+from bookwarden.ledgers.metadata import (
+    ActiveCluster,
+    Condition,
+    Conditions,
+    DeleteResult,
+    LedgerReading,
+    RegistrySnapshot,
+    StoredLedger,
+)
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, parse_registry
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry
+from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 
 class ClusterCatalog(Protocol):
@@ -100,7 +109,8 @@ class BookieClusters:
     """Reads the registry in Pulsar's own metadata store, and finds the clusters in it. Thread-safe.
 
     ``open_store`` returns the store of a URL, the same one each time; ``catalog_of`` makes the catalog of the ledgers
-    below a root of a store. ``other_roots`` are URLs of further metadata roots, whose ledgers are there too.
+    below a root of a store. ``other_roots`` are URLs of further metadata roots, whose ledgers are there too. ``prefix``
+    is that of paths in Pulsar's own store as the settings' store of ledgers has them; None where that is another one.
     """
 
     def __init__(
@@ -111,8 +121,11 @@ class BookieClusters:
         catalog_of: Callable[[MetadataStore, str], ClusterCatalog],
         *,
         other_roots: Sequence[str] = (),
+        prefix: str | None = None,
     ) -> None:
+        self._prefix = "" if pulsar is settled.store else prefix
         self._pulsar = pulsar
+        self._node = RegistryNode(pulsar, "")
         self._settled = settled
         self._open_store = open_store
         self._catalog_of = catalog_of
@@ -161,12 +174,19 @@ class BookieClusters:
     def active(self) -> ActiveCluster | None:
         """Return the active cluster; None where none is registered; raises as `placed`."""
         placed = self.placed()
-        if placed is None:
-            return None
-        # By the store's clock, not by that of whoever gave the order; so any change begins the time anew.
-        directive, names = placed.registry.directive, frozenset(placed.registry.clusters)
-        since_ms, epoch = (None, 0) if directive is None else (placed.changed_ms, directive.epoch)
-        return ActiveCluster(placed.registry.active, since_ms, names, epoch)
+        return None if placed is None else _active_of(placed.registry, placed.changed_ms)
+
+    def snapshot(self) -> RegistrySnapshot:
+        """Read the registry now, and leave what the others return as it was read.
+
+        Raises StoreUnavailableError when the registry cannot be read or parsed.
+        """
+        found, placed = self._registry(), self.placed()
+        if found is None or placed is None:
+            return RegistrySnapshot(None)
+        demanded = () if self._prefix is None else (Condition(f"{self._prefix}{REGISTRY_PATH}", found.version),)
+        beside = frozenset(place.name for place in placed.places if place.is_beside)
+        return RegistrySnapshot(_active_of(found.registry, found.changed_ms), demanded, beside)
 
     def catalogs(self) -> dict[str, ClusterCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
@@ -221,13 +241,12 @@ class BookieClusters:
     def own_store_urls(self) -> list[str]:
         """Read the URLs of stores that registered clusters have of their own; StoreUnavailableError if unreadable."""
         found = self._registry()
-        return [] if found is None else [each.store_url for each in found[0].clusters.values() if each.store_url]
+        clusters = [] if found is None else found.registry.clusters.values()
+        return [each.store_url for each in clusters if each.store_url]
 
-    def _registry(self) -> tuple[Registry, int] | None:
-        self._pulsar.sync()
-        node = self._pulsar.get(REGISTRY_PATH)
+    def _registry(self) -> StoredRegistry | None:
         try:
-            return None if node is None else (parse_registry(node.value), node.modified_ms)
+            return self._node.read()
         except FormatError as error:
             raise StoreUnavailableError(f"where ledgers are is not known, so nothing is done: {error}") from error
 
@@ -235,7 +254,7 @@ class BookieClusters:
         found = self._registry()
         if found is None:
             return None
-        registry, changed_ms = found
+        registry, changed_ms = found.registry, found.changed_ms
         if self._other_roots:
             raise RefusedError(
                 f"bookie clusters are registered for the first of metadata_store.urls, and {self._other_roots[0]} is "
@@ -274,3 +293,10 @@ class BookieClusters:
                 f"bookie cluster {cluster.name} is registered with the instance {cluster.instance!r}, and {path} at "
                 f"{cluster.metadata_service_uri} {found}: it is another cluster, with other ledgers"
             )
+
+
+def _active_of(registry: Registry, changed_ms: int) -> ActiveCluster:
+    # By the store's clock, not by that of whoever gave the order; so any change begins the time anew.
+    directive, names = registry.directive, frozenset(registry.clusters)
+    since_ms, epoch = (None, 0) if directive is None else (changed_ms, directive.epoch)
+    return ActiveCluster(registry.active, since_ms, names, epoch)

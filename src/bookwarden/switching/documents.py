@@ -8,12 +8,12 @@ from bookwarden.switching.brokers import Broker
 from bookwarden.switching.moving.build import FoundBuild
 from bookwarden.switching.moving.cleanup import CleanedUp, Targets
 from bookwarden.switching.moving.draining import Left
-from bookwarden.switching.moving.promoted import Promotion
 from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
 from bookwarden.switching.moving.stamps import Stamped
 from bookwarden.switching.offline.documents import record_data
 from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State, Switched
+from bookwarden.switching.promoted import Promotion
 from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import RegistrationPlan
 from bookwarden.switching.registry import Directive, Registry

@@ -1,7 +1,8 @@
 """The switch to another bookie cluster, step by step; killed at any of them, the same command carries it on.
 
 1. The order is kept (`record`), with the registry's epoch that it was given on.
-2. The registry is changed, by one compare-and-set: from here on the switch is made, whatever becomes of this process.
+2. The newest promotion is taken away, and the registry is changed, by one compare-and-set: from here on the switch is
+   made, whatever becomes of this process.
 3. An event is sent, which spares others a wait, and whose loss costs nothing.
 4. All live brokers are waited for.
 """
@@ -29,6 +30,7 @@ from bookwarden.switching.order import (
     plan_rollback,
     plan_switch,
 )
+from bookwarden.switching.promoted import void_promotion
 from bookwarden.switching.record import FoundOrder, OrderLease, find_order
 from bookwarden.switching.registry import Registry
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
@@ -182,6 +184,9 @@ class Switch:
                 f"the registry has epoch {found.registry.epoch}, and the order is for {order.after_epoch}"
             )
         lease.require()
+        # Before the registry says otherwise: a sweep goes on deleting what the former promotion covers until it reads
+        # one of the two again.
+        void_promotion(self._store)
         try:
             self._registry.replace(found, following)
         except LostRaceError as error:

@@ -27,7 +27,6 @@ from bookwarden.deletion.undo.operation import Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
-from bookwarden.switching.moving.promoted import Promotions
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
@@ -149,7 +148,7 @@ class SweepContext(Resources):
                 ids=metadata.ids,
                 clusters=metadata.bookie_clusters,
                 proof=WholeLedgers(lambda: metadata.bookies),
-                promotions=Promotions(metadata.store),
+                promotions=metadata.promotions,
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,

@@ -26,6 +26,7 @@ from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
 from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
 from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.promoted import Promotions
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
@@ -80,9 +81,13 @@ class MetadataContext(Resources):
             #: The registered bookie clusters; without a registry there is the one that the settings name.
             alone = BookKeeperCatalog(bookkeeper, place.ledgers_root)
             settled = SettledPlace(bookkeeper, place.ledgers_root, alone, f"{place.url}, {place.ledgers_root}")
+            seen_from_ledgers = [path_before(place.url, url) for url in self.stores]
             self.bookie_clusters = BookieClusters(
-                self.store, settled, opened, BookKeeperCatalog, other_roots=list(self.stores)[1:]
+                *(self.store, settled, opened, BookKeeperCatalog),
+                other_roots=list(self.stores)[1:],
+                prefix=seen_from_ledgers[0],
             )
+            self.promotions = Promotions(self.store, seen_from_ledgers[0])
             self.catalog = PlacedCatalog(alone, self.bookie_clusters)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
@@ -106,7 +111,7 @@ class MetadataContext(Resources):
                 Brokers(self.admin),
                 self.last_entries,
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
-                seen_from_ledgers=[path_before(place.url, url) for url in self.stores],
+                seen_from_ledgers=seen_from_ledgers,
             )
             self._addresses = BookieAddresses(bookkeeper, place.ledgers_root, self.bookie_clusters.roots)
             self._bookie_options = bookie_options_of(settings.bookkeeper)

@@ -26,9 +26,9 @@ from bookwarden.switching.checks.observing import Checks, Sources
 from bookwarden.switching.checks.trial import Trials
 from bookwarden.switching.inventory import take_inventory
 from bookwarden.switching.moving.build import find_build
-from bookwarden.switching.moving.promoted import read_promotion
 from bookwarden.switching.offline.record import MoveNode
 from bookwarden.switching.operation import Switch
+from bookwarden.switching.promoted import read_promotion
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.switching import SwitchingContext

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +11,20 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
-from bookwarden.ledgers.metadata import LedgerState, StoredLedger
+from bookwarden.ledgers.metadata import DeleteResult, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import Waiver
 from bookwarden.ledgers.received import ReceivedMark, waiving
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.promoted import (
+from bookwarden.switching.promoted import (
     NOT_PROMOTED,
     PROMOTION_PATH,
     Promotion,
     find_promotion,
     keep_promotion,
+    void_promotion,
 )
-from bookwarden.switching.registry import Directive
+from bookwarden.switching.registry import REGISTRY_PATH, Directive, serialize_registry
 from unit.deletion.test_sweep_places import Site, mark_in
 from unit.deletion.test_sweeping import NOW, POLICY
 from unit.switching.two_bookie_clusters import COPY, DATA, ROOTS
@@ -289,8 +291,87 @@ def test_a_ledger_that_is_written_after_the_proof_is_kept(site: Switched) -> Non
         site.store.put(path, node.value, node.version)
 
     site.proof.before = write
-    assert site.outcomes(superseded_in("a", 1)) == [Outcome.RETRY]
+    assert site.outcomes(superseded_in("a", 1)) == [Outcome.WAITING]
     assert site.places_of(1) == "ab"
+
+
+def switched_back(site: Switched) -> None:
+    """Have a rollback of another process, which a batch that is under way does not see by itself."""
+    back = replace(site.registry, epoch=4, active="a", directive=Directive("b", "a", "test", 4, 0))
+    node = site.store.get(REGISTRY_PATH)
+    assert node is not None
+    site.store.put(REGISTRY_PATH, serialize_registry(back), node.version)
+
+
+def test_a_rollback_while_ledgers_are_proven_keeps_them(site: Switched) -> None:
+    site.moved(1)
+    site.moved(2)
+    site.proof.before = lambda: switched_back(site) if len(site.proof.asked) == 1 else None
+    rows = site.sweep(superseded_in("a", 1, AT_ONCE), superseded_in("a", 2, AT_ONCE))
+    assert [(row.outcome, row.attempts) for row in rows] == [(Outcome.WAITING, 0)] * 2
+    assert "the registry of bookie clusters was changed while it was proven" in rows[0].reason
+    assert (site.places_of(1), site.places_of(2), site.recorder.places) == ("ab", "ab", [])
+
+
+def test_a_promotion_that_is_taken_away_while_ledgers_are_proven_keeps_them(site: Switched) -> None:
+    site.moved(1)
+    site.proof.before = lambda: void_promotion(site.store)
+    assert site.tell(superseded_in("a", 1, AT_ONCE)) == (Outcome.WAITING, NOT_PROMOTED)
+    assert site.places_of(1) == "ab"
+
+
+def rewritten(site: Switched, path: str) -> None:
+    node = site.store.get(path)
+    assert node is not None
+    site.store.put(path, node.value, node.version)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        switched_back,
+        lambda site: void_promotion(site.store),
+        lambda site: rewritten(site, ledger_path(ROOTS["b"], 1)),
+    ],
+    ids=["rollback", "promotion", "copy"],
+)
+def test_what_changes_at_the_very_moment_of_the_delete_keeps_the_ledger(
+    site: Switched, change: Callable[[Switched], object]
+) -> None:
+    """The transaction demands the registry, the promotion and the copy as they were read."""
+    site.moved(1)
+    original = site.store.delete_many
+
+    def late(expected: Sequence[tuple[str, int]], **options: Any) -> list[DeleteResult]:
+        if expected[0][0].startswith(ROOTS["a"]):
+            site.store.delete_many = original  # type: ignore[method-assign]  # as it was
+            change(site)
+        return original(expected, **options)
+
+    site.store.delete_many = late  # type: ignore[method-assign]  # a moment too late for any look
+    (row,) = site.sweep(superseded_in("a", 1, AT_ONCE))
+    assert (row.outcome, "changed between check and delete" in row.reason) == (Outcome.WAITING, True)
+    assert site.places_of(1) == "ab"
+
+
+def test_of_many_ledgers_at_most_fifty_go_after_a_rollback(site: Switched) -> None:
+    ledgers = range(1, 121)
+    for ledger_id in ledgers:
+        site.moved(ledger_id)
+    original, gone = site.store.delete_many, list[int]()
+
+    def counted(expected: Sequence[tuple[str, int]], **options: Any) -> list[DeleteResult]:
+        results = original(expected, **options)
+        if expected[0][0].startswith(ROOTS["a"]):
+            gone.append(len(expected))
+            if len(gone) == 1:
+                switched_back(site)
+        return results
+
+    site.store.delete_many = counted  # type: ignore[method-assign]  # counts
+    outcomes = site.outcomes(*(superseded_in("a", ledger_id, AT_ONCE) for ledger_id in ledgers))
+    assert (gone, Counter(outcomes)) == ([50], {Outcome.DELETED: 50, Outcome.WAITING: 70})
+    assert [len(site.places_of(ledger_id)) for ledger_id in ledgers].count(2) == 70
 
 
 def test_a_holder_that_changes_meanwhile_is_no_matter(site: Switched) -> None:

@@ -19,7 +19,7 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.promoted import Promotions
+from bookwarden.switching.promoted import Promotions
 from servers.population import Population
 from unit.deletion.test_sweeping import NOW, POLICY, Recorder, mark
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
@@ -58,7 +58,7 @@ class Site(TwoBookieClusters):
             undone=self.undone,
             clusters=self.clusters,
             proof=proof,
-            promotions=Promotions(store),
+            promotions=Promotions(store, ""),
             pause=lambda _: None,
             clock=lambda: NOW,
         )

@@ -14,10 +14,10 @@ from bookwarden.switching.brokers import Broker
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.counts import CopyCounts
 from bookwarden.switching.moving.pace import Pace
-from bookwarden.switching.moving.promoted import Promotion
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import Promotion
 from servers.switching.ground import registry_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"

@@ -17,9 +17,9 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.former import FormerPlaces
-from bookwarden.switching.moving.promoted import NOT_PROMOTED, Promotion
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import NOT_PROMOTED, Promotion
 from bookwarden.switching.registry import Directive
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,10 +16,12 @@ from bookwarden.errors import (
     RefusedError,
 )
 from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.switching.operation import Planned, Switch, Switched, SwitchEvent
 from bookwarden.switching.order import Course, Phase
+from bookwarden.switching.promoted import PROMOTION_PATH, Promotion, find_promotion, keep_promotion
 from bookwarden.switching.record import ORDER_PATH, find_order
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from bookwarden.switching.registry_node import RegistryNode
@@ -79,6 +81,42 @@ def test_a_switch_is_one_change_and_one_event(ground: Ground) -> None:
     assert [one.broker for one in told] == ["b1", "b2"]
     assert order_of(ground) == (Phase.DONE, True)
     assert switch.state().phase is Phase.DONE
+
+
+def test_a_promotion_is_void_before_the_registry_is_changed(ground: Ground) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    class Watched(ForwardingStore):
+        """Tells, at each change of the registry, whether there is a promotion."""
+
+        def put(self, path: str, value: bytes, version: int) -> None:
+            if path == REGISTRY_PATH:
+                seen.append((parse_registry(value).active, ground.store.get(PROMOTION_PATH) is not None))
+            super().put(path, value, version)
+
+    switch = command(Watched(ground.store))
+    for planned in (lambda: switch.plan("b"), switch.plan_back):
+        keep_promotion(ground.store, Promotion("b", 3, 1, frozenset()), -1)
+        assert carried(switch, planned()).is_whole
+    assert seen == [("b", False), ("a", False)]
+    assert ground.store.get(PROMOTION_PATH) is None
+
+
+def test_a_promotion_that_is_written_again_and_again_ends_the_switch_before_it_is_made(ground: Ground) -> None:
+    keep_promotion(ground.store, Promotion("b", 3, 1, frozenset()), -1)
+
+    class Rewritten(ForwardingStore):
+        """Another process promotes whenever the node is about to go."""
+
+        def delete_many(self, expected: Sequence[tuple[str, int]], **options: Any) -> list[DeleteResult]:
+            if expected[0][0] == PROMOTION_PATH:
+                keep_promotion(ground.store, Promotion("b", 3, 1, frozenset()), find_promotion(ground.store)[1])
+            return super().delete_many(expected, **options)
+
+    switch = command(Rewritten(ground.store))
+    with pytest.raises(LostRaceError, match="is being written by another process"):
+        carried(switch, switch.plan("b"))
+    assert ground.registry.active == "a"
 
 
 def test_there_and_back_and_the_same_again(ground: Ground) -> None:

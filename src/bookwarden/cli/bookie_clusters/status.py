@@ -18,10 +18,10 @@ from bookwarden.switching.documents import state_data
 from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.inventory import roll as roll_topics
 from bookwarden.switching.moving.build import FoundBuild
-from bookwarden.switching.moving.promoted import Promotion, promotion_that_counts
 from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import Promotion, promotion_that_counts
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
 

@@ -11,13 +11,15 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, limit_retries
-from bookwarden.deletion.ports import CopyProof, Promotions
+from bookwarden.deletion.ports import BookieClusters, CopyProof, Promotions
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References, UnknownReferences
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     ActiveCluster,
+    Condition,
+    Conditions,
     LedgerReading,
     StoredLedger,
     UnreadableLedger,
@@ -121,11 +123,40 @@ class Superseded:
             after.append((message, decision))
         return after
 
+    def require(
+        self,
+        decided: Sequence[tuple[ReceivedMark, Decision]],
+        readings: Mapping[int, LedgerReading],
+        clusters: BookieClusters,
+    ) -> tuple[list[tuple[ReceivedMark, Decision]], list[Conditions]]:
+        """Read registry and promotion again right before these deletes; give with each what its transaction demands.
+
+        A delete that was proven by another state of the registry waits: brokers were switched meanwhile, and may read
+        the ledger where it was to go.
+        """
+        active = clusters.active()
+        now, promoted = clusters.snapshot(), None if self._promotions is None else self._promotions.newest()
+        after: list[tuple[ReceivedMark, Decision]] = []
+        demanded: list[Conditions] = []
+        for message, decision in decided:
+            assert message.mark is not None
+            reading = readings[message.mark.ledger_id]
+            assert isinstance(reading, StoredLedger)
+            kept = reading.places[0]
+            if active is None or promoted is None or now.active != active:
+                decision = _wait("the registry of bookie clusters was changed while it was proven")
+            elif (void := promoted.why_not(kept, message.mark.holder(), active)) is not None:
+                decision = _wait(void)
+            copy = (Condition(kept.path, kept.version),) if kept.bookie_cluster in now.in_ledgers_store else ()
+            after.append((message, decision))
+            demanded.append((*now.conditions, *(promoted.conditions if promoted is not None else ()), *copy))
+        return after, demanded
+
     def _why_not_promoted(self, reading: StoredLedger, holder: Holder, active: ActiveCluster | None) -> str | None:
         """Return why brokers may read it elsewhere: they may have been switched twice since it was marked."""
         if self._promotions is None or active is None:
             return "what is promoted is not known"
-        return self._promotions.why_not(reading.places[0], holder, active)
+        return self._promotions.newest().why_not(reading.places[0], holder, active)
 
     def _problem_of(self, reading: StoredLedger) -> str | None:
         # The first place is the one that brokers read.
@@ -141,6 +172,10 @@ class Superseded:
 
 def _finish(outcome: Outcome, reason: str) -> Decision:
     return Decision(Action.FINISH, outcome, reason)
+
+
+def _wait(reason: str) -> Decision:
+    return Decision(Action.WAIT, Outcome.WAITING, reason)
 
 
 def _retry(reason: str) -> Decision:

@@ -46,7 +46,7 @@ from bookwarden.deletion.ports import (
 )
 from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.kinds import Holder
-from bookwarden.ledgers.live_references import References, UnknownReferences
+from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
@@ -63,6 +63,14 @@ _AFTER_DELETE = {
 }
 
 
+# Not its fault, so it costs no retry.
+_SUPERSEDED_ELSEWHERE: Final = Decision(
+    Action.WAIT,
+    Outcome.WAITING,
+    "the registry of bookie clusters, the promotion or the ledger's metadata changed between check and delete",
+)
+# Registry and promotion are read again before so many deletes of superseded places.
+_SUPERSEDED_AT_ONCE: Final = 50
 _NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
 _NO_NAMES: Final = frozenset[str]()
 _Place = tuple[int, str]  # A ledger id, and the name of a bookie cluster.
@@ -287,21 +295,40 @@ class Sweep:
         references: Mapping[Holder, References],
         run: str,
     ) -> tuple[list[tuple[ReceivedMark, Decision]], frozenset[int]]:
+        if self._dry_run:
+            would = Decision(Action.FINISH, Outcome.WOULD_DELETE, "dry run")
+            return [(m, would if d.action is Action.DELETE else d) for m, d in decided], frozenset()
+        superseded = [at for at, pair in enumerate(decided) if _is_superseded(*pair)]
+        others = sorted(frozenset(range(len(decided))).difference(superseded))
+        some = [decided[at] for at in others]
+        settled, not_done = self._delete_part(some, [_as_read(*pair, references) for pair in some], readings, run)
+        after = dict(zip(others, settled, strict=True))
+        for part in _slices(superseded, _SUPERSEDED_AT_ONCE):
+            some, demanded = self._superseded.require([decided[at] for at in part], readings, self._clusters)
+            settled, left = self._delete_part(some, demanded, readings, run)
+            after |= dict(zip(part, settled, strict=True))
+            not_done |= left
+        return [after[at] for at in range(len(decided))], not_done
+
+    def _delete_part(
+        self,
+        decided: Sequence[tuple[ReceivedMark, Decision]],
+        demanded: Sequence[Conditions],
+        readings: Mapping[int, LedgerReading],
+        run: str,
+    ) -> tuple[list[tuple[ReceivedMark, Decision]], frozenset[int]]:
         doomed: dict[_Place, StoredLedger] = {}
         entries: list[JournalEntry] = []
         conditions: list[Conditions] = []
-        for message, decision in decided:
+        for (message, decision), demands in zip(decided, demanded, strict=True):
             for ledger in _doomed(message, decision, readings):
                 place = (ledger.ledger_id, ledger.bookie_cluster)
                 if place not in doomed:
                     doomed[place] = ledger
                     entries.append(_journal_entry(ledger, message, run, int(self._clock() * 1000)))
-                    conditions.append(_as_read(message, references[_mark(message).holder()]))
+                    conditions.append(demands)
         if not doomed:
             return list(decided), frozenset()
-        if self._dry_run:
-            would = Decision(Action.FINISH, Outcome.WOULD_DELETE, "dry run")
-            return [(m, would if d.action is Action.DELETE else d) for m, d in decided], frozenset()
         self._journal.append(entries)
         results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values()), conditions), strict=True))
         not_done = frozenset(ledger_id for (ledger_id, _), result in results.items() if result in _NOT_DONE)
@@ -322,6 +349,8 @@ class Sweep:
             if results[place] is DeleteResult.DELETED:
                 # A second mark of the same ledger in this step finds it gone.
                 results[place] = DeleteResult.ABSENT
+        if result is DeleteResult.LOST_RACE and _is_superseded(message, decision):
+            return message, _SUPERSEDED_ELSEWHERE
         return message, limit_retries(_AFTER_DELETE[result], message.attempts, self._policy)
 
     def _send_on(self, decided: Sequence[tuple[ReceivedMark, Decision]], now_ms: int) -> None:
@@ -386,11 +415,14 @@ def _doomed(
     return reading.places if isinstance(reading, StoredLedger) else ()
 
 
-def _as_read(message: ReceivedMark, references: References) -> Conditions:
-    """Return the nodes that must be as they were read; a superseded place goes whatever its holder names."""
-    if isinstance(references, UnknownReferences) or Waiver.SUPERSEDED in message.waives:
-        return ()
-    return references.conditions
+def _is_superseded(message: ReceivedMark, decision: Decision) -> bool:
+    return decision.action is Action.DELETE and Waiver.SUPERSEDED in message.waives
+
+
+def _as_read(message: ReceivedMark, decision: Decision, references: Mapping[Holder, References]) -> Conditions:
+    """Return the nodes that must be as they were read when the ledger is deleted."""
+    found = references[_mark(message).holder()] if decision.action is Action.DELETE else None
+    return found.conditions if isinstance(found, LiveReferences) else ()
 
 
 def _is_of(message: ReceivedMark, ledger_ids: frozenset[int]) -> bool:
@@ -421,8 +453,8 @@ def _steps(
         yield step
 
 
-def _slices(messages: Sequence[ReceivedMark], size: int) -> Iterable[Sequence[ReceivedMark]]:
-    return (messages[start : start + size] for start in range(0, len(messages), size))
+def _slices(some: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
+    return (some[start : start + size] for start in range(0, len(some), size))
 
 
 def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms: int) -> JournalEntry:

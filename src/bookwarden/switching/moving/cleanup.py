@@ -18,9 +18,9 @@ from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import ActiveCluster
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
 from bookwarden.switching.moving.former import FormerPlaces, Stays, Superseded, in_parts
-from bookwarden.switching.moving.promoted import Promotion, why_not_promoted
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import Promotion, why_not_promoted
 
 
 class Failed(Protocol):

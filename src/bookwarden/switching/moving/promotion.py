@@ -17,7 +17,9 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.inventory import Unloaded, roll
 from bookwarden.switching.moving.former import FormerPlaces, Stays
-from bookwarden.switching.moving.promoted import (
+from bookwarden.switching.operation import State
+from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import (
     Promotion,
     find_promotion,
     is_opened_since,
@@ -25,8 +27,6 @@ from bookwarden.switching.moving.promoted import (
     why_kept_open,
     why_not_promoted,
 )
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
 
 #: Where more topics than these were not unloaded, nothing counts as promoted.
 MOST_FAILED: Final = 1000

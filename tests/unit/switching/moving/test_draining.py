@@ -25,11 +25,11 @@ from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.draining import Drained, Draining
 from bookwarden.switching.moving.former import FormerPlaces
 from bookwarden.switching.moving.pace import Pace
-from bookwarden.switching.moving.promoted import read_promotion
 from bookwarden.switching.moving.promotion import Promoting
 from bookwarden.switching.moving.scope import scope_of
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import read_promotion
 from bookwarden.switching.registry import Directive
 from bookwarden.switching.registry_node import RegistryNode
 from unit.switching.two_bookie_clusters import COPY, ROOTS, TwoBookieClusters

@@ -17,16 +17,16 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving import promotion
 from bookwarden.switching.moving.former import FormerPlaces, Stays
-from bookwarden.switching.moving.promoted import (
+from bookwarden.switching.moving.promotion import Promoted, Promoting
+from bookwarden.switching.operation import State
+from bookwarden.switching.order import Phase
+from bookwarden.switching.promoted import (
     PROMOTION_PATH,
     Promotion,
     find_promotion,
     promotion_that_counts,
     read_promotion,
 )
-from bookwarden.switching.moving.promotion import Promoted, Promoting
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
 from bookwarden.switching.registry import Directive
 from bookwarden.wire.pb import managed_ledger_pb2 as formats
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters

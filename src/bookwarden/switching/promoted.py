@@ -14,9 +14,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, LostRaceError
 from bookwarden.ledgers.kinds import Holder, LedgerComponent
-from bookwarden.ledgers.metadata import ActiveCluster, StoredLedger
+from bookwarden.ledgers.metadata import ActiveCluster, Condition, Conditions, DeleteResult, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.registry import Registry
 
@@ -24,6 +24,8 @@ PROMOTION_PATH: Final = "/bookwarden/bookie-clusters-promotion"
 _FORMAT: Final = 1
 # MLTransactionLogImpl of Pulsar 4.0: opened by the transaction coordinator, and by no topic.
 _TRANSACTION_LOG: Final = "pulsar/system/persistent/__transaction_log_"
+_GONE: Final = (DeleteResult.DELETED, DeleteResult.ABSENT)
+_TRIES: Final = 5
 NOT_PROMOTED: Final = "not promoted: `bookie-clusters promote`"
 
 
@@ -83,19 +85,39 @@ def why_not_promoted(
     return None
 
 
-class Promotions:
-    """The newest promotion, read anew for each ledger."""
+@dataclass(frozen=True, slots=True)
+class PromotionSnapshot:
+    """The newest promotion as it was read; ``problem`` says why what is there is none."""
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    promotion: Promotion | None
+    conditions: Conditions = ()  #: Its node, where the ledgers' store has it too.
+    problem: str = ""  #: Empty where it could be read.
 
     def why_not(self, kept: StoredLedger, holder: Holder, active: ActiveCluster) -> str | None:
-        """Read why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
+        """Return why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
+        return self.problem or why_not_promoted(kept, holder, self.promotion, active)
+
+
+class Promotions:
+    """Reads the newest promotion in Pulsar's own store.
+
+    ``prefix`` is that of the store's paths as the store of the ledgers has them; None where that is another one.
+    """
+
+    def __init__(self, store: MetadataStore, prefix: str | None = None) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def newest(self) -> PromotionSnapshot:
+        """Read it now."""
         try:
-            promotion = read_promotion(self._store)
+            promotion, version = find_promotion(self._store)
         except FormatError as error:
-            return f"{NOT_PROMOTED}: {error}"
-        return why_not_promoted(kept, holder, promotion, active)
+            return PromotionSnapshot(None, problem=f"{NOT_PROMOTED}: {error}")
+        demanded = self._prefix is not None and version >= 0
+        return PromotionSnapshot(
+            promotion, (Condition(f"{self._prefix}{PROMOTION_PATH}", version),) if demanded else ()
+        )
 
 
 def read_promotion(store: MetadataStore) -> Promotion | None:
@@ -139,6 +161,20 @@ def keep_promotion(store: MetadataStore, promotion: Promotion, version: int) -> 
         store.create(PROMOTION_PATH, value, make_parents=True)
     else:
         store.put(PROMOTION_PATH, value, version)
+
+
+def void_promotion(store: MetadataStore) -> None:
+    """Take the newest promotion away, whatever it is: nothing is superseded until another one is kept.
+
+    Whoever promotes just now finds that it is gone, or that brokers were switched. Raises LostRaceError while others
+    go on writing it.
+    """
+    for _ in range(_TRIES):
+        store.sync()
+        node = store.get(PROMOTION_PATH)
+        if node is None or store.delete_many([(PROMOTION_PATH, node.version)])[0] in _GONE:
+            return
+    raise LostRaceError(f"{PROMOTION_PATH} is being written by another process: see that none promotes, and try again")
 
 
 def serialize_promotion(promotion: Promotion) -> bytes:
