@@ -12,7 +12,7 @@ from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
-from bookwarden.ledgers.received import FIRST_READ, ReceivedMark
+from bookwarden.ledgers.received import FIRST_READ, ReceivedMark, waiving
 from bookwarden.wiring.deletion import SweepContext, policy_of
 from bookwarden.wiring.metadata import MetadataContext
 
@@ -29,7 +29,9 @@ class SweepingSite:
         """Sweep the marks in one batch; a row for each."""
         received = [
             ReceivedMark(
-                self.settings.deletion.topic, f"1:{entry}:0", None, b"", {FIRST_READ: "1"}, published_at=1, mark=mark
+                *(self.settings.deletion.topic, f"1:{entry}:0", None, b"", {FIRST_READ: "1", **waiving(mark.waives)}),
+                published_at=1,
+                mark=mark,
             )
             for entry, mark in enumerate(marks)
         ]
