@@ -129,13 +129,18 @@ def test_a_journal_that_undo_would_not_find_deletes_nothing_unless_it_is_allowed
     assert (code, left()) == (11, len(doomed)), said
     assert f"journal {own} on " in said
     assert "is not the folder that the driver has by this name, so nothing is deleted" in said
+
+    def journals() -> set[Path]:
+        return {folder for number in range(2) for folder in workers.work_folder(number).glob("app-*/*/journal")}
+
+    before = journals()
     code, said = swept(**{"sweep.journal": own, "sweep.journal_per_machine": "true"})
     assert (code, left()) == (0, 0), said
-
-    journals = {folder for number in range(2) for folder in workers.work_folder(number).glob("app-*/*/journal")}
-    assert len(journals) == 2
+    # One of the workers may have done all of it.
+    written = journals() - before
+    assert written
     runs = 0
-    for folder in journals:
+    for folder in written:
         options = ["--set", f"sweep.journal={folder}", "--set", "sweep.journal_per_machine=true"]
         listed = CliRunner().invoke(cli, [*options, "-o", "json", "undo", "--list"])
         found = json.loads(listed.stdout)
