@@ -8,10 +8,11 @@ from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.bookies.writer import EntryWriting
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.ledgers.custom_metadata import COPY_KEY
+from bookwarden.ledgers.custom_metadata import COPY_KEY, identify_holder
 from bookwarden.ledgers.metadata import LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.ledger_metadata import decode_ledger_password, encode_ledger_metadata
+from servers.switching.site import SwitchingSite
 
 
 def copy_ledger(
@@ -48,3 +49,17 @@ def copy_ledger(
     node = store.get(path)
     assert node is not None
     store.put(path, encode_ledger_metadata(closed, password=password), node.version)
+
+
+def copy_namespace(site: SwitchingSite, namespace: str, source: str, target: str) -> set[int]:
+    """Copy all closed ledgers of a namespace; return their ids."""
+    clusters = {name: (site.store_of(name), site.servers.clusters[name].ledgers_root) for name in (source, target)}
+    bookies = tuple(sorted(site.servers.clusters[target].ids)[:2])
+    copied = set()
+    for ledger_id, metadata in site.ledgers_of(source).items():
+        holder = identify_holder(metadata.custom)
+        if holder is None or not holder.topic.startswith(f"{namespace}/") or metadata.state is not LedgerState.CLOSED:
+            continue
+        copy_ledger(ledger_id, clusters[source], clusters[target], bookies)
+        copied.add(ledger_id)
+    return copied
