@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import read_compacted_ledgers
@@ -19,10 +17,6 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
 from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
-
-_LOG = logging.getLogger(__name__)
-_LOOKS: Final = 4
-_PAUSE_S: Final = 0.5
 
 
 class Topics:
@@ -56,22 +50,11 @@ class Topics:
 
         Missing may be the topic, or the subscription of one of its partitions.
         """
-        missing = self._missing(topic, subscription)
-        for _ in range(_LOOKS - 1):
-            if missing is None:
-                break
-            # A broker that unloads a topic, or loads it, may say for a moment that it is not there.
-            time.sleep(_PAUSE_S)
-            missing = self._missing(topic, subscription)
-        return missing
-
-    def _missing(self, topic: str, subscription: str) -> str | None:
         try:
             for partition in self.partitions(topic):
                 if subscription not in self.subscriptions(partition):
                     return f"{partition} has no subscription {subscription!r}: `bookwarden init` creates it"
-        except NotFoundError as error:
-            _LOG.info("%s: %s", topic, error)
+        except NotFoundError:
             return f"there is no topic {topic}: `bookwarden init` creates the deletion topics"
         return None
 
