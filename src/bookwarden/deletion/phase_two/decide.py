@@ -103,7 +103,7 @@ def await_dead_letters(decision: Decision, why: str) -> Decision:
     """Keep a mark that is given up waiting, since its dead letter would not be kept for the reason ``why``."""
     if decision.action is not Action.GIVE_UP:
         return decision
-    return _wait(f"it is not given up, since its dead letter would not be kept ({why}): {decision.reason}")
+    return wait(f"it is not given up, since its dead letter would not be kept ({why}): {decision.reason}")
 
 
 def _judge(
@@ -115,23 +115,23 @@ def _judge(
 ) -> Decision:
     if circumstances.bookie_clusters and mark.bookie_cluster not in circumstances.bookie_clusters:
         names = ", ".join(sorted(circumstances.bookie_clusters))
-        return _retry(f"it is of the bookie cluster {mark.bookie_cluster!r}, and there are {names}")
+        return retry(f"it is of the bookie cluster {mark.bookie_cluster!r}, and there are {names}")
     if not circumstances.bookie_clusters and mark.bookie_cluster not in ("", policy.bookie_cluster):
         # Two BookKeepers give the same ids, and a topic may have had ledgers in both.
         ours = f"is {policy.bookie_cluster!r}" if policy.bookie_cluster else "has no name"
-        return _retry(
+        return retry(
             f"it is of the bookie cluster {mark.bookie_cluster!r}, and the one that is swept here {ours} "
             "(deletion.bookie_cluster)"
         )
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER:
         return _judge_copy(mark, reading, references, circumstances, policy)
     if isinstance(reading, AbsentLedger):
-        return _finish(Outcome.ALREADY_GONE, "BookKeeper has no metadata of this ledger")
+        return finish(Outcome.ALREADY_GONE, "BookKeeper has no metadata of this ledger")
     if isinstance(reading, UnreadableLedger):
-        return _retry(f"ledger metadata: {reading.reason}")
+        return retry(f"ledger metadata: {reading.reason}")
     difference = custom_metadata_mismatch(mark.holder(), reading.metadata.custom)
     if difference is not None:
-        return _finish(Outcome.MISMATCH, difference)
+        return finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _unknown(mark, references)
     if mark.ledger_id in references.left_behind and mark.ledger_id not in references.puzzling:
@@ -143,7 +143,7 @@ def _judge(
 
 def _unknown(mark: PendingDeletion, references: UnknownReferences) -> Decision:
     text = f"references of {mark.holder()}: {references.reason}"
-    return _wait(text) if references.elsewhere else _retry(text)
+    return wait(text) if references.elsewhere else retry(text)
 
 
 def _judge_referenced(
@@ -172,8 +172,8 @@ def _judge_left_behind(
 def _still_named(what: str, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
     text = f"{what} {circumstances.age:.0f} s after its mark was first read"
     if circumstances.age < policy.still_referenced_grace:
-        return _retry(text)
-    return _finish(Outcome.STILL_REFERENCED, text)
+        return retry(text)
+    return finish(Outcome.STILL_REFERENCED, text)
 
 
 def _judge_unreferenced(
@@ -199,7 +199,7 @@ def _of_no_time(reading: StoredLedger) -> Decision | None:
     """Keep a ledger with a creation time that no clock shows: its metadata is damaged."""
     if (reading.metadata.ctime_ms or 0) <= LAST_MS:
         return None
-    return _retry(f"ledger metadata: its creation time {reading.metadata.ctime_ms} lies beyond the year 9999")
+    return retry(f"ledger metadata: its creation time {reading.metadata.ctime_ms} lies beyond the year 9999")
 
 
 def _too_young(reading: StoredLedger, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
@@ -207,7 +207,7 @@ def _too_young(reading: StoredLedger, circumstances: Circumstances, policy: Dele
     age = (circumstances.now_ms - _created_ms(reading)) / 1000
     if age >= policy.unlisted_grace:
         return None
-    return _retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
+    return retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
 
 
 def _created_ms(reading: StoredLedger) -> int:
@@ -221,7 +221,7 @@ def _perhaps_in_use(reading: StoredLedger, references: LiveReferences) -> Decisi
     if use is None or use.rules_out(reading.ledger_id, _created_ms(reading)):
         return None
     text = f"nothing names it, but it may be in use: {use.reason}"
-    return _retry(text) if use.lasting else _wait(text)
+    return retry(text) if use.lasting else wait(text)
 
 
 def _standing(
@@ -249,7 +249,7 @@ def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences)
             "no trim does that, so a write of the topic's node lost it (docs/orphans.md, inside the list)",
         )
     if standing is Standing.OF_NO_LIST:
-        return _retry(
+        return retry(
             f"it has entries, and the node of {mark.holder()} is there without naming any ledger: it may have lost its "
             "list (docs/orphans.md, inside the list)"
         )
@@ -268,13 +268,13 @@ def _judge_copy(
     A copy is named while it is written, and still when BookKeeper's ledger is gone and it is the only one.
     """
     if mark.offload_context is None or mark.component is not LedgerComponent.MANAGED_LEDGER:
-        return _finish(Outcome.MISMATCH, "only ledgers of topics are offloaded, each to a place that is recorded")
+        return finish(Outcome.MISMATCH, "only ledgers of topics are offloaded, each to a place that is recorded")
     if isinstance(reading, UnreadableLedger):
-        return _retry(f"ledger metadata: {reading.reason}")
+        return retry(f"ledger metadata: {reading.reason}")
     if isinstance(reading, StoredLedger):
         difference = custom_metadata_mismatch(mark.holder(), reading.metadata.custom)
         if difference is not None:
-            return _finish(Outcome.MISMATCH, difference)
+            return finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
         return _unknown(mark, references)
     # Without the ledger's own metadata only the copy itself can name its owner.
@@ -294,7 +294,7 @@ def _named_copy(
 ) -> Decision | None:
     """Keep a copy that the holder names, for any ledger, or may name in fields that are not known here."""
     if not all(listed.offload is None or listed.offload.understood for listed in references.with_copies):
-        return _retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
+        return retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
     if uuid in references.offloaded:
         return _still_named(f"{mark.holder()} still names the offloaded copy", circumstances, policy)
     return None
@@ -313,7 +313,7 @@ def _of_puzzling_ledger(mark: PendingDeletion, references: LiveReferences) -> De
     """Keep a copy of a ledger whose fields in the list are not all known here."""
     if mark.ledger_id not in references.puzzling:
         return None
-    return _retry(f"{mark.holder()} says something of the ledger that is unknown to us, perhaps of this copy")
+    return retry(f"{mark.holder()} says something of the ledger that is unknown to us, perhaps of this copy")
 
 
 def _perhaps_the_only_copy(
@@ -328,7 +328,7 @@ def _perhaps_the_only_copy(
     copies = [listed.offload for listed in references.with_copies if listed.ledger_id == mark.ledger_id]
     if any(copy is not None and copy.complete and copy.uuid != uuid and copy.uuid.int for copy in copies):
         return None
-    return _retry(
+    return retry(
         f"{mark.holder()} names the ledger, which BookKeeper has no more, and no other finished copy of it: this one "
         "may be the only one"
     )
@@ -349,14 +349,16 @@ def _verified_for(circumstances: Circumstances) -> float:
     return max(0.0, (circumstances.now_ms - circumstances.verified_ms) / 1000)
 
 
-def _finish(outcome: Outcome, reason: str) -> Decision:
+def finish(outcome: Outcome, reason: str) -> Decision:
+    """End the mark."""
     return Decision(Action.FINISH, outcome, reason)
 
 
-def _retry(reason: str) -> Decision:
+def retry(reason: str) -> Decision:
+    """Look again after a retry delay, and count a retry."""
     return Decision(Action.RETRY, Outcome.RETRY, reason)
 
 
-def _wait(reason: str) -> Decision:
+def wait(reason: str) -> Decision:
     """Look again after a retry delay without counting a retry: neither the mark nor its ledger is at fault."""
     return Decision(Action.WAIT, Outcome.WAITING, reason)

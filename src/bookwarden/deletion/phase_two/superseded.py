@@ -10,7 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, limit_retries
+from bookwarden.deletion.phase_two.decide import (
+    Action,
+    Circumstances,
+    Decision,
+    DeletionPolicy,
+    finish,
+    limit_retries,
+    retry,
+    wait,
+)
 from bookwarden.deletion.ports import BookieClusters, CopyProof, Promotions
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
@@ -45,22 +54,22 @@ def judge_superseded(
     ``references`` are those of the mark's holder. Retries are not limited here.
     """
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER or not mark.bookie_cluster:
-        return _finish(Outcome.MISMATCH, "only a ledger in a bookie cluster that its mark names can be superseded")
+        return finish(Outcome.MISMATCH, "only a ledger in a bookie cluster that its mark names can be superseded")
     if active is None or mark.bookie_cluster not in active.registered:
-        return _retry(f"it is of the bookie cluster {mark.bookie_cluster!r}, which is not registered")
+        return retry(f"it is of the bookie cluster {mark.bookie_cluster!r}, which is not registered")
     if isinstance(reading, UnreadableLedger):
-        return _retry(f"ledger metadata: {reading.reason}")
+        return retry(f"ledger metadata: {reading.reason}")
     former = place_in(reading, mark.bookie_cluster)
     if isinstance(reading, AbsentLedger) or former is None:
-        return _finish(Outcome.ALREADY_GONE, f"bookie cluster {mark.bookie_cluster} has no metadata of this ledger")
+        return finish(Outcome.ALREADY_GONE, f"bookie cluster {mark.bookie_cluster} has no metadata of this ledger")
     another = _of_another(mark, former, references)
     if another is not None:
         return another
     if mark.bookie_cluster == active.name:
-        return _finish(Outcome.STILL_REFERENCED, f"bookie cluster {active.name} is active: brokers read it there")
+        return finish(Outcome.STILL_REFERENCED, f"bookie cluster {active.name} is active: brokers read it there")
     problem = why_not_superseded(former, place_in(reading, active.name), active.name)
     if problem is not None:
-        return _retry(problem)
+        return retry(problem)
     return _within_window(active, circumstances, policy) or Decision(Action.PROVE_KEPT, Outcome.DELETED, "")
 
 
@@ -74,10 +83,10 @@ def _of_another(mark: PendingDeletion, former: StoredLedger, references: Referen
         return None
     if names_nobody(former.metadata.custom):
         if isinstance(references, UnknownReferences):
-            return _retry(f"references of {mark.holder()}: {references.reason}")
+            return retry(f"references of {mark.holder()}: {references.reason}")
         if mark.ledger_id in references.ledger_ids:
             return None
-    return _finish(Outcome.MISMATCH, difference)
+    return finish(Outcome.MISMATCH, difference)
 
 
 def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
@@ -85,11 +94,11 @@ def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: 
         return None
     left = active.window_left(policy.rollback_window, circumstances.now_ms)
     if left is None:
-        return _retry(f"nothing was switched to bookie cluster {active.name}")
+        return retry(f"nothing was switched to bookie cluster {active.name}")
     if not left:
         return None
     reason = f"the switch to bookie cluster {active.name} can be rolled back for another {left / 3600:.1f} h"
-    return Decision(Action.WAIT, Outcome.WAITING, reason)
+    return wait(reason)
 
 
 class Superseded:
@@ -115,7 +124,7 @@ class Superseded:
                 assert isinstance(reading, StoredLedger)
                 void = self._why_not_promoted(reading, message.mark.holder(), active)
                 if void is not None:
-                    decision = limit_retries(_retry(void), message.attempts, self._policy)
+                    decision = limit_retries(retry(void), message.attempts, self._policy)
                 else:
                     if reading.ledger_id not in proven:
                         proven[reading.ledger_id] = self._problem_of(reading)
@@ -144,9 +153,9 @@ class Superseded:
             assert isinstance(reading, StoredLedger)
             kept = reading.places[0]
             if active is None or promoted is None or now.active != active:
-                decision = _wait("the registry of bookie clusters was changed while it was proven")
+                decision = wait("the registry of bookie clusters was changed while it was proven")
             elif (void := promoted.why_not(kept, message.mark.holder(), active)) is not None:
-                decision = _wait(void)
+                decision = wait(void)
             copy = (Condition(kept.path, kept.version),) if kept.bookie_cluster in now.in_ledgers_store else ()
             after.append((message, decision))
             demanded.append((*now.conditions, *(promoted.conditions if promoted is not None else ()), *copy))
@@ -167,16 +176,4 @@ class Superseded:
             return Decision(Action.DELETE, Outcome.DELETED, f"brokers read it from {reading.bookie_cluster}")
         reason = f"brokers read it from bookie cluster {reading.bookie_cluster}, where it is not proven: {problem}"
         logger.warning("ledger %d is kept: %s", reading.ledger_id, reason)
-        return limit_retries(Decision(Action.RETRY, Outcome.RETRY, reason), attempts, self._policy)
-
-
-def _finish(outcome: Outcome, reason: str) -> Decision:
-    return Decision(Action.FINISH, outcome, reason)
-
-
-def _wait(reason: str) -> Decision:
-    return Decision(Action.WAIT, Outcome.WAITING, reason)
-
-
-def _retry(reason: str) -> Decision:
-    return Decision(Action.RETRY, Outcome.RETRY, reason)
+        return limit_retries(retry(reason), attempts, self._policy)

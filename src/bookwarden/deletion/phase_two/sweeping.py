@@ -23,6 +23,7 @@ from bookwarden.deletion.phase_two.decide import (
     await_dead_letters,
     decide,
     limit_retries,
+    wait,
 )
 from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
@@ -63,13 +64,10 @@ _AFTER_DELETE = {
 }
 
 
-# Not its fault, so it costs no retry.
-_SUPERSEDED_ELSEWHERE: Final = Decision(
-    Action.WAIT,
-    Outcome.WAITING,
-    "the registry of bookie clusters, the promotion or the ledger's metadata changed between check and delete",
+_SUPERSEDED_CHANGED: Final = wait(
+    "the registry of bookie clusters, the promotion or the ledger's metadata changed between check and delete"
 )
-# Registry and promotion are read again before so many deletes of superseded places.
+# Number of deletes of superseded places before which registry and promotion are read again.
 _SUPERSEDED_AT_ONCE: Final = 50
 _NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
 _NO_NAMES: Final = frozenset[str]()
@@ -350,7 +348,7 @@ class Sweep:
                 # A second mark of the same ledger in this step finds it gone.
                 results[place] = DeleteResult.ABSENT
         if result is DeleteResult.LOST_RACE and _is_superseded(message, decision):
-            return message, _SUPERSEDED_ELSEWHERE
+            return message, _SUPERSEDED_CHANGED
         return message, limit_retries(_AFTER_DELETE[result], message.attempts, self._policy)
 
     def _send_on(self, decided: Sequence[tuple[ReceivedMark, Decision]], now_ms: int) -> None:

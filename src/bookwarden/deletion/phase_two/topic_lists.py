@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, judge_proven, limit_retries
+from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, judge_proven, limit_retries, retry
 from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog
 from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.holes import has_entries
@@ -78,7 +78,7 @@ class TopicLists:
         bare = self._without_ledgers([one for _, one in going])
         for place, one in going:
             if one.holder in bare:
-                after[place] = _retry(
+                after[place] = retry(
                     f"{one.holder} exists, and BookKeeper has none of the ledgers that it lists: without this one it "
                     "would have no ledger at all (docs/orphans.md, inside the list)"
                 )
@@ -150,9 +150,9 @@ class _Proofs:
     def settle(self, asked: _Asked) -> Decision:
         """Decide about a ledger that goes only if it has no entry."""
         if self._entries is None:
-            return _retry("it is not closed and may have entries, and there are no bookies to ask")
+            return retry("it is not closed and may have entries, and there are no bookies to ask")
         if self._silent >= _MOST_SILENT:
-            return _retry(self._reason)
+            return retry(self._reason)
         try:
             last = self._entries.last_entry(asked.mark.ledger_id)
         except NotFoundError:
@@ -160,11 +160,7 @@ class _Proofs:
         except (BookieError, FormatError) as error:
             self._silent += 1
             self._reason = f"it is not closed, and whether it has entries is not known: {error}"
-            return _retry(self._reason)
+            return retry(self._reason)
         if last is None:
             return Decision(Action.DELETE, Outcome.DELETED, "")
         return judge_proven(asked.mark, asked.references)
-
-
-def _retry(reason: str) -> Decision:
-    return Decision(Action.RETRY, Outcome.RETRY, reason)
