@@ -34,7 +34,7 @@ sys.dont_write_bytecode = False
 
 ClusterFactory = Callable[..., DevCluster]
 _ACCOUNT = pytest.StashKey[Account]()
-# With four clusters (servers.pool) and a Spark: more than half of what the largest took.
+# Three processes, each with up to four clusters (servers.pool) and a Spark, took 15 GiB together.
 _MEMORY_OF_A_WORKER = 6 * 1024**3
 
 

@@ -166,8 +166,8 @@ def keep_promotion(store: MetadataStore, promotion: Promotion, version: int) -> 
 def void_promotion(store: MetadataStore) -> None:
     """Take the newest promotion away, whatever it is: nothing is superseded until another one is kept.
 
-    Whoever promotes just now finds that it is gone, or that brokers were switched. Raises LostRaceError while others
-    go on writing it.
+    A process that promotes at the same time finds that it is gone, or that brokers were switched. Raises LostRaceError
+    while other processes go on writing it.
     """
     for _ in range(_TRIES):
         store.sync()

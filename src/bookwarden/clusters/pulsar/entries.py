@@ -93,7 +93,7 @@ class EntryStream:
                 return self._entry(frame.command, frame.rest)
 
     def close(self) -> None:
-        """Ask the broker to end it; what is under way is dropped by whoever reads on."""
+        """Ask the broker to end it; the next reader drops what is under way."""
         asked = BaseCommand(type=CLOSE_CONSUMER)
         asked.close_consumer.consumer_id = asked.close_consumer.request_id = self._consumer
         self._session.send(asked)

@@ -1,4 +1,4 @@
-"""Entries that hold up the sweep: seen from outside, whatever the reason, and named."""
+"""Entries that block the sweep, for any reason: found by the backlog, and named."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bookwarden.clusters.pulsar.rest.topic_positions import Position
 
 logger = logging.getLogger(__name__)
 
-# Nobody is asked before, since most of what waits so long is not due, or in a long batch.
+# No broker is asked before: most entries that wait for less are not due, or in a long batch.
 _ASKED_AFTER_S: Final = 60.0
 
 
-class _Standstill(NamedTuple):
-    first: Position
+class _FirstEntry(NamedTuple):
+    position: Position
     since: float
 
 
 class StuckWatch:
-    """Tells for how long each partition stands at an entry that cannot be read.
+    """Reports for how long an entry that cannot be read has blocked each partition.
 
     ``why_unreadable`` reads from an entry on, and returns what keeps that from going; None if nothing does.
     """
@@ -32,32 +32,32 @@ class StuckWatch:
     ) -> None:
         self._why_unreadable = why_unreadable
         self._steady = steady
-        self._standing: dict[str, _Standstill] = {}
-        self._told: dict[str, Position] = {}
+        self._seen: dict[str, _FirstEntry] = {}
+        self._reported: dict[str, Position] = {}
 
     def look(self, backlog: Mapping[str, EntriesBehind]) -> dict[str, float]:
         """Return the seconds for each partition, 0 where it gets on; the first look that finds one logs the entry."""
         return {topic: self._look(topic, behind.first) for topic, behind in backlog.items()}
 
     def _look(self, topic: str, first: Position | None) -> float:
-        now, standing = self._steady(), self._standing.get(topic)
-        if first is None or standing is None or standing.first != first:
-            if self._told.pop(topic, None) is not None:
+        now, seen = self._steady(), self._seen.get(topic)
+        if first is None or seen is None or seen.position != first:
+            if self._reported.pop(topic, None) is not None:
                 logger.info("%s: the sweep gets on", topic)
-            self._standing.pop(topic, None)
+            self._seen.pop(topic, None)
             if first is not None:
-                self._standing[topic] = _Standstill(first, now)
+                self._seen[topic] = _FirstEntry(first, now)
             return 0.0
-        if now - standing.since < _ASKED_AFTER_S:
+        if now - seen.since < _ASKED_AFTER_S:
             return 0.0
         reason = self._why_unreadable(topic, first)
         if reason is None:
             return 0.0
-        if self._told.get(topic) != first:
-            self._told[topic] = first
+        if self._reported.get(topic) != first:
+            self._reported[topic] = first
             logger.warning(
                 "%s: entry %s cannot be read (%s), and has blocked those behind it for %.0f s; see "
                 "docs/metrics.md, 'An entry that cannot be read'",
-                *(topic, first, reason, now - standing.since),
+                *(topic, first, reason, now - seen.since),
             )
-        return now - standing.since
+        return now - seen.since
