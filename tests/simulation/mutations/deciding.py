@@ -78,7 +78,7 @@ def _returning_ids(patch: pytest.MonkeyPatch) -> None:
 
 
 def _doubts_cost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_wait", decide._retry)
+    patch.setattr(decide, "wait", decide.retry)
 
 
 HOLES = {
