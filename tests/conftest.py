@@ -54,6 +54,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedSer
     return SharedServersScheduling(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Return the number of processes for `-n auto`: half as many again as processors, where memory allows."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

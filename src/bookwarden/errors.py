@@ -10,6 +10,7 @@
     ├── StoreError               a metadata store did not do what it was asked
     │   ├── StoreUnavailableError    no connection, session lost, timeout: nothing was changed
     │   │   └── StoreMigratingError      the metadata is being moved to another store: try again after it
+    │   ├── RegistryChangedError     the registry of bookie clusters changed while a batch ran by its former state
     │   ├── StoreMovedError          the metadata moved to where this process must not write as it was started
     │   ├── OutcomeUnknownError      the connection broke under a write: read back before trying again
     │   ├── LostRaceError            the version or existence changed since it was read: read again
@@ -100,6 +101,10 @@ class StoreUnavailableError(StoreError):
 
 class StoreMigratingError(StoreUnavailableError):
     """The metadata is being moved to another store, so nothing is written for now; nothing was changed."""
+
+
+class RegistryChangedError(StoreError):
+    """The registry of bookie clusters was changed since a batch began: the batch has to be repeated by the new one."""
 
 
 class StoreMovedError(StoreError):

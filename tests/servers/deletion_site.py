@@ -84,7 +84,7 @@ class DeletionSite:
         """Drain what is due; a query that shows no progress for so many seconds is an error."""
         pulse = Pulse()
         attach(spark, pulse)
-        query = LedgerDeletion(spark, self.settings, pulse)
+        query = LedgerDeletion(spark, self.settings, pulse, epoch=lambda: 0)
         try:
             patience, progress = Patience(stall=stall, max_failures=1), figures_of(spark)
             Supervisor(lambda: query.start(once=True), pulse, patience, once=True, progress=progress).run()

@@ -147,7 +147,10 @@ def show(invocation: Invocation, message_id: str) -> None:
 @dlq.command()
 @_taking
 def replay(invocation: Invocation, choice: Choice, *, dry_run: bool, yes: bool) -> None:
-    """Send dead letters back to the deletion topic, their counts reset."""
+    """Send dead letters back to the deletion topic, their counts reset.
+
+    What came from the topic of switch directives is no mark, and stays.
+    """
     _run(invocation, DeadLetters.replay, "Send back", choice, dry_run=dry_run, yes=yes)
 
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from bookwarden.errors import NotFoundError
-from bookwarden.ledgers.received import ATTEMPTS, OF_PHASE_TWO, OUTCOME, REASON, ReceivedMark
+from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.ledgers.received import ATTEMPTS, OF_PHASE_TWO, OUTCOME, REAL_TOPIC, REASON, ReceivedMark
 
 _CONFIRM_EVERY = 500
 # The parts that differ between reasons of one kind: quoted text, names with slashes, numbers.
@@ -71,10 +71,14 @@ class DeadLetterBox(Protocol):
 
 
 class DeadLetters:
-    """An operator's work on dead letters: list, show, replay, drop."""
+    """An operator's work on dead letters: list, show, replay, drop.
 
-    def __init__(self, box: DeadLetterBox) -> None:
+    ``directives`` is the topic of switch directives: what came from there and was none is no mark to be replayed.
+    """
+
+    def __init__(self, box: DeadLetterBox, directives: str = "") -> None:
         self._box = box
+        self._directives = directives
 
     def read(self, limit: int | None = None, *, reason: str | None = None) -> Iterator[DeadLetter]:
         """Yield at most `limit` dead letters that have the reason, oldest first on each partition."""
@@ -100,13 +104,14 @@ class DeadLetters:
         """Send these, or all, to the deletion topic with their counts reset; return them.
 
         ``reason`` chooses those that have it, ``limit`` at most so many where no ids are given. A message leaves
-        the DLQ only after its copy is confirmed, so a failure in between leaves two rather than none.
-        NotFoundError, after all others are done, for an id that is not there.
+        the DLQ only after its copy is confirmed, so a failure in between leaves two rather than none. What came from
+        the topic of switch directives stays; RefusedError where it is named. NotFoundError, after all others are done,
+        for an id that is not there.
         """
         done: list[DeadLetter] = []
         pending: list[ReceivedMark] = []
         with self._box.open() as reading:
-            for received in _chosen(reading, message_ids, reason, limit):
+            for received in self._marks_among(_chosen(reading, message_ids, reason, limit), message_ids):
                 done.append(_dead_letter(received))
                 if dry_run:
                     continue
@@ -117,6 +122,18 @@ class DeadLetters:
             _finish(reading, pending)
         _require_all(message_ids, done)
         return done
+
+    def _marks_among(
+        self, letters: Iterable[ReceivedMark], message_ids: Collection[str] | None
+    ) -> Iterator[ReceivedMark]:
+        for received in letters:
+            if not self._directives or received.properties.get(REAL_TOPIC) != self._directives:
+                yield received
+            elif message_ids is not None:
+                raise RefusedError(
+                    f"dead letter {received.message_id} came from {self._directives} and is no mark: it cannot be "
+                    "replayed, only dropped"
+                )
 
     def drop(
         self,

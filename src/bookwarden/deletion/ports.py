@@ -49,13 +49,23 @@ class BookieClusters(Protocol):
     """The registered bookie clusters."""
 
     def look_again(self) -> None:
-        """Have the registry read anew by whoever asks next; what was read before counts until then."""
+        """Have the registry read again at the next question; what was read before counts until then."""
+
+    def require_epoch(self, epoch: int) -> None:
+        """Read the registry now; what the others return is of this epoch afterwards.
+
+        Raises RegistryChangedError where it has a later epoch, and StoreUnavailableError where it has an earlier one,
+        since the store lags behind.
+        """
 
     def names(self) -> frozenset[str]:
         """Return the names of the registered clusters; StoreError when they are not known."""
 
     def active(self) -> ActiveCluster | None:
         """Return the active one; None where none is registered. StoreError when they are not known."""
+
+    def owner(self) -> str | None:
+        """Return the owner mark of the registry; None where no cluster is registered. StoreError when not known."""
 
     def snapshot(self) -> RegistrySnapshot:
         """Read the registry now; what the others return stays as it was read. StoreError when it is not known."""
@@ -66,6 +76,13 @@ class NoBookieClusters:
 
     def look_again(self) -> None:
         """Do nothing."""
+
+    def require_epoch(self, epoch: int) -> None:
+        """Do nothing."""
+
+    def owner(self) -> str | None:
+        """Return none."""
+        return None
 
     def names(self) -> frozenset[str]:
         """Return none."""

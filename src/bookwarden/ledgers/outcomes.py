@@ -25,6 +25,7 @@ class Outcome(enum.Enum):
     GAVE_UP = "gave up"
     POISONOUS = "poisonous"
     WOULD_DELETE = "would delete"
+    DIRECTIVE = "directive"  #: A switch directive, which is no mark.
 
 
 class DropOutcome(enum.Enum):

@@ -10,6 +10,7 @@ from functools import lru_cache
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
+from bookwarden.ledgers.switch_event import SwitchEvent
 
 # Properties of the Java client's retry and dead-letter messages (RetryMessageUtil).
 RECONSUME_TIMES = "RECONSUMETIMES"
@@ -78,6 +79,7 @@ class ReceivedMark:
     mark: PendingDeletion | None = None  #: None when ``problem`` says why there is none.
     problem: str | None = None  #: For people; None where the mark could be read.
     failure: Exception | None = None  #: An error of ours while decoding it.
+    directive: SwitchEvent | None = None  #: What it is in place of a mark.
 
     @property
     def attempts(self) -> int:
@@ -188,13 +190,14 @@ def believed_properties(properties: Mapping[str, str], topic: str, retry_topic: 
 
     Anybody who may mark could otherwise forge them, and so shorten the time for which a ledger is kept.
     """
-    if _is_of(topic, retry_topic):
+    if is_partition_of(topic, retry_topic):
         return dict(properties)
     return {name: value for name, value in properties.items() if name not in OF_PHASE_TWO}
 
 
 @lru_cache(maxsize=1024)
-def _is_of(partition: str, topic: str) -> bool:
+def is_partition_of(partition: str, topic: str) -> bool:
+    """Return whether a partition belongs to a topic, or is it."""
     return TopicName.parse(partition).base == TopicName.parse(topic).base
 
 

@@ -1,7 +1,7 @@
 """The registered bookie clusters, as a process that works on ledgers knows them.
 
 The registry is read when a command or a batch of the sweep begins, and stays as it was read until the next one: where
-ledgers are looked for never changes in the middle.
+ledgers are looked for never changes in the middle. A batch is bound to the registry's epoch: a change ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
+from bookwarden.errors import FormatError, RefusedError, RegistryChangedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
     Condition,
@@ -136,9 +136,31 @@ class BookieClusters:
         self._catalogs: dict[tuple[str | None, str, str], ClusterCatalog] = {}
 
     def look_again(self) -> None:
-        """Have the registry read anew by whoever asks next."""
+        """Have the registry read again at the next question."""
         with self._lock:
             self._has_looked = False
+
+    def epoch(self) -> int:
+        """Read the registry now, and return its epoch; 0 where no cluster is registered. Raises as `snapshot`."""
+        return _epoch_of(self._registry())
+
+    def require_epoch(self, epoch: int) -> None:
+        """Read the registry now; what the others return is of this epoch afterwards.
+
+        Raises RegistryChangedError where it has a later epoch, StoreUnavailableError where it has an earlier one, since
+        the store lags behind, and as `placed`.
+        """
+        now = self.epoch()
+        if now > epoch:
+            raise RegistryChangedError(f"the registry of bookie clusters has epoch {now}, and this batch is of {epoch}")
+        if now < epoch:
+            raise StoreUnavailableError(f"the store has epoch {now} of the registry, and this batch is of {epoch}")
+        placed = self.placed()
+        if _epoch_of(placed) != epoch:
+            self.look_again()
+            placed = self.placed()
+        if _epoch_of(placed) != epoch:
+            raise RegistryChangedError(f"the registry of bookie clusters changed, and this batch is of epoch {epoch}")
 
     def placed(self) -> Placed | None:
         """Return the registered clusters; None where none is registered.
@@ -293,6 +315,10 @@ class BookieClusters:
                 f"bookie cluster {cluster.name} is registered with the instance {cluster.instance!r}, and {path} at "
                 f"{cluster.metadata_service_uri} {found}: it is another cluster, with other ledgers"
             )
+
+
+def _epoch_of(found: StoredRegistry | Placed | None) -> int:
+    return 0 if found is None else found.registry.epoch
 
 
 def _active_of(registry: Registry, changed_ms: int) -> ActiveCluster:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from bookwarden.errors import BookwardenError, LostRaceError, RefusedError
 from bookwarden.findings import Finding, failing
 from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker, read_brokers
 from bookwarden.switching.checks.precheck import judge_brokers
@@ -36,17 +37,6 @@ from bookwarden.switching.registry import Registry
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 _LOOK_EVERY_S: Final = 0.1
-
-
-class SwitchEvent(NamedTuple):
-    """The message about a switch (schemas/bookie_cluster_switch.avsc)."""
-
-    source: str  #: Name of the bookie cluster that was active before.
-    target: str  #: Name of the one that is active now.
-    origin: str  #: The process that gave the order.
-    epoch: int  #: Of the registry that the order made.
-    time_ms: int  #: When it was given, by the clock of its origin.
-    owner: str  #: `Registry.owner`.
 
 
 class Followed(NamedTuple):

@@ -107,7 +107,7 @@ class PendingDeletionCodec:
         # Ours never begins with a brace: as the length of topicName, its first field, that byte is negative.
         if writer_schema is None and payload.startswith(b"{"):
             return build_pending_deletion(_read_json(payload))
-        return build_pending_deletion(_read_avro(payload, writer_schema or self._own))
+        return build_pending_deletion(read_avro(payload, writer_schema or self._own))
 
 
 def _around(schema: str, name: str) -> tuple[ParsedSchema, ParsedSchema]:
@@ -125,7 +125,8 @@ def _write_avro(schema: ParsedSchema, fields: dict[str, Any]) -> bytes:
     return output.getvalue()
 
 
-def _read_avro(payload: bytes, schema: ParsedSchema) -> Any:
+def read_avro(payload: bytes, schema: ParsedSchema) -> Any:
+    """Read one record, to the last byte; MalformedMarkError for anything else."""
     source = BytesIO(payload)
     try:
         record = fastavro.schemaless_reader(source, schema.definition, None)

@@ -9,9 +9,14 @@ from typing import Final
 
 import fastavro
 
+from bookwarden.errors import MalformedMarkError
+from bookwarden.ledgers.switch_event import SwitchEvent
+from bookwarden.wire.avro import read_avro
 from bookwarden.wire.writer_schema import parse_writer_schema
 
 _FIELDS: Final = ("source", "target", "origin", "epoch", "timeMs", "owner")
+# In bytes; an event has less than a tenth of it.
+_LARGEST: Final = 1 << 14
 
 
 def switch_event_schema() -> str:
@@ -20,9 +25,20 @@ def switch_event_schema() -> str:
     return json.dumps(json.loads(text), separators=(",", ":"))
 
 
-def encode_switch_event(source: str, target: str, origin: str, epoch: int, time_ms: int, owner: str) -> bytes:
-    """Encode an event; the schema tells what each field is."""
-    fields = dict(zip(_FIELDS, (source, target, origin, epoch, time_ms, owner), strict=True))
+def encode_switch_event(event: SwitchEvent) -> bytes:
+    """Encode an event."""
     output = BytesIO()
+    fields = dict(zip(_FIELDS, event, strict=True))
     fastavro.schemaless_writer(output, parse_writer_schema(switch_event_schema()).definition, fields)
     return output.getvalue()
+
+
+def decode_switch_event(payload: bytes) -> SwitchEvent:
+    """Decode an event; MalformedMarkError for anything else."""
+    if len(payload) > _LARGEST:
+        raise MalformedMarkError(f"its payload has {len(payload):,} bytes; a switch directive has at most {_LARGEST:,}")
+    fields = read_avro(payload, parse_writer_schema(switch_event_schema()))
+    event = SwitchEvent(*(fields[name] for name in _FIELDS))
+    if not event.target or event.epoch < 1:
+        raise MalformedMarkError(f"it names bookie cluster {event.target!r} and epoch {event.epoch}: no registry does")
+    return event

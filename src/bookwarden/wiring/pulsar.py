@@ -8,6 +8,7 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
 from bookwarden.clusters.pulsar.messages.readers import DeadLetterTopic
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
@@ -18,6 +19,7 @@ from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.inflight import count_in_flight
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import registry_schema
+from bookwarden.wire.switch_event import switch_event_schema
 
 
 def connection_of(pulsar: PulsarSettings) -> PulsarConnection:
@@ -46,6 +48,8 @@ def _topics_of(deletion: DeletionSettings) -> DeletionTopics:
         subscription=deletion.subscription,
         partitions=deletion.two_phase_deletion_ledger_deletion_parallelism,
         schema=registry_schema(),
+        switch_topic=SWITCH_TOPIC,
+        switch_schema=switch_event_schema(),
     )
 
 
@@ -75,7 +79,7 @@ class TopicsContext(Resources):
             self.waiting = partial(waiting.read, swept)
             self.decode = decoder_of(deletion, SchemaRegistry(self.admin)).decode
             dlq = DeadLetterTopic(connection, self.admin, deletion.dlq_topic, deletion.topic, deletion.subscription)
-            self.dead_letters = DeadLetters(dlq)
+            self.dead_letters = DeadLetters(dlq, SWITCH_TOPIC)
 
 
 def decoder_of(deletion: DeletionSettings, registry: SchemaRegistry) -> MarkDecoder:

@@ -98,4 +98,4 @@ def test_a_topics_own_policies_count() -> None:
 )
 def test_the_three_topics_are_three_whole_topics(names: tuple[str, str, str]) -> None:
     with pytest.raises(ConfigError, match="deletion"):
-        DeletionTopics(*names, subscription="s", partitions=4, schema="{}")
+        DeletionTopics(*names, subscription="s", partitions=4, schema="{}", switch_topic="d", switch_schema="{}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from bookwarden.deletion.dead_letters import DeadLetters, group_by_reason, reason_group, reset_properties
-from bookwarden.errors import NotFoundError
-from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.ledgers.received import REAL_TOPIC, ReceivedMark
 
 
 class Box:
@@ -114,3 +115,14 @@ def test_ids_are_read_no_further_than_needed_and_the_absent_are_named() -> None:
 def test_a_letter_that_is_sent_back_counts_as_new() -> None:
     properties = {"bookwarden.verified-at": "1", "RECONSUMETIMES": "9", "bookwarden.reason": "r", "theirs": "kept"}
     assert reset_properties(properties) == {"theirs": "kept"}
+
+
+def test_what_came_from_the_topic_of_switch_directives_is_not_replayed() -> None:
+    box = Box("malformed", "malformed", "malformed")
+    box.letters[1] = replace(box.letters[1], properties={REAL_TOPIC: "directives"})
+    letters = DeadLetters(box, "directives")
+    with pytest.raises(RefusedError, match="1:1:-1 came from directives and is no mark"):
+        letters.replay(["1:1:-1"])
+    assert [one.message_id for one in letters.replay()] == ["1:0:-1", "1:2:-1"]
+    assert box.sent == ["1:0:-1", "1:2:-1"]
+    assert [one.message_id for one in letters.drop()] == ["1:1:-1"]

@@ -228,11 +228,17 @@ class Admin:
     """Stands where the admin REST stands, as far as the source asks it."""
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
-        self._topics = {name.removeprefix("persistent://"): topic for name, topic in topics.items()}
+        self._named = topics
+
+    @property
+    def _topics(self) -> dict[str, Topic]:
+        return {name.removeprefix("persistent://"): topic for name, topic in self._named.items()}
 
     def get_json(self, path: str, *, params: object = None) -> Any:
         name, _, asked = path.removeprefix("/persistent/").rpartition("/")
         if asked == "internalStats":
+            if name not in self._topics:
+                raise NotFoundError(f"{path}: the broker answered 404")
             return self._topics[name].stats()
         if asked == "partitions":
             return {"partitions": 0}

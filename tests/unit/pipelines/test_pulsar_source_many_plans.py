@@ -36,13 +36,13 @@ from unit.pipelines.scripted_topic import SUBSCRIPTION, UNREADABLE, Admin, Entri
 PLANS = int(os.environ.get("PLANS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))
 PLANS_OF_A_LIFE = 40
-MARKS, RETRIES = "persistent://t/n/marks", "persistent://t/n/retries"
+MARKS, RETRIES, CONTROL = "persistent://t/n/marks", "persistent://t/n/retries", "persistent://t/n/control"
 CONNECTION = PulsarConnection("pulsar://nowhere", "http://nowhere")
 RETRY_DELAY, LONGEST_DELAY = 600.0, 900.0
 UNREACHABLE, LOST_AFTER = 120.0, 3600.0
 OPTIONS = SourceOptions(
     CONNECTION,
-    topics=(MARKS, RETRIES),
+    topics=(MARKS, RETRIES, CONTROL),
     subscription=SUBSCRIPTION,
     acknowledge=False,
     starting=Boundary(name="earliest"),
@@ -50,6 +50,7 @@ OPTIONS = SourceOptions(
     max_unreachable_s=UNREACHABLE,
     delayed_topics=(RETRIES,),
     max_delay_s=LONGEST_DELAY,
+    control_topics=(CONTROL,),
 )
 RULES = ReadRules(UNREACHABLE, 50, True, chunked="empty", unreadable="empty", lost_ledger_s=LOST_AFTER, largest=1 << 20)
 RANGE = re.compile(r"the \d+ entries (\d+:\d+) to (\d+:\d+) cannot be read")
@@ -102,13 +103,13 @@ class Row:
 
 
 class Life:
-    """A query on two topics, one of them delayed, while their broker has its bad days."""
+    """A query on a topic, a delayed one and a control topic, while their broker has its bad days."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.time = Time()
         skips = self.rng.random() < 0.3
-        self.topics = {name: Topic(name, self.time, self.rng, auto_skip=skips) for name in (MARKS, RETRIES)}
+        self.topics = {name: Topic(name, self.time, self.rng, auto_skip=skips) for name in OPTIONS.topics}
         self.entries = Entries(self.topics)
         self.admin = Admin(self.topics)
         self.rows: dict[str, list[Row]] = {name: [] for name in self.topics}
@@ -144,7 +145,7 @@ class Life:
             topic.refuses = rng.choice((0, 0, 0, 0.02, 0.3))
             topic.damages = rng.choice((0, 0, 0.1))
             topic.rest_is_mute = rng.random() < 0.2
-            for _ in range(rng.choice((0, 1, 5, 20))):
+            for _ in range(rng.choice((0, 0, 1, 2) if name == CONTROL else (0, 1, 5, 20))):
                 self.publish(name, topic)
             if rng.random() < 0.3:
                 topic.roll()
@@ -221,6 +222,8 @@ class Life:
             return False
         self.planned_by = self.delays.since[RETRIES], self.delays.skew
         plan = self.planner.partitions(self.start, end)
+        if CONTROL in plan:
+            assert (len(plan), sum(entries.count for entries in plan[CONTROL])) == (1, 1), plan
         for attempt in range(60):
             if self.rng.random() < 0.05 or attempt:
                 # The process was killed, or the query started again: the batch is planned as it was.
@@ -247,7 +250,7 @@ class Life:
         self.time.sleep(60)
 
     def read(self, topic: str, ranges: tuple[EntryRange, ...]) -> list[Row]:
-        share = TaskShare((PartitionEntries(topic, ranges),), CONNECTION)
+        share = TaskShare((PartitionEntries(topic, ranges, may_be_lost=topic == CONTROL),), CONNECTION)
         entries: Any = self.entries
         admin: Any = self.admin
         rows = []

@@ -80,7 +80,7 @@ def test_a_query_of_many_tasks_is_outdated_once_its_ledgers_moved_to_where_one_m
     moved_to: list[str | None] = [None]
     settings = on(ZOOKEEPER, **{"metadata_store.oxia_concurrent_writers": many_may})
     writers = Writers(settings.metadata_store, lambda: moved_to[0])
-    query = LedgerDeletion(spark, settings, Pulse(), writers=writers)
+    query = LedgerDeletion(spark, settings, Pulse(), epoch=lambda: 0, writers=writers)
     assert not query.is_outdated
     moved_to[0] = OXIA
     assert query.is_outdated is outdated

@@ -25,6 +25,7 @@ from bookwarden.deletion.phase_two.decide import (
     limit_retries,
     wait,
 )
+from bookwarden.deletion.phase_two.directives import judge_directive
 from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
 from bookwarden.deletion.phase_two.places import in_its_place, worst
@@ -45,13 +46,14 @@ from bookwarden.deletion.ports import (
     Promotions,
     ReferenceReader,
 )
-from bookwarden.errors import MalformedMarkError, StoreMigratingError, StoreUnavailableError
+from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.patience import patiently
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -154,6 +156,7 @@ class Sweep:
         self._pause = pause
         self._clock = clock
         self._why_letters_are_lost = why_letters_are_lost
+        self._epoch: int | None = None
         self._copies = CopyDeletions(
             copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
         )
@@ -165,17 +168,25 @@ class Sweep:
         return self.carry_out(received, run, list)
 
     def carry_out(
-        self, received: Sequence[ReceivedMark], run: str, tell: Callable[[Sequence[OutcomeRow]], _T]
+        self,
+        received: Sequence[ReceivedMark],
+        run: str,
+        tell: Callable[[Sequence[OutcomeRow]], _T],
+        *,
+        epoch: int | None = None,
     ) -> Iterator[_T]:
         """Carry the marks out, step by step, each holder's together; yield what `tell` makes of each step's outcomes.
 
         `tell` is called before a step's retry and DLQ messages are sent; its result is yielded once they are confirmed.
         ``run``, as ``<query>/<batch>``, is the same for each try of a batch, so that a later try sends nothing again.
+        ``epoch`` is that of the registry of bookie clusters which this try of the batch goes by, None for any.
+        Raises RegistryChangedError, before anything more is deleted, once the registry has another.
         Raises StoreUnavailableError or PulsarError when the stores or the broker stay away: then the batch is not
         done, and is replayed. A mark that fails for another reason is cut out (see isolation.py).
         """
         self._sendings.begin(run)
         self._clusters.look_again()
+        self._epoch = epoch
         groups: dict[Holder | None, list[ReceivedMark]] = {}
         for message in received:
             groups.setdefault(_holder(message), []).append(message)
@@ -198,7 +209,7 @@ class Sweep:
         while left:
             stops = self._migrations.stops
             # Waiting restarts the step, so that a delete never rests on what was read before an outage.
-            attempt = self._patiently(partial(self._attempt, left, run))
+            attempt = patiently(partial(self._attempt, left, run), self._limits.max_unreachable, self._pause)
             again = attempt.not_done if self._migrations.stops != stops else frozenset()
             settled = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
             told.append(self._settle(settled, attempt.readings, attempt.now_ms, tell))
@@ -237,6 +248,7 @@ class Sweep:
     def _attempt(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> _Attempt:
         if not self._dry_run:
             self._migrations.await_writes()
+        self._require_epoch()
         sound = [(holder, message) for holder, message in step if holder is not None]
         readings = self._read(sound)
         ledgers: defaultdict[Holder, list[int]] = defaultdict(list)
@@ -255,6 +267,10 @@ class Sweep:
         decided, not_done = self._delete(decided, readings, references, run)
         return _Attempt(decided, readings, now_ms, not_done)
 
+    def _require_epoch(self) -> None:
+        if self._epoch is not None:
+            self._clusters.require_epoch(self._epoch)
+
     def _read(self, sound: Sequence[tuple[Holder, ReceivedMark]]) -> dict[int, LedgerReading]:
         ledger_ids = list(dict.fromkeys(_mark(message).ledger_id for _, message in sound))
         return dict(zip(ledger_ids, self._catalog.read_many(ledger_ids), strict=True))
@@ -269,6 +285,8 @@ class Sweep:
     ) -> Decision:
         if message.failure is not None:
             raise message.failure
+        if message.directive is not None:
+            return judge_directive(message.directive, self._clusters.active(), self._clusters.owner())
         if holder is None:
             return Decision(Action.GIVE_UP, Outcome.MALFORMED, message.problem or "no pending deletion")
         mark = _mark(message)
@@ -296,6 +314,7 @@ class Sweep:
         if self._dry_run:
             would = Decision(Action.FINISH, Outcome.WOULD_DELETE, "dry run")
             return [(m, would if d.action is Action.DELETE else d) for m, d in decided], frozenset()
+        self._require_epoch()
         superseded = [at for at, pair in enumerate(decided) if _is_superseded(*pair)]
         others = sorted(frozenset(range(len(decided))).difference(superseded))
         some = [decided[at] for at in others]
@@ -373,26 +392,6 @@ class Sweep:
             self._outbox.flush()
             self._sendings.note(decided)
 
-    def _patiently(self, call: Callable[[], _T]) -> _T:
-        """Call again while the store does not answer, up to the limit; an outage is not a ledger's fault.
-
-        While the metadata is being moved there is no limit.
-        """
-        deadline = time.monotonic() + self._limits.max_unreachable
-        delay = 0.1
-        while True:
-            try:
-                return call()
-            except StoreUnavailableError as error:
-                migrating = isinstance(error, StoreMigratingError)
-                if not migrating and time.monotonic() + delay > deadline:
-                    raise
-                logger.warning("waiting for the store: %s", error)
-                self._pause(delay)
-                if migrating:
-                    deadline = time.monotonic() + self._limits.max_unreachable
-                delay = min(delay * 2, 5.0)
-
 
 def _holder(message: ReceivedMark) -> Holder | None:
     if message.mark is None:
@@ -469,6 +468,12 @@ def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms
     )
 
 
+def _named_cluster(message: ReceivedMark) -> str:
+    if message.directive is not None:
+        return message.directive.target
+    return message.mark.bookie_cluster if message.mark else ""
+
+
 def _clusters_of(stored: StoredLedger | None) -> str:
     return "" if stored is None else ",".join(place.bookie_cluster for place in stored.places)
 
@@ -493,5 +498,5 @@ def _row(message: ReceivedMark, decision: Decision, readings: Mapping[int, Ledge
         ledger_bytes=stored.metadata.length if stored else None,
         topic=message.topic,
         message=message.message_id,
-        bookie_cluster=(mark.bookie_cluster if mark else "") or _clusters_of(stored),
+        bookie_cluster=_named_cluster(message) or _clusters_of(stored),
     )

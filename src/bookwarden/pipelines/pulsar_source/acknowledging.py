@@ -72,7 +72,8 @@ class Acknowledger:
                     _LOG.info("%s: acknowledging %s failed (%s); again soon", topic, position, type(error).__name__)
                     self._drop_client()
                     time.sleep(_PAUSE_S)
-                    break
+                    # One topic that cannot be acknowledged holds up no other.
+                    continue
                 with self._changed:
                     self._sent[topic] = (position, time.monotonic())
 

@@ -62,7 +62,15 @@ class Discovery:
         if self._options.namespace is not None:
             tenant, namespace = self._options.namespace.split("/")
             topics = tuple(topic for topic in list_topics(self._admin, tenant, namespace) if self._matches(topic))
-        return tuple(sorted({partition for topic in topics for partition in list_partitions(self._admin, topic)}))
+        return tuple(sorted({partition for topic in topics for partition in self._partitions_of(topic)}))
+
+    def _partitions_of(self, topic: str) -> list[str]:
+        try:
+            return list_partitions(self._admin, topic)
+        except NotFoundError:
+            if not self._options.is_control(topic):
+                raise
+            return []
 
     def _matches(self, topic: str) -> bool:
         return self._pattern is not None and self._pattern.fullmatch(TopicName.parse(topic).local_name) is not None

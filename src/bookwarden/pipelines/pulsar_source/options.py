@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ _OF_READING = (
     "minPollMs",
     "maxUnreachableSeconds",
     "delayedTopics",
+    "controlTopics",
     "maxDelaySeconds",
     "rowsPerArrowBatch",
 )
@@ -79,6 +80,8 @@ class SourceOptions:
     max_unreachable_s: float = 120.0  #: Limit of waiting for a partition without progress.
     delayed_topics: tuple[str, ...] = ()  #: Topics whose messages wait for their deliver-at time.
     max_delay_s: float | None = None  #: Longest such wait; None where no topic is delayed.
+    #: Topics whose every entry is a batch of its own; they may be absent, and what is lost of them is left out.
+    control_topics: tuple[str, ...] = ()
     rows_per_arrow_batch: int = 10_000  #: Largest number of rows in a record batch.
 
     @property
@@ -93,8 +96,16 @@ class SourceOptions:
 
     def is_delayed(self, topic: str) -> bool:
         """Return whether a partition belongs to a topic whose messages wait for their deliver-at time."""
-        name = TopicName.parse(topic)
-        return str(name) in self.delayed_topics or str(name.base) in self.delayed_topics
+        return _is_among(self.delayed_topics, topic)
+
+    def is_control(self, topic: str) -> bool:
+        """Return whether a partition belongs to a control topic."""
+        return bool(self.control_topics) and _is_among(self.control_topics, topic)
+
+
+def _is_among(topics: Sequence[str], partition: str) -> bool:
+    name = TopicName.parse(partition)
+    return str(name) in topics or str(name.base) in topics
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -132,6 +143,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_unreachable_s=_read(options, "maxUnreachableSeconds", 120.0, _seconds),
         max_delay_s=max_delay_s,
         delayed_topics=delayed,
+        control_topics=_names("controlTopics", options.get("controltopics", "")),
         rows_per_arrow_batch=_read(options, "rowsPerArrowBatch", 10_000, _positive),
     )
 

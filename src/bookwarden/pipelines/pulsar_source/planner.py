@@ -24,8 +24,10 @@ from bookwarden.pipelines.pulsar_source.options import SourceOptions
 from bookwarden.pipelines.pulsar_source.polling import PositionPolls
 from bookwarden.pipelines.pulsar_source.ranges import (
     EntryRange,
+    advance,
     check_end,
     check_start,
+    count_between,
     place_to_read_again,
     ranges_between,
 )
@@ -64,6 +66,7 @@ class Planner:
         self._frozen_at: Moment | None = None
         self._idle_since: float | None = None
         self._turn = 0
+        self._control_was_last = False
         self._standing: dict[str, tuple[Position, Position]] = {}
         self._warned: set[tuple[str, Position]] = set()
         # Where this run began, of the partitions that were not yet compared with their subscription.
@@ -91,15 +94,23 @@ class Planner:
         previous, self._snapshot = self._snapshot, poll(sorted(asked))
         positions = self._snapshot
         known = {topic: found for topic, found in positions.items() if topic in start}
-        for topic, found in known.items():
-            self._check_start(found, start[topic], self._options.subscription, previous.get(topic))
+        sound = {
+            topic: self._check_start(found, start[topic], self._options.subscription, previous.get(topic))
+            for topic, found in known.items()
+        }
         # A batch without entries that puts the checkpoint back, so that what is read again is planned as anything else.
         again = self._places_to_read_again(start, known)
+        # A control topic that was made again begins anew.
+        again |= {
+            topic: self._starter.start_new(known[topic])
+            for topic, is_sound in sound.items()
+            if not is_sound and self._options.is_control(topic)
+        }
         self._acknowledge({topic: at for topic, at in start.items() if topic not in again}, positions)
         ends: Offsets = {**start, **again}
         known = {topic: found for topic, found in known.items() if topic not in again}
         self._turn += 1
-        ends.update(capped_ends(known, start, self._open_ends(known, start), cap, self._sizes, self._turn))
+        ends.update(self._ends(known, start, cap))
         for topic in positions.keys() - start.keys():
             # Its start goes into the checkpoint before any of it is read, so that a replay is exact.
             ends[topic] = self._starter.start_new(positions[topic])
@@ -118,7 +129,7 @@ class Planner:
             known = {}
         positions = known | self._polls.poll_all(changed - known.keys())
         plan = {}
-        for topic in sorted(changed):
+        for topic in sorted(changed & positions.keys()):
             if topic not in self._standing or self._standing[topic][0] != start[topic]:
                 self._check_start(positions[topic], start[topic], self._options.subscription)
             self._check_end(positions[topic], end[topic])
@@ -159,6 +170,22 @@ class Planner:
     def _pace(self) -> None:
         if self._idle_since is not None:
             time.sleep(max(0.0, self._idle_since + self._options.min_poll_s - time.monotonic()))
+
+    def _ends(self, positions: Mapping[str, TopicPositions], start: Offsets, cap: Cap) -> Offsets:
+        """Return the ends of a batch: of one entry of a control topic, or of other topics, by turns."""
+        ends = self._open_ends(positions, start)
+        control = {topic: found for topic, found in positions.items() if self._options.is_control(topic)}
+        others = {topic: found for topic, found in positions.items() if topic not in control}
+        waiting = [topic for topic in sorted(control) if count_between(control[topic], start[topic], ends[topic])]
+        # So neither a flood of control entries nor one of others keeps the rest waiting.
+        is_turn_of_others = self._control_was_last and any(
+            count_between(found, start[topic], ends[topic]) for topic, found in others.items()
+        )
+        self._control_was_last = bool(waiting) and not is_turn_of_others
+        if self._control_was_last:
+            first = waiting[0]
+            return {first: advance(control[first], start[first], ends[first], 1)}
+        return capped_ends(others, start, {topic: ends[topic] for topic in others}, cap, self._sizes, self._turn)
 
     def _open_ends(self, positions: Mapping[str, TopicPositions], start: Offsets) -> Offsets:
         ends = {}
@@ -221,17 +248,21 @@ class Planner:
         start: Position,
         subscription: str | None,
         previous: TopicPositions | None = None,
-    ) -> None:
+    ) -> bool:
+        """Return whether `start` is of this topic, and nothing behind it is gone; DataGoneError unless that may be."""
         topic = positions.topic
         asked, standing = self._standing.get(topic, (start, start))
         if asked != start:
             standing = start
+        is_sound = True
         try:
             check_start(positions, standing, subscription, previous)
         except DataGoneError as error:
             self._tolerate(topic, start, error)
+            is_sound = False
         # From here on the trimmed ledgers are known to be read; the entries behind them are still watched.
         self._standing[topic] = (start, max(standing, positions.earliest))
+        return is_sound
 
     def _check_end(self, positions: TopicPositions, end: Position) -> None:
         try:
@@ -240,7 +271,7 @@ class Planner:
             self._tolerate(positions.topic, end, error)
 
     def _tolerate(self, topic: str, position: Position, error: DataGoneError) -> None:
-        if self._options.fail_on_data_loss:
+        if self._options.fail_on_data_loss and not self._options.is_control(topic):
             raise error
         if (topic, position) not in self._warned:
             self._warned.add((topic, position))

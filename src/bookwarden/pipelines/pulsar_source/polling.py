@@ -71,18 +71,26 @@ class PositionPolls:
                 self._note_gone(topic, error)
                 return
         if now - since >= self._options.max_unreachable_s:
+            if self._options.is_control(topic):
+                _LOG.warning("%s gave no positions for %.0f s (%s); going on without it", topic, now - since, error)
+                self._leave_out(topic)
+                return
             raise PulsarUnavailableError(
                 f"{topic} gave no positions for {now - since:.0f} s ({error}); "
                 "check the brokers, or raise maxUnreachableSeconds"
             ) from error
 
     def _note_gone(self, topic: str, error: NotFoundError) -> None:
-        if self._options.fail_on_data_loss:
+        if self._options.fail_on_data_loss and not self._options.is_control(topic):
             raise DataGoneError(
                 f"{topic} does not exist any more, and what was not read of it is gone; leave it out of the topics "
                 "and start with a new checkpoint, or set failOnDataLoss to false"
             ) from error
         _LOG.warning("%s does not exist any more; going on without it", topic)
+        self._leave_out(topic)
+
+    def _leave_out(self, topic: str) -> None:
+        """Leave the topic out until the next discovery."""
         self._failing_since.pop(topic, None)
         self._gone_since[topic] = time.monotonic()
 

@@ -68,6 +68,7 @@ class PartitionEntries:
 
     topic: str
     ranges: tuple[EntryRange, ...]
+    may_be_lost: bool = False  #: What cannot be read is left out after `ReadRules.max_unreachable_s`, without an error.
 
 
 class TaskShare(InputPartition):
@@ -166,6 +167,7 @@ class _PartitionReader:
         pause: Callable[[float], None],
     ) -> None:
         self._topic = work.topic
+        self._may_be_lost = work.may_be_lost
         self._entries = entries
         self._admin = admin
         self._rules = rules
@@ -308,7 +310,7 @@ class _PartitionReader:
 
     def _leave_out_trimmed(self) -> None:
         text = f"{self._topic}: entry {self._progress.expected} was planned, but is gone: trimmed, or the topic deleted"
-        if self._rules.fail_on_data_loss:
+        if self._rules.fail_on_data_loss and not self._may_be_lost:
             raise DataGoneError(f"{text}; set failOnDataLoss to false to go on without it")
         _LOG.warning("%s; going on with the next ledger", text)
         self._progress.pass_to(self._progress.last_of_ledger.entry_id)
@@ -336,6 +338,10 @@ class _PartitionReader:
     def _give_up_ledger(self, text: str, error: PulsarUnavailableError, stuck_s: float) -> None:
         """Leave out what cannot be read of a ledger that is lost; wait until it is, or raise the error."""
         limit, tries, expected = self._rules.lost_ledger_s, self._tries, self._progress.expected
+        if self._may_be_lost:
+            self._leave_out(self._progress.last_of_ledger, f"it could not for {stuck_s:.0f} s ({error})")
+            self._note_progress()
+            return
         if limit is not None and self._steady() >= tries.probed_at + _PROBED_EVERY_S:
             # A broker that has the entry, and does not send it, waits for the end of a transaction; and one that serves
             # no reader at all says nothing of the entry.

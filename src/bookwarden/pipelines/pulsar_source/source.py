@@ -59,7 +59,7 @@ class PulsarBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one task for each partition that has entries between the boundaries."""
         plan = Planner(self._options).plan_batch()
-        parts = [PartitionEntries(topic, ranges) for topic, ranges in plan.items()]
+        parts = [PartitionEntries(topic, ranges, self._options.is_control(topic)) for topic, ranges in plan.items()]
         return [TaskShare((part,), self._options.connection) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,8 +98,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         """Plan a task for each partition that has entries in the batch; partitions with few share one."""
         plan = self._plans().partitions(load_offsets(start), load_offsets(end))
+        parts = {topic: PartitionEntries(topic, plan[topic], self._options.is_control(topic)) for topic in plan}
         return [
-            TaskShare(tuple(PartitionEntries(topic, plan[topic]) for topic in topics), self._options.connection)
+            TaskShare(tuple(parts[topic] for topic in topics), self._options.connection)
             for topics in self._plans().together(plan)
         ]
 

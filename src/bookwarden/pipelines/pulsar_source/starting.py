@@ -69,7 +69,8 @@ class Starter:
         if subscription is None:
             return
         text = f"{positions.topic}: subscription {subscription} was removed while it was read"
-        if finished < positions.earliest and self._options.fail_on_data_loss:
+        may_be_lost = not self._options.fail_on_data_loss or self._options.is_control(positions.topic)
+        if finished < positions.earliest and not may_be_lost:
             raise DataGoneError(f"{text}, and entries behind {finished} were trimmed; start with a new checkpoint")
         _LOG.warning("%s; creating it again behind %s", text, finished)
         create_subscription(self._admin, positions.topic, subscription, max(finished, positions.earliest))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bookwarden.ledgers.outcomes import OutcomeRow
@@ -27,6 +28,8 @@ MERGE_AFTER = 64
 _MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
 # A file with more rows is left as it is: merging it would cost memory for no gain.
 _SMALL_ROWS = 2_000
+# No outcome: see repeat_batch.
+_REPEAT = "repeat"
 _NAME = re.compile(r"^(?P<query>[0-9a-f-]+)-(?P<first>\d{12})-(?P<last>\d{12})\.parquet$")
 
 
@@ -88,12 +91,26 @@ def _time(milliseconds: int | None, *, nullable: bool) -> int | None:
 
 def beat_batch(padding: str) -> pa.RecordBatch:
     """Make a row that is no outcome but a sign of life of its task; the padding is its reason."""
+    return _row_of_task("", padding)
+
+
+def repeat_batch(reason: str) -> pa.RecordBatch:
+    """Make a row that is no outcome but the request of a task to repeat the batch."""
+    return _row_of_task(_REPEAT, reason)
+
+
+def why_repeated(outcomes: pa.Table) -> str | None:
+    """Return why a task asks for the batch to be repeated; None if none does."""
+    reasons: list[str] = outcomes.filter(pc.equal(outcomes.column("outcome"), _REPEAT)).column("reason").to_pylist()
+    return reasons[0] if reasons else None
+
+
+def _row_of_task(outcome: str, reason: str) -> pa.RecordBatch:
     row: dict[str, Any] = {}
     for column in ARROW_SCHEMA:
         if not column.nullable:
             row[column.name] = "" if pa.types.is_string(column.type) else 0
-    row["reason"] = padding
-    return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
+    return pa.RecordBatch.from_pylist([{**row, "outcome": outcome, "reason": reason}], schema=ARROW_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, order=True)

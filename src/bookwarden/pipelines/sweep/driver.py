@@ -74,7 +74,7 @@ def _run_sweep(
     metrics = SweepMetrics()
     metrics.show_migrations(metadata.migrations.standings)
     writers = Writers(settings.metadata_store, metadata.ledgers_moved_to, metadata.bookie_clusters.own_store_urls)
-    query = LedgerDeletion(spark, settings, pulse, metrics, writers=writers)
+    query = LedgerDeletion(spark, settings, pulse, metrics, epoch=metadata.bookie_clusters.epoch, writers=writers)
     patience = patience_of(sweep, sweep.trigger_seconds)
     supervisor = Supervisor(
         lambda: query.start(once=once),

@@ -12,24 +12,34 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.config import Settings
-from bookwarden.errors import SparkError
+from bookwarden.errors import RegistryChangedError, SparkError
 from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.patience import patiently
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
-from bookwarden.pipelines.streams.outcome_table import SPARK_SCHEMA, OutcomeTable, beat_batch, outcome_batch
+from bookwarden.pipelines.streams.outcome_table import (
+    SPARK_SCHEMA,
+    OutcomeTable,
+    beat_batch,
+    outcome_batch,
+    repeat_batch,
+    why_repeated,
+)
 from bookwarden.pipelines.streams.supervisor import Pulse
 from bookwarden.pipelines.streams.task_beats import padding, with_beats, without_beats
 from bookwarden.pipelines.sweep.received_rows import received_marks
@@ -45,6 +55,8 @@ _LARGEST_BATCH = 5 << 20
 # Properties that Spark sets for every job of a streaming query, and its tasks.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+# Our own: the epoch of the registry of bookie clusters that a try of a batch goes by.
+_EPOCH = "bookwarden.registryEpoch"
 
 _contexts: PerProcess[SweepContext] = PerProcess()
 
@@ -79,8 +91,13 @@ class SweepTask:
         signs.reading = False
         if context is None:
             return
-        query, number = _running_batch()
-        yield from context.sweep.carry_out(received, f"{query}/{number}", partial(outcome_batch, batch=number))
+        batch = _running_batch()
+        tell = partial(outcome_batch, batch=batch.number)
+        try:
+            yield from context.sweep.carry_out(received, f"{batch.query}/{batch.number}", tell, epoch=batch.epoch)
+        except RegistryChangedError as error:
+            # An error would end the query, and be tried again by Spark first.
+            yield repeat_batch(str(error))
 
 
 class _Signs:
@@ -95,12 +112,18 @@ class _Signs:
         return SIGNS_OF_LIFE.count + self._looks
 
 
-def _running_batch() -> tuple[str, int]:
+class _Batch(NamedTuple):
+    query: str
+    number: int
+    epoch: int  #: Of the registry of bookie clusters.
+
+
+def _running_batch() -> _Batch:
     task = TaskContext.get()
-    query, number = (task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)) if task else (None, None)
-    if query is None or number is None:
+    query, number, epoch = [task.getLocalProperty(name) if task else None for name in (_QUERY_ID, _BATCH_ID, _EPOCH)]
+    if query is None or number is None or epoch is None:
         raise SparkError("the sweep runs as a streaming query alone: without a batch its journal cannot be told apart")
-    return query, int(number)
+    return _Batch(query, int(number), int(epoch))
 
 
 def _context(task: SweepTask) -> SweepContext:
@@ -137,7 +160,8 @@ def outcomes_location(settings: Settings) -> str:
 class LedgerDeletion:
     """Assembles and starts the query; `pulse` is the gate that each batch passes.
 
-    ``totals`` counts the outcomes of all batches that were finished, by outcome.
+    ``epoch`` reads the epoch of the registry of bookie clusters; StoreError where it cannot. ``totals`` counts the
+    outcomes of all batches that were finished, by outcome.
     """
 
     def __init__(
@@ -147,12 +171,14 @@ class LedgerDeletion:
         pulse: Pulse,
         metrics: SweepMetrics | None = None,
         *,
+        epoch: Callable[[], int],
         writers: Writers | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._pulse = pulse
         self._metrics = metrics
+        self._epoch = epoch
         self._writers = writers or Writers(settings.metadata_store)
         self._with_one_writer = False
         self._table = OutcomeTable(outcomes_location(settings))
@@ -196,8 +222,9 @@ class LedgerDeletion:
         deletion, sweep = self._settings.deletion, self._settings.sweep
         options = {
             **options_of(connection_of(self._settings.pulsar)),
-            "topics": f"{deletion.topic},{deletion.retry_topic}",
+            "topics": f"{deletion.topic},{deletion.retry_topic},{SWITCH_TOPIC}",
             "delayedTopics": deletion.retry_topic,
+            "controlTopics": SWITCH_TOPIC,
             "maxDelaySeconds": str(policy_of(self._settings.deletion).longest_wait),
             "subscription": deletion.subscription,
             "acknowledge": str(not sweep.dry_run).lower(),
@@ -221,13 +248,30 @@ class LedgerDeletion:
         try:
             started = time.monotonic()
             query = self._spark.sparkContext.getLocalProperty(_QUERY_ID) or "query"
-            # This runs the job, and must stay the only thing that does: each run of it is a sweep.
-            outcomes = without_beats(batch, "outcome").toArrow()
+            outcomes = self._carried_out(batch, number)
             self._table.write(outcomes, query, number)
             self._account(outcomes, time.monotonic() - started)
             finished = True
         finally:
             self._pulse.leave(number, finished=finished)
+
+    def _carried_out(self, batch: DataFrame, number: int) -> pa.Table:
+        """Run the batch's job by the registry as it is now, and once more if that is changed meanwhile."""
+        last = -1
+        while True:
+            epoch = patiently(self._epoch, self._settings.sweep.max_unreachable_seconds)
+            if epoch <= last:
+                raise RegistryChangedError(
+                    f"tasks of batch {number} see a later epoch than {epoch}, and the driver not"
+                )
+            self._spark.sparkContext.setLocalProperty(_EPOCH, str(epoch))
+            # This runs the job, and must stay the only thing that does: each run of it is a sweep.
+            outcomes = without_beats(batch, "outcome").toArrow()
+            why = why_repeated(outcomes)
+            if why is None:
+                return outcomes
+            logger.info("batch %d is carried out again: %s", number, why)
+            last = epoch
 
     def _account(self, outcomes: pa.Table, seconds: float) -> None:
         grouped = outcomes.group_by(["outcome", "ledger_type"]).aggregate([([], "count_all"), ("ledger_bytes", "sum")])

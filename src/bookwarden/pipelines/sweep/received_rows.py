@@ -7,17 +7,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.deletion.phase_two.isolation import may_be_of_a_message
+from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.received import Decode, ReceivedMark, believed_properties, decode_mark
+from bookwarden.ledgers.received import Decode, ReceivedMark, believed_properties, decode_mark, is_partition_of
+from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.pipelines.pulsar_source.schema import UNREAD
+from bookwarden.wire.switch_event import decode_switch_event
 
 
 def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
-    """Yield a mark for each row; `decode` takes topic, payload and schema version.
+    """Yield a mark for each row, or a switch directive where it is of their topic.
 
-    The properties of phase two are believed of messages of `retry_topic` alone. A row that is no pending deletion has
-    the reason in `problem`, one on which the decoder itself failed the error in `failure`.
+    `decode` takes topic, payload and schema version. The properties of phase two are believed of messages of
+    `retry_topic` alone. A row that is neither has the reason in `problem`, one on which the decoder itself failed the
+    error in `failure`.
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     published = _milliseconds(columns["publish_time"])
@@ -38,9 +43,14 @@ def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> I
         (ledger, entry, index, size), payload, written = place, value or b"", dict(properties or ())
         # Of a row without a message the source writes that property, and of others anybody.
         unread = written.pop(UNREAD, "")
-        mark, problem, failure = (
-            _decoded(decode, topic, payload, version) if size else (None, f"not read: {unread}", None)
-        )
+        mark: PendingDeletion | None = None
+        directive: SwitchEvent | None = None
+        problem: str | None = f"not read: {unread}"
+        failure: Exception | None = None
+        if size and is_partition_of(topic, SWITCH_TOPIC):
+            directive, problem = _directive(payload)
+        elif size:
+            mark, problem, failure = _decoded(decode, topic, payload, version)
         yield ReceivedMark(
             topic=topic,
             message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
@@ -53,6 +63,7 @@ def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> I
             mark=mark,
             problem=problem,
             failure=failure,
+            directive=directive,
         )
 
 
@@ -65,6 +76,13 @@ def _decoded(
         if not may_be_of_a_message(error):
             raise
         return None, None, error
+
+
+def _directive(payload: bytes) -> tuple[SwitchEvent | None, str | None]:
+    try:
+        return decode_switch_event(payload), None
+    except MalformedMarkError as error:
+        return None, f"no switch directive: {error}"
 
 
 def _message_ids(column: Any) -> Iterator[tuple[int, int, int, int]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.names import TopicName
@@ -26,6 +27,7 @@ from bookwarden.ledgers.received import (
     RECONSUME_TIMES,
     VERIFIED_AT,
     ReceivedMark,
+    is_partition_of,
     properties_of_phase_two,
     travelling,
 )
@@ -138,7 +140,8 @@ class RetrySender:
         )
 
     def _schema(self, received: ReceivedMark) -> WriterSchema | None:
-        if not received.schema_version:
+        # Another record's schema is not compatible with that of the DLQ.
+        if not received.schema_version or is_partition_of(received.topic, SWITCH_TOPIC):
             return None
         try:
             return self._registry.written_with(received.topic, received.schema_version)

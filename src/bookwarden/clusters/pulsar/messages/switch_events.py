@@ -1,4 +1,4 @@
-"""The topic that tells of switches of bookie clusters."""
+"""The topic of switch directives: an event for each switch of bookie clusters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.clusters.pulsar.rest.schemas import WriterSchema
+from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.wire.switch_event import encode_switch_event, switch_event_schema
 
 SWITCH_TOPIC: Final = "persistent://pulsar/system/__bookie_cluster_switch"
@@ -21,10 +22,10 @@ class SwitchEvents:
             lambda: connection.client(operation_timeout_seconds=int(_TIMEOUT_S)), send_timeout_s=_TIMEOUT_S
         )
 
-    def send(self, event: tuple[str, str, str, int, int, str]) -> None:
-        """Send what `encode_switch_event` takes, and wait until it is confirmed; raise PulsarError if it is not."""
+    def send(self, event: SwitchEvent) -> None:
+        """Send an event, and wait until it is confirmed; raise PulsarError if it is not."""
         schema = WriterSchema("AVRO", switch_event_schema())
-        self._producers.send(SWITCH_TOPIC, encode_switch_event(*event), schema=schema, key=None, properties={})
+        self._producers.send(SWITCH_TOPIC, encode_switch_event(event), schema=schema, key=None, properties={})
         self._producers.flush()
 
     def close(self) -> None:

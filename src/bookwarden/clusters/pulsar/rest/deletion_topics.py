@@ -1,11 +1,13 @@
 """The topics of two-phase deletion: their requirements, their check and their creation.
 
-Three topics: that of the pending deletions and its retry topic, partitioned alike, and the DLQ without partitions.
-Each has its subscription from the beginning: without one a broker keeps no message longer than retention says.
+Three topics: that of the pending deletions and its retry topic, partitioned alike, and the DLQ without partitions. The
+topic of switch directives is a fourth; a directive that is lost costs nothing. Each has its subscription from the
+beginning: without one a broker keeps no message longer than retention says.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +30,6 @@ from bookwarden.errors import (
 )
 from bookwarden.ledgers.names import TopicName
 
-_SCHEMA = "PendingLedgerDeletion"
 _BEGINNING = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
@@ -42,6 +43,8 @@ class DeletionTopics:
     subscription: str  #: On all three topics.
     partitions: int  #: Of the topic, and of its retry topic.
     schema: str  #: Of pending deletions, as Pulsar's registry keeps it (Avro).
+    switch_topic: str  #: Full name of the topic of switch directives; usually without partitions.
+    switch_schema: str  #: Of switch directives (Avro).
 
     def __post_init__(self) -> None:
         names = [str(TopicName.parse(name)) for name in (self.topic, self.retry_topic, self.dlq_topic)]
@@ -52,8 +55,12 @@ class DeletionTopics:
 
     @property
     def all(self) -> tuple[tuple[str, int], ...]:
-        """Each topic with its number of partitions; 0 for the one without."""
+        """Each topic of marks with its number of partitions; 0 for the one without."""
         return (self.topic, self.partitions), (self.retry_topic, self.partitions), (self.dlq_topic, 0)
+
+    def schema_of(self, topic: str) -> str:
+        """Return the schema of a topic."""
+        return self.switch_schema if topic == self.switch_topic else self.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +108,12 @@ class DeletionTopicsSetup:
         counts = {topic: self._existing_partitions(topic) for topic, _ in self._wanted.all}
         for topic, partitions in self._wanted.all:
             self._refuse_shape(topic, counts[topic], partitions)
-        provisions = list(self._namespaces())
+        provisions = [part for namespace in self._namespace_names() for part in self._provide_namespace(namespace)]
         for topic, partitions in self._wanted.all:
             if counts[topic] is None:
                 self._absent.add(topic)
             provisions += self._provide_topic(topic, partitions, counts[topic])
+        provisions += self._provide_switch_topic()
         return ProvisionReport(tuple(provisions), tuple(self._warnings), self._dry_run)
 
     def _refuse_hazards(self) -> None:
@@ -197,17 +205,33 @@ class DeletionTopicsSetup:
             f"pulsar-admin topics update-partitioned-topic {topic} --partitions {wanted}, and run init again"
         )
 
-    def _namespaces(self) -> Iterator[Provision]:
-        for namespace in self._namespace_names():
-            if self._policies(namespace) is not None:
-                yield Provision("namespace", namespace, "exists")
-                continue
-            tenant = namespace.partition("/")[0]
-            if tenant not in self._tenants():
-                body = {"allowedClusters": self._clusters(), "adminRoles": []}
-                yield self._create("tenant", tenant, partial(self._admin.put, f"/tenants/{quote(tenant)}", body))
-            path = f"/namespaces/{quote(namespace)}"
-            yield self._create("namespace", namespace, partial(self._admin.put, path))
+    def _provide_switch_topic(self) -> list[Provision]:
+        topic = self._wanted.switch_topic
+        namespace = _namespace(topic)
+        try:
+            of_namespace = [] if namespace in self._namespace_names() else list(self._provide_namespace(namespace))
+            # A broker may have created it, with partitions or without.
+            existing = self._existing_partitions(topic)
+            if existing is None:
+                self._absent.add(topic)
+            return of_namespace + list(self._provide_topic(topic, existing or 0, existing))
+        except PulsarAccessError as error:
+            self._warnings.append(
+                f"our role may not create {topic}, so the sweep sees no switch directives; where bookie clusters are "
+                f"registered, run init as a superuser ({error})"
+            )
+            return []
+
+    def _provide_namespace(self, namespace: str) -> Iterator[Provision]:
+        if self._policies(namespace) is not None:
+            yield Provision("namespace", namespace, "exists")
+            return
+        tenant = namespace.partition("/")[0]
+        if tenant not in self._tenants():
+            body = {"allowedClusters": self._clusters(), "adminRoles": []}
+            yield self._create("tenant", tenant, partial(self._admin.put, f"/tenants/{quote(tenant)}", body))
+        path = f"/namespaces/{quote(namespace)}"
+        yield self._create("namespace", namespace, partial(self._admin.put, path))
 
     def _tenants(self) -> list[str]:
         return [str(tenant) for tenant in self._admin.get_json("/tenants")]
@@ -242,10 +266,12 @@ class DeletionTopicsSetup:
                 continue
 
     def _provide_schema(self, topic: str) -> Provision:
+        definition = self._wanted.schema_of(topic)
+        name = str(json.loads(definition)["name"])
         if topic not in self._absent and self._current_schema(topic) is not None:
-            return Provision("schema", _SCHEMA, "exists", topic)
-        schema = WriterSchema("AVRO", self._wanted.schema)
-        return self._create("schema", _SCHEMA, partial(self._registry.register, topic, schema), topic)
+            return Provision("schema", name, "exists", topic)
+        schema = WriterSchema("AVRO", definition)
+        return self._create("schema", name, partial(self._registry.register, topic, schema), topic)
 
     def _current_schema(self, topic: str) -> WriterSchema | None:
         try:
