@@ -14,8 +14,9 @@ from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, Dele
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.devcluster import DevCluster
-from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.errors import NotFoundError, PulsarAccessError, RefusedError
 from bookwarden.wire.avro import registry_schema
+from bookwarden.wire.switch_event import switch_event_schema
 from servers.deletion_site import DeletionSite
 from servers.waiting import eventually
 
@@ -31,7 +32,8 @@ def wanted(namespace: str) -> DeletionTopics:
 
 def wanted_in(namespace: str, partitions: int = 2) -> DeletionTopics:
     topic = f"persistent://{namespace}/deletion"
-    return DeletionTopics(topic, f"{topic}-RETRY", f"{topic}-DLQ", SUBSCRIPTION, partitions, registry_schema())
+    marks = topic, f"{topic}-RETRY", f"{topic}-DLQ"
+    return DeletionTopics(*marks, SUBSCRIPTION, partitions, registry_schema(), f"{topic}-SWITCH", switch_event_schema())
 
 
 def states(provisions: tuple[Provision, ...], kind: str) -> list[str]:
@@ -40,12 +42,13 @@ def states(provisions: tuple[Provision, ...], kind: str) -> list[str]:
 
 def test_everything_is_made_once_and_then_found(admin: PulsarAdmin, wanted: DeletionTopics) -> None:
     first = DeletionTopicsSetup(admin, wanted).run()
-    assert states(first.provisions, "topic") == ["created"] * 3
-    assert states(first.provisions, "subscription") == ["created"] * 3
-    assert states(first.provisions, "schema") == ["created"] * 3
+    assert states(first.provisions, "topic") == ["created"] * 4
+    assert states(first.provisions, "subscription") == ["created"] * 4
+    assert states(first.provisions, "schema") == ["created"] * 4
     topics = Topics(admin)
-    assert [topics.partition_count(topic) for topic, _ in wanted.all] == [2, 2, 0]
-    for topic, _ in wanted.all:
+    made = [*(topic for topic, _ in wanted.all), wanted.switch_topic]
+    assert [topics.partition_count(topic) for topic in made] == [2, 2, 0, 0]
+    for topic in made:
         assert [topics.subscriptions(partition) for partition in topics.partitions(topic)] == (
             [[SUBSCRIPTION]] * len(topics.partitions(topic))
         )
@@ -57,7 +60,7 @@ def test_everything_is_made_once_and_then_found(admin: PulsarAdmin, wanted: Dele
 
 def test_a_dry_run_makes_nothing(admin: PulsarAdmin, wanted: DeletionTopics) -> None:
     report = DeletionTopicsSetup(admin, wanted, dry_run=True).run()
-    assert states(report.provisions, "topic") == ["would create"] * 3
+    assert states(report.provisions, "topic") == ["would create"] * 4
     with pytest.raises(NotFoundError):
         Topics(admin).partitions(wanted.topic)
 
@@ -71,8 +74,8 @@ def test_an_absent_tenant_and_namespace_are_made(admin: PulsarAdmin, namespace: 
 
 
 def test_the_default_topics_in_the_system_namespace_are_found_again(admin: PulsarAdmin) -> None:
-    names = (f"persistent://pulsar/system/init-test{suffix}" for suffix in ("", "-RETRY", "-DLQ"))
-    wanted = DeletionTopics(*names, SUBSCRIPTION, 1, registry_schema())
+    names = [f"persistent://pulsar/system/init-test{suffix}" for suffix in ("", "-RETRY", "-DLQ", "-SWITCH")]
+    wanted = DeletionTopics(*names[:3], SUBSCRIPTION, 1, registry_schema(), names[3], switch_event_schema())
     DeletionTopicsSetup(admin, wanted).run()
     assert {found.state for found in DeletionTopicsSetup(admin, wanted).run().provisions} == {"exists"}
 
@@ -165,3 +168,29 @@ def test_what_init_makes_is_what_the_sweep_and_the_cli_use(
     site = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
     DeletionTopicsSetup(admin, wanted_in(namespace)).run()
     assert (site.backlog(), site.backlog_of_dlq()) == (0, 0)
+
+
+def test_a_topic_of_switch_directives_that_a_broker_made_with_partitions_is_taken(
+    admin: PulsarAdmin, wanted: DeletionTopics
+) -> None:
+    Topics(admin).create(wanted.switch_topic, 2)
+    DeletionTopicsSetup(admin, wanted).run()
+    subscriptions = [Topics(admin).subscriptions(part) for part in Topics(admin).partitions(wanted.switch_topic)]
+    assert subscriptions == [[SUBSCRIPTION]] * 2
+
+
+def test_without_rights_for_the_topic_of_switch_directives_the_others_are_made(
+    admin: PulsarAdmin, wanted: DeletionTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = admin.get_json
+
+    def refusing(path: str, **options: Any) -> Any:
+        if "-SWITCH" in path:
+            raise PulsarAccessError("401")
+        return ask(path, **options)
+
+    monkeypatch.setattr(admin, "get_json", refusing)
+    report = DeletionTopicsSetup(admin, wanted).run()
+    assert states(report.provisions, "topic") == ["created"] * 3
+    (warning,) = report.warnings
+    assert f"may not create {wanted.switch_topic}, so the sweep sees no switch directives" in warning

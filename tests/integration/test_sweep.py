@@ -10,15 +10,20 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC, SwitchEvents
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
@@ -323,3 +328,20 @@ def test_a_dry_run_of_the_stream_deletes_nothing(
     site.sweep_once(spark)
     assert site.outcome_of(ledger) == ["deleted"]
     assert store.get(path) is None
+
+
+def test_a_switch_directive_before_any_bookie_cluster_is_registered_changes_nothing(
+    site: DeletionSite, spark: SparkSession
+) -> None:
+    connection = connection_of(site.settings.pulsar)
+    with closing(SwitchEvents(connection)) as events, closing(PulsarAdmin(connection)) as admin:
+        try:
+            events.send(SwitchEvent("a", "b", "test", 3, 0, "5f2c9a41"))
+            # The broker has created the topic, and the sweep reads it from its beginning.
+            site.sweep_once(spark)
+        finally:
+            # Other tests share the topic, and each would find the directive.
+            admin.delete(topic_path(SWITCH_TOPIC), params={"force": True})
+    (row,) = site.outcomes()
+    assert (row["outcome"], row["reason"]) == ("directive", "no bookie cluster is registered, so it changes nothing")
+    assert (row["bookie_cluster"], row["topic"]) == ("b", SWITCH_TOPIC)

@@ -117,7 +117,7 @@ class Story:
     def _drop(self, phase_one: PhaseOneContext) -> None:
         """Kill the broker between its update of the metadata and its deletes; what it dropped is marked by itself."""
         self._say("following what the broker drops (Spark)")
-        follow = self._process("follow")
+        follow = command_process(self._file, "follow")
         follow.start()
         try:
             self._wait("all nodes to be followed", lambda: "following " in follow.spec.log_file.read_text(), follow)
@@ -215,7 +215,7 @@ class Story:
 
     def _phase_two(self, phase_one: PhaseOneContext) -> None:
         self._say("phase two: starting the sweep (Spark)")
-        sweep = self._process("sweep")
+        sweep = command_process(self._file, "sweep")
         sweep.start()
         try:
             self._wait("the first outcomes", lambda: bool(self._evidence.outcomes()), sweep)
@@ -231,12 +231,6 @@ class Story:
     def _late_ones_retried(self) -> bool:
         outcomes = self._evidence.outcomes()
         return all(RETRY in outcomes[ledger_id] for ledger_id in self._late)
-
-    def _process(self, command: str) -> ServerProcess:
-        line = [sys.executable, "-m", "bookwarden.cli", "--config", str(self._file), "-v", command]
-        log = self._cluster.home / "logs" / f"{command}.log"
-        spec = ServerSpec(command, lambda: line, log, lambda _started: True, self._cluster.home, stop_seconds=60.0)
-        return ServerProcess(spec)
 
     def _update_late(self, phase_one: PhaseOneContext) -> None:
         store = ManagedLedgers(phase_one.metadata.store)
@@ -299,6 +293,14 @@ class Story:
                     f"waited {_PATIENCE_S:.0f} s in vain for {what}: see the logs in {self._cluster.home}"
                 )
             time.sleep(0.3)
+
+
+def command_process(settings_file: Path, command: str) -> ServerProcess:
+    """Return a process of a command that runs until it is stopped; its folder is that of the settings."""
+    line = [sys.executable, "-m", "bookwarden.cli", "--config", str(settings_file), "-v", command]
+    home = settings_file.parent
+    log = home / "logs" / f"{command}.log"
+    return ServerProcess(ServerSpec(command, lambda: line, log, lambda _started: True, home, stop_seconds=60.0))
 
 
 def _mark(topic: str, ledger_id: int) -> PendingDeletion:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
-from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
+from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places, ledgers_of_topic
 from bookwarden.demo.load import Load, TopicTally
+from bookwarden.demo.story import command_process
+from bookwarden.devcluster import ServerProcess
 from bookwarden.devcluster.bookie_clusters import RunBookies, SwitchablePulsar
 from bookwarden.errors import ServerError
+from bookwarden.ledgers.metadata import StoredLedger
+from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registering import Wanted
-from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.switching import place_of_uri
 
 TOPICS: Final = 6
 PER_SECOND: Final = 40
@@ -54,6 +63,9 @@ class SwitchFinale:
     topics: tuple[TopicEnd, ...]
     turns: tuple[Turn, ...]
     astray: tuple[str, ...]  #: Ledgers that name a bookie of another cluster.
+    swept: Mapping[str, int]  #: Number of marks by the outcome of the sweep, which ran across all switches.
+    directives: tuple[str, ...]  #: What its rows say of the switch directives.
+    left: int  #: Ledgers of the deleted topic that are still there.
 
     @property
     def lost(self) -> int:
@@ -62,34 +74,43 @@ class SwitchFinale:
 
     @property
     def as_it_should(self) -> bool:
-        """Whether nothing was lost, no send failed, and every topic has ledgers on all clusters, each in its own."""
+        """Whether nothing was lost, no send failed, and every topic has ledgers on all clusters, each in its own.
+
+        And whether the sweep saw each switch, and all of the deleted topic is gone.
+        """
         return (
             self.lost == 0
             and not self.astray
+            and self.left == 0
+            and sum(self.swept.values()) > 0
+            and len(self.directives) == len(self.turns)
             and all(end.tally.sent and not end.tally.send_errors for end in self.topics)
             and all(all(end.ledgers.values()) for end in self.topics)
         )
 
 
 class SwitchStory:
-    """Plays the acts in order, on servers that do not run yet; ``settings`` are bookwarden's on them."""
+    """Plays the acts in order, on servers that do not run yet; ``settings`` are bookwarden's on them, from a file."""
 
-    def __init__(self, pulsar: SwitchablePulsar, settings: Settings, say: Say) -> None:
+    def __init__(self, pulsar: SwitchablePulsar, settings: Settings, settings_file: Path, say: Say) -> None:
         self._pulsar = pulsar
+        self._settings = settings
+        self._file = settings_file
         self._say = say
-        self._context = SwitchingContext(settings)
+        self._switching = SwitchContext(settings)
+        self._context = self._switching.registered
         self._turns: list[Turn] = []
 
     def play(self) -> SwitchFinale:
         """Play all acts; raises BookwardenError where one cannot go on."""
-        with self._context:
+        with self._switching:
             self._pulsar.start_bookies()
             first, second = self._pulsar.clusters.values()
             self._register(first, bootstrap=True)
             self._pulsar.start_brokers()
             self._wait_for_brokers()
             topics = self._create_topics()
-            with Load(self._pulsar.connection(), topics, PER_SECOND) as load:
+            with self._sweeping() as sweep, Load(self._pulsar.connection(), topics, PER_SECOND) as load:
                 self._say(f"{TOPICS} producers and consumers, {PER_SECOND} messages a second each")
                 load.start()
                 load.wait_for(_MESSAGES, _PATIENCE_S)
@@ -100,7 +121,50 @@ class SwitchStory:
                 self._say("the producers stop; each message is looked for")
                 tallies = load.stop()
                 unread = load.lost_to_a_reader(self._pulsar.connection())
-            return self._finale(tallies, unread)
+                places = self._places()
+                ends = [
+                    TopicEnd(tally, unread[tally.topic], places.of_topic(self._context.pulsar_store, tally.topic))
+                    for tally in tallies
+                ]
+                left = self._delete(topics[-1], sweep)
+            rows = self._rows()
+            swept = Counter(row["outcome"] for row in rows if row["ledger_id"] is not None)
+            return SwitchFinale(tuple(ends), tuple(self._turns), places.astray, swept, _directives(rows), left)
+
+    @contextmanager
+    def _sweeping(self) -> Iterator[ServerProcess]:
+        self._say("a sweep runs across all that follows (Spark)")
+        with TopicsContext(self._settings) as topics:
+            topics.setup().run()
+        sweep = command_process(self._file, "sweep")
+        sweep.start()
+        try:
+            yield sweep
+        finally:
+            sweep.stop()
+
+    def _delete(self, topic: str, sweep: ServerProcess) -> int:
+        """Delete a topic that has ledgers on both clusters, and wait for the sweep; return how many are left."""
+        store = self._context.pulsar_store
+        ledger_ids = sorted(ledgers_of_topic(store, topic))
+        with PhaseOneContext(self._settings) as phase_one, TopicsContext(self._settings) as topics:
+            plan = phase_one.removal.plan_topic(topic, force=True)
+            if not (done := plan.carry_out()).done:
+                raise ServerError(f"delete {topic}: {done.problem}")
+            self._say(f"topic {topic} is deleted, and its {len(ledger_ids)} ledgers on both clusters are marked")
+            deadline = time.monotonic() + _PATIENCE_S
+            while topics.in_flight().messages or len(_directives(self._rows())) < len(self._turns):
+                if not sweep.is_running() or time.monotonic() > deadline:
+                    raise ServerError(f"the sweep does not finish: see {sweep.spec.log_file}")
+                time.sleep(0.3)
+            readings = phase_one.metadata.catalog.read_many(ledger_ids)
+        return sum(isinstance(reading, StoredLedger) for reading in readings)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        # Imported late: it needs the extra `spark`, which the demo's help does not.
+        from bookwarden.pipelines.streams.outcome_table import read_outcomes
+
+        return read_outcomes(self._settings.sweep.outcomes)
 
     def _register(self, bookies: RunBookies, *, bootstrap: bool = False) -> None:
         uri = bookies.metadata_service_uri
@@ -122,11 +186,13 @@ class SwitchStory:
 
     def _turn(self, load: Load, target: str) -> None:
         """Switch, and let some messages pass."""
-        seen = self._context.registry.require()
-        source = seen.registry.active
+        switch = self._switching.switch
+        planned = switch.plan(target)
         begin = time.monotonic()
-        self._context.registry.replace(seen, seen.registry.switched(target, "demo", int(time.time() * 1000)))
-        followed = self._wait_for_brokers() - begin
+        switched = switch.carry_out(planned, wait_s=_PATIENCE_S)
+        if not switched.is_whole:
+            raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.troubles)}")
+        source, followed = switched.order.source, max(one.seconds for one in switched.followed)
         load.wait_for(_MESSAGES, _PATIENCE_S)
         self._turns.append(Turn(source, target, followed, load.longest_gap(begin, time.monotonic())))
         self._say(
@@ -145,14 +211,6 @@ class SwitchStory:
                 raise ServerError(f"the brokers follow epochs {followed} of the registry, not {epoch}: see their logs")
             time.sleep(0.002)
 
-    def _finale(self, tallies: list[TopicTally], unread: Mapping[str, int]) -> SwitchFinale:
-        places = self._places()
-        ends = [
-            TopicEnd(tally, unread[tally.topic], places.of_topic(self._context.pulsar_store, tally.topic))
-            for tally in tallies
-        ]
-        return SwitchFinale(tuple(ends), tuple(self._turns), places.astray)
-
     def _places(self) -> LedgerPlaces:
         return find_places(
             {
@@ -160,3 +218,7 @@ class SwitchStory:
                 for name, bookies in self._pulsar.clusters.items()
             }
         )
+
+
+def _directives(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(row["reason"] for row in rows if row["outcome"] == Outcome.DIRECTIVE.value)

@@ -54,7 +54,7 @@ class KilledSpark:
 @pytest.fixture(autouse=True)
 def _nothing_to_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what a sweep asks of servers before its first batch."""
-    for name in ("prove_roots", "require_sweeping", "_require_own_checkpoint"):
+    for name in ("prove_roots", "require_sweeping", "_look_at_directives", "_require_own_checkpoint"):
         monkeypatch.setattr(driver, name, lambda *_: None)
 
 

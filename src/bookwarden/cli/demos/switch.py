@@ -30,9 +30,15 @@ def play_switch(home: Path, say: Callable[[str], None]) -> SwitchFinale:
         connection = pulsar.connection()
         file = home / "bookwarden.yaml"
         addresses = {"service_url": connection.service_url, "admin_url": connection.admin_url}
-        settings = {"pulsar": addresses, "metadata_store": {"urls": [pulsar.store_url]}}
+        settings = {
+            "pulsar": addresses,
+            "metadata_store": {"urls": [pulsar.store_url]},
+            "sweep": {name: str(home / name) for name in ("checkpoint", "outcomes", "journal")},
+            # For people who watch.
+            "deletion": {"unlisted_grace_seconds": 1.0, "two_phase_deletion_reconsume_later_in_seconds": 3.0},
+        }
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        finale = SwitchStory(pulsar, load_settings(file), say).play()
+        finale = SwitchStory(pulsar, load_settings(file), file, say).play()
         say("stopping everything")
     return finale
 
@@ -61,6 +67,14 @@ def describe_switch(finale: SwitchFinale, seconds: float) -> Document:
         )
         for turn in finale.turns
     )
-    facts = Facts((*turns, ("astray", "; ".join(finale.astray) or "no ledger names a bookie of another cluster")))
+    swept = ", ".join(f"{count} {outcome}" for outcome, count in sorted(finale.swept.items()))
+    facts = Facts(
+        (
+            *turns,
+            ("astray", "; ".join(finale.astray) or "no ledger names a bookie of another cluster"),
+            ("swept", swept or "nothing"),
+            *(("directive", row) for row in finale.directives),
+        )
+    )
     sent = sum(end.tally.sent for end in finale.topics)
     return Document(finale, (table, facts, Note(f"{sent} sent, {finale.lost} lost; {seconds:.0f} s.")))

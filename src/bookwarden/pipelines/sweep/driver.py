@@ -13,6 +13,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from bookwarden.background import in_background
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError
@@ -93,6 +94,7 @@ def _run_sweep(
             _published(settings, metrics, topics),
         ):
             once_answered(partial(require_sweeping, settings, metadata), patience, supervisor.wait)
+            once_answered(partial(_look_at_directives, settings, metadata), patience, supervisor.wait)
             if sweep.dry_run:
                 supervisor.run()
             else:
@@ -131,6 +133,16 @@ def _look_at_dlq(settings: Settings, metadata: MetadataContext, metrics: SweepMe
     metrics.show_dlq(keeps=why is None)
     if why is not None:
         logger.error("no mark is given up, since its dead letter would not be kept; it waits instead: %s", why)
+
+
+def _look_at_directives(settings: Settings, metadata: MetadataContext) -> None:
+    """Report switch directives that will not be seen: it costs nothing, since batches go by the registry.
+
+    Raises PulsarAccessError where our role may not read their topic, before a batch fails for it.
+    """
+    why = Topics(metadata.admin).why_nothing_is_kept(SWITCH_TOPIC, settings.deletion.subscription)
+    if why is not None and metadata.bookie_clusters.epoch():
+        logger.warning("switches of bookie clusters may have no rows in the outcome table: %s", why)
 
 
 @contextmanager
