@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.errors import PulsarUnavailableError
+from bookwarden.errors import MalformedMarkError, PulsarUnavailableError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import DELAY_TIME, ORIGIN_MESSAGE_ID, ReceivedMark, believed_properties, decoded
 from bookwarden.wire.avro import PendingDeletionCodec
+from bookwarden.wire.switch_event import decode_switch_event
 
 from .faults import Clock, Faults
 
@@ -41,6 +43,11 @@ class Message:
         """Give it as the source of the sweep does."""
         believed = believed_properties(dict(self.properties), self.topic, RETRY)
         raw = ReceivedMark(self.topic, self.message_id, self.key, self.payload, believed, self.published_ms)
+        if self.topic == SWITCH_TOPIC:
+            try:
+                return replace(raw, directive=decode_switch_event(self.payload))
+            except MalformedMarkError as error:
+                return replace(raw, problem=str(error))
         return decoded(raw, lambda _topic, payload, _version: _CODEC.decode(payload))
 
 

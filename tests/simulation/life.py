@@ -28,7 +28,7 @@ from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import ClusterIdentity
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
-from . import brokers, invariants
+from . import brokers, invariants, switches
 from .adapters import Entries, Probe
 from .channel import Sender, Topics
 from .faults import CALM, Faults, Killed, Session, Troubles
@@ -82,6 +82,8 @@ class Life:
     def _found_clusters(self, rng: Random) -> None:
         self.world.add_cluster("", configured=True)
         kind = rng.random()
+        if kind >= 0.8 and "registry" in self.features:
+            switches.register(self.world)
         if kind < 0.2:
             self.world.add_cluster("/b", configured=True)
         elif kind < 0.5 and "stranger" in self.features:

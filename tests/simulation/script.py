@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import NamedTuple
 
-from . import brokers, damage, forging
+from . import brokers, damage, forging, switches
 from .faults import Troubles
 from .life import Life
 
@@ -119,6 +119,8 @@ KINDS: dict[str, _Kind] = {
     ),
     "hide topic": _Kind(1, lambda life, rng: damage.hide_topic(life.world, rng), "hidden nodes"),
     "collect half": _Kind(1, _of_world(brokers.collect_half), "half lost"),
+    "switch bookies": _Kind(2, lambda life, rng: switches.switch(life.world, life.topics, rng), "registry"),
+    "forge directive": _Kind(1, lambda life, rng: switches.forge(life.world, life.topics, rng), "registry"),
     "repair": _Kind(1, lambda life, _: life.world.repair()),
 }
 FEATURES = frozenset(kind.feature for kind in KINDS.values() if kind.feature) | {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -13,10 +14,11 @@ from pyarrow import ArrowException
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.errors import BookwardenError, RefusedError, StoreAccessError
+from bookwarden.errors import BookwardenError, RefusedError, RegistryChangedError, StoreAccessError
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerType
@@ -25,8 +27,10 @@ from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.pipelines.streams.checks import LOOK_AGAIN_SECONDS
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
+from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
+from bookwarden.switching.placed_catalog import PlacedCatalog
 
-from . import nodes
+from . import nodes, switches
 from .adapters import Brokers, Entries, ObjectStore
 from .channel import DLQ, RETRY, Message, Producers, Topics, outbox
 from .faults import Faults, Killed, Session, Troubles
@@ -65,6 +69,7 @@ class Sweeper:
     skew_s: float = 0.0
     failures: int = 0
     last_failure: str = ""
+    epoch: int = 0
     refused: str = ""
     _batch: list[Message] = field(default_factory=list)
     _number: int = 0
@@ -90,7 +95,7 @@ class Sweeper:
         try:
             # A Pulsar has some hundred ledgers to be known by, which do not all go while they are looked up.
             self._look(Faults(seed, replace(troubles, interleaved=0.0)))
-            rows = self._process.carry_out(self._batch, f"query/{self._number}", self._number)
+            rows = self._carry_out(self._process, rng)
         except Killed:
             self._process = None
             return
@@ -108,6 +113,20 @@ class Sweeper:
         self.failures = 0
         self._settle(rows, there)
 
+    def _carry_out(self, process: _Process, rng: Random) -> list[OutcomeRow]:
+        """Do as the driver does: two tasks by one epoch of the registry, and the batch again where that changes."""
+        while True:
+            self.epoch = switches.epoch_of(self.world)
+            rows: list[OutcomeRow] = []
+            try:
+                for share in _shares(self._batch):
+                    rows += process.carry_out(share, f"query/{self._number}", self._number, self.epoch)
+                    if rng.random() < 0.1:
+                        switches.switch(self.world, self.topics, rng)
+            except RegistryChangedError:
+                continue
+            return rows
+
     def _look(self, faults: Faults) -> None:
         """Look for other Pulsars before the first batch of a process, and when it is time to look again."""
         process = self._process
@@ -124,7 +143,10 @@ class Sweeper:
         due = self.topics.due()
         if rng.random() < 0.3:
             rng.shuffle(due)
-        self._batch = due[: rng.randrange(1, _MOST_AT_ONCE)]
+        directives = [message for message in due if message.topic == SWITCH_TOPIC]
+        marks = [message for message in due if message.topic != SWITCH_TOPIC]
+        is_turn_of_directives = bool(directives) and (not marks or rng.random() < 0.5)
+        self._batch = directives[:1] if is_turn_of_directives else marks[: rng.randrange(1, _MOST_AT_ONCE)]
         self.topics.sent_on.clear()
         self._number += 1
         for message in self._batch:
@@ -147,13 +169,15 @@ class Sweeper:
         self._batch = []
 
     def _check(self, message: Message, row: OutcomeRow, before: Mapping[int, Ledger]) -> None:
-        if row.bookie_cluster and row.outcome not in (*_SENT_ON, *_DEAD):
+        if row.bookie_cluster not in ("", "a", "b") and row.outcome not in (*_SENT_ON, *_DEAD):
             raise Violation("foreign", f"a mark of {row.bookie_cluster} was settled here: {row.outcome.value}")
         origin = message.properties.get(ORIGIN_MESSAGE_ID, message.message_id)
         if row.outcome is Outcome.POISONOUS:
             raise Violation("poison", f"nobody thought of what message {message.message_id} says: {row.reason}")
         self._check_cost(row)
-        if row.outcome in _DEAD:
+        if row.outcome is Outcome.DIRECTIVE:
+            self._check_directive(row)
+        elif row.outcome in _DEAD:
             if (DLQ, origin) not in self.topics.sent_on:
                 raise Violation("unsettled", f"message {message.message_id} was given up and is not in the DLQ")
         elif row.outcome in _SENT_ON:
@@ -183,6 +207,12 @@ class Sweeper:
         if "a compaction is under way" in row.reason:
             raise Violation("costly", f"the mark of ledger {row.ledger_id} of {row.holder} pays for a compaction")
 
+    def _check_directive(self, row: OutcomeRow) -> None:
+        """Hold it against the registry, which alone counts."""
+        registry = switches.registry_of(self.world)
+        if registry is not None and registry.epoch == self.epoch and f"{registry.active} is active" not in row.reason:
+            raise Violation("untrue", f"bookie cluster {registry.active} is active, and the row says: {row.reason}")
+
     def before_send(self, received: ReceivedMark) -> None:
         """Hold a send against what of this batch was sent on before, and recorded."""
         if (received.topic, received.message_id) in self.journal.sent_on(f"query/{self._number}"):
@@ -194,6 +224,8 @@ class Sweeper:
         taken = [pair for pair in pairs if self.world.nodes.served_by is None or pair[1] >= FIRST_VERSION]
         if taken and self.world.counter_is_behind:
             raise Violation("ids", f"{len(taken)} ledgers are deleted while ids come again")
+        if self._process is not None and (acts_by := self._process.epoch) not in (None, self.epoch):
+            raise Violation("epochs", f"{len(pairs)} ledgers are deleted by epoch {acts_by} in a batch of {self.epoch}")
         by_path = {ledger.path: ledger.ledger_id for ledger in self.world.ledgers.values()}
         for path, version in pairs:
             ledger_id = by_path.get(path)
@@ -204,6 +236,14 @@ class Sweeper:
             waited = self.world.clock.now - self.first_read.get(ledger_id, self.world.clock.now)
             if waited < self.deployment.policy.delete_delay:
                 raise Violation("delay", f"ledger {ledger_id} is deleted {waited:.0f} s after it was first looked at")
+
+
+def _shares(batch: Sequence[Message]) -> list[list[Message]]:
+    """Divide a batch among two tasks, a holder's marks to one."""
+    shares: list[list[Message]] = [[], []]
+    for message in batch:
+        shares[zlib.crc32((message.key or "").encode()) % 2].append(message)
+    return shares
 
 
 class _Process:
@@ -220,8 +260,11 @@ class _Process:
         self._ids = Session(world.nodes, calm, lists_whole=True)
         clock = StoreClock(self._bookkeeper, steady=world.clock, local=lambda: world.clock.now + sweeper.skew_s)
         self._outbox = outbox(sweeper.topics, calm, 0, clock, sweeper.before_send)
+        alone = BookKeeperCatalog(self._bookkeeper)
+        settled = SettledPlace(self._bookkeeper, nodes.LEDGERS_ROOT, alone, "the ensemble")
+        self._clusters = BookieClusters(self._bookkeeper, settled, lambda _: self._bookkeeper, BookKeeperCatalog)
         self._sweep = Sweep(
-            BookKeeperCatalog(self._bookkeeper),
+            PlacedCatalog(alone, self._clusters),
             MetadataReferences(
                 self._roots,
                 self._brokers if sweeper.deployment.brokers else None,
@@ -238,6 +281,7 @@ class _Process:
             entries=self._entries,
             sent=sweeper.journal,
             undone=UndoneLedgers(self._bookkeeper),
+            clusters=self._clusters,
             # Anew each time: a process is started again where the metadata was moved.
             ids=ReturningIds(self._ids, nodes.LEDGERS_ROOT, lambda: True, clock=map(float, count(0, 100)).__next__),
             pause=world.advance,
@@ -255,7 +299,13 @@ class _Process:
             for session in (self._bookkeeper, *self._roots):
                 session.fall_behind()
 
-    def carry_out(self, batch: Sequence[Message], run: str, number: int) -> list[OutcomeRow]:
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the registry that it acts by; None without one."""
+        placed = self._clusters._placed
+        return None if placed is None else placed.registry.epoch
+
+    def carry_out(self, batch: Sequence[Message], run: str, number: int, epoch: int) -> list[OutcomeRow]:
         """Do as a task of the query does."""
         found: list[OutcomeRow] = []
 
@@ -263,6 +313,6 @@ class _Process:
             outcome_batch(rows, number)
             found.extend(rows)
 
-        for _ in self._sweep.carry_out([message.received() for message in batch], run, tell):
+        for _ in self._sweep.carry_out([message.received() for message in batch], run, tell, epoch=epoch):
             continue
         return found

@@ -60,8 +60,8 @@ class Turn:
 class SwitchFinale:
     """The end of the story."""
 
-    topics: tuple[TopicEnd, ...]
-    turns: tuple[Turn, ...]
+    topics: tuple[TopicEnd, ...]  #: All that had producers.
+    turns: tuple[Turn, ...]  #: In their order.
     astray: tuple[str, ...]  #: Ledgers that name a bookie of another cluster.
     swept: Mapping[str, int]  #: Number of marks by the outcome of the sweep, which ran across all switches.
     directives: tuple[str, ...]  #: What its rows say of the switch directives.

@@ -59,6 +59,8 @@ _LONGEST_WAIVES = 256
 
 # In bytes. A mark has less than a tenth of it; one must fit into a retry, with what is written on it.
 LARGEST_MARK = 1 << 18
+# In bytes, once it is decompressed: senders gather few hundred KiB of marks, and an entry that claims more is not read.
+LARGEST_ENTRY = 5 << 20
 
 # Takes topic, payload and schema version; raises MalformedMarkError.
 Decode = Callable[[str, bytes, bytes | None], PendingDeletion]

@@ -13,6 +13,7 @@ from bookwarden.ledgers import received
 from bookwarden.ledgers.offloaded_copies import CopyIndex, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.switching.bookie_clusters import BookieClusters
 
 from .hole import Hole
 
@@ -50,7 +51,7 @@ def _copy_without_index(patch: pytest.MonkeyPatch) -> None:
 
 
 def _verified_anywhere(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(received, "_is_of", lambda partition, topic: True)
+    patch.setattr(received, "is_partition_of", lambda partition, topic: True)
 
 
 def _producers_clock(patch: pytest.MonkeyPatch) -> None:
@@ -81,7 +82,12 @@ def _doubts_cost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "wait", decide.retry)
 
 
+def _other_epochs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BookieClusters, "require_epoch", lambda clusters, epoch: None)
+
+
 HOLES = {
+    "a task of a batch goes by another epoch than its batch": Hole(_other_epochs, "epochs", ("registry",)),
     "a mark of other bookies is carried out": Hole(_bookie_cluster, "foreign", ("other bookies",)),
     "the custom metadata is not looked at": Hole(_custom_metadata, "lost"),
     "a ledger inside its topic's list was let go": Hole(_inside_list, "lost", ("holes",), ("damage list", "forge")),

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.config import Settings
 from bookwarden.errors import RegistryChangedError, SparkError
-from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.ledgers.received import LARGEST_ENTRY, ReceivedMark
 from bookwarden.patience import patiently
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
@@ -50,8 +50,6 @@ from bookwarden.wiring.journal import driver_file_of
 from bookwarden.wiring.pulsar import connection_of
 
 logger = logging.getLogger(__name__)
-# In bytes. Marks are small, and their senders gather few hundred KiB of them; what claims more is no batch of marks.
-_LARGEST_BATCH = 5 << 20
 # Properties that Spark sets for every job of a streaming query, and its tasks.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -229,12 +227,12 @@ class LedgerDeletion:
             "subscription": deletion.subscription,
             "acknowledge": str(not sweep.dry_run).lower(),
             "startingOffsets": "subscription",
-            # No pending deletion is that large, nor compressed; what nobody can read must not stop the others, and is
+            # No pending deletion is so large, nor in chunks; what cannot be read must not block the others, and is
             # reported.
             "chunkedMessages": "empty",
             "unreadableMessages": "empty",
             "lostLedgerSeconds": str(sweep.lost_ledger_seconds),
-            "maxUncompressedBytes": str(_LARGEST_BATCH),
+            "maxUncompressedBytes": str(LARGEST_ENTRY),
             "maxEntriesPerTrigger": str(sweep.max_entries_per_batch),
             "maxRowsPerTrigger": str(sweep.max_rows_per_batch),
             "minPollMs": str(sweep.min_poll_milliseconds),

@@ -9,13 +9,12 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, list_partitions, read_positions
 from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.received import ReceivedMark, believed_properties
+from bookwarden.ledgers.received import LARGEST_ENTRY, ReceivedMark, believed_properties
 from bookwarden.wire.entry import EntryMessage, is_chunk, messages, schema_version
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 
 _TIMEOUT_S = 10.0
 _QUIET_S = 3.0
-_LARGEST = 64 << 20
 
 
 class WaitingMessages:
@@ -65,7 +64,7 @@ class WaitingMessages:
             yield self._mark(partition, entry.position, entry.metadata, None, "a part of a message in chunks")
         else:
             try:
-                found = messages(entry.metadata, entry.payload, _LARGEST)
+                found = messages(entry.metadata, entry.payload, LARGEST_ENTRY)
             except FormatError as error:
                 yield self._mark(partition, entry.position, entry.metadata, None, str(error))
                 return
