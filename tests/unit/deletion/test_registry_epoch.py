@@ -34,6 +34,17 @@ def change_registry(site: Site) -> None:
     site.register(replace(site.registry, epoch=4, active="a"))
 
 
+def change_registry_while_reading(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = site.sweep_object._references
+    read = references.read
+
+    def changed(*arguments: object) -> object:
+        change_registry(site)
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(references, "read", changed)
+
+
 def rows_of(
     site: Site, epoch: int, *marks: ReceivedMark, after: Callable[[], object] = lambda: None
 ) -> list[OutcomeRow]:
@@ -77,17 +88,16 @@ def test_a_change_between_two_steps_ends_the_batch(site: Site) -> None:
 
 
 def test_a_change_between_check_and_delete_ends_the_batch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    references = site.sweep_object._references
-    read = references.read
-
-    def changed(*arguments: object) -> object:
-        change_registry(site)
-        return read(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(references, "read", changed)
+    change_registry_while_reading(site, monkeypatch)
     with pytest.raises(RegistryChangedError):
         rows_of(site, 3, mark(1))
     assert (site.places_of(1), site.recorder.places) == ("a", [])
+
+
+def test_nothing_is_read_by_an_earlier_epoch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_registry_while_reading(site, monkeypatch)
+    with pytest.raises(StoreUnavailableError, match="has epoch 3 of the registry"):
+        rows_of(site, 4, mark(9))
 
 
 @pytest.mark.parametrize(
