@@ -19,6 +19,7 @@
     │   └── TruncatedListingError    a part of a listing was given for the whole
     ├── PulsarError              a broker or its admin REST did not do what it was asked
     │   ├── PulsarUnavailableError   no answer, or an answer that asks to try later
+    │   │   └── UnconfirmedError         some of the messages that were sent are not confirmed
     │   ├── PulsarAccessError        the broker refuses our credentials or rights
     │   ├── PulsarConflictError      what should be created exists, or what should go is in use
     │   └── DataGoneError            messages that should still be there were trimmed or skipped
@@ -37,6 +38,8 @@ code that the command line ends with; the table is in docs/cli.md.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class BookwardenError(Exception):
@@ -141,6 +144,17 @@ class PulsarError(BookwardenError):
 
 class PulsarUnavailableError(PulsarError):
     """The broker gave no answer, or one that asks to try again later."""
+
+
+class UnconfirmedError(PulsarUnavailableError):
+    """Some messages were not confirmed, and may have been stored or not; all others were.
+
+    ``messages`` names them as their sender did.
+    """
+
+    def __init__(self, text: str, messages: Iterable[object]) -> None:
+        super().__init__(text)
+        self.messages = frozenset(messages)
 
 
 class PulsarAccessError(PulsarError):

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC, SwitchEvents
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topic_positions import read_positions, topic_path
+from bookwarden.errors import UnconfirmedError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
@@ -29,6 +30,7 @@ from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store, on_oxia
 from servers.population import Population
+from servers.sweeping_site import SweepingSite
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers
@@ -345,3 +347,33 @@ def test_a_switch_directive_before_any_bookie_cluster_is_registered_changes_noth
     (row,) = site.outcomes()
     assert (row["outcome"], row["reason"]) == ("directive", "no bookie cluster is registered, so it changes nothing")
     assert (row["bookie_cluster"], row["topic"]) == ("b", SWITCH_TOPIC)
+
+
+def test_a_partition_of_the_retry_topic_that_takes_nothing_doubles_no_retry_of_the_others(
+    site: DeletionSite, population: Population, ledger_ids: Iterator[int]
+) -> None:
+    marks = []
+    for number in range(16):
+        holder, ledger = ManagedLedgerHolder(f"{site.namespace}/persistent/named-{number}"), next(ledger_ids)
+        population.ledger(ledger, holder)
+        population.names(holder, [ledger])
+        marks.append(pending(ledger, holder))
+    # They are still named, and have to be retried.
+    site.overrides = {"deletion.still_referenced_grace_seconds": "1e12"}
+    retry = f"{site.settings.deletion.retry_topic}-partition-"
+    with closing(PulsarAdmin(connection_of(site.settings.pulsar), timeout_s=60)) as admin:
+
+        def sent() -> int:
+            found = [read_positions(admin, f"{retry}{number}").ledgers for number in (1, 2, 3)]
+            return sum(span.entries for ledgers in found for span in ledgers)
+
+        with SweepingSite(site.settings) as sweeping:
+            sweeping.sweep(*marks)
+            first = sent()
+            assert 0 < first < 16
+            admin.post(f"{topic_path(retry + '0')}/terminate")
+            for _ in range(3):
+                with pytest.raises(UnconfirmedError, match="messages were not confirmed") as error:
+                    sweeping.sweep(*marks, run="test/1")
+                assert len(error.value.messages) == 16 - first
+                assert sent() == 2 * first

@@ -25,17 +25,23 @@ class SweepingSite:
         self.metadata = MetadataContext(settings)
         self._context = SweepContext(settings)
 
-    def sweep(self, *marks: PendingDeletion) -> list[OutcomeRow]:
-        """Sweep the marks in one batch; a row for each."""
+    def sweep(self, *marks: PendingDeletion, run: str = "test/0") -> list[OutcomeRow]:
+        """Sweep the marks in one batch, or try it again; a row for each."""
         received = [
             ReceivedMark(
-                *(self.settings.deletion.topic, f"1:{entry}:0", None, b"", {FIRST_READ: "1", **waiving(mark.waives)}),
+                *(
+                    self.settings.deletion.topic,
+                    f"1:{entry}:0",
+                    str(mark.holder()),
+                    b"",
+                    {FIRST_READ: "1", **waiving(mark.waives)},
+                ),
                 published_at=1,
                 mark=mark,
             )
             for entry, mark in enumerate(marks)
         ]
-        return [row for rows in self._context.sweep.process(received, "test/0") for row in rows]
+        return [row for rows in self._context.sweep.process(received, run) for row in rows]
 
     def outcome(self, ledger_id: int, holder: Holder) -> OutcomeRow:
         """Sweep one mark of the holder's ledger."""

@@ -10,7 +10,7 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.errors import MalformedMarkError, PulsarUnavailableError
+from bookwarden.errors import MalformedMarkError, PulsarUnavailableError, UnconfirmedError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import DELAY_TIME, ORIGIN_MESSAGE_ID, ReceivedMark, believed_properties, decoded
@@ -105,7 +105,7 @@ class Producers:
         self._topics = topics
         self._faults = faults
         self._skew_ms = skew_ms
-        self._lost = 0
+        self._lost: list[object] = []
         self._outstanding: list[tuple[str, str]] = []
 
     def send(
@@ -118,25 +118,28 @@ class Producers:
         properties: Mapping[str, str],
         event_time: int | None = None,
         deliver_at: int | None = None,
+        name: object = None,
     ) -> None:
         """Send; it may arrive and not be confirmed, or not arrive at all."""
         self._faults.step()
         fails = self._faults.fails()
-        self._lost += fails
+        if fails:
+            self._lost.append(name)
         if not fails or self._faults.happens(0.5):
             # The source counts the delay from the arrival.
             delay_s = int(properties[DELAY_TIME]) / 1000 if deliver_at is not None else 0.0
             self._topics.add(topic, payload, key, properties, delay_s=delay_s, skew_ms=self._skew_ms)
-        self._outstanding.append((topic, properties.get(ORIGIN_MESSAGE_ID, "")))
+        if not fails:
+            self._outstanding.append((topic, properties.get(ORIGIN_MESSAGE_ID, "")))
 
     def flush(self) -> None:
-        """Confirm all, or raise."""
+        """Confirm those that arrived for certain, and raise for the others."""
         self._faults.step()
-        lost, self._lost = self._lost, 0
+        lost, self._lost = self._lost, []
         sent, self._outstanding = self._outstanding, []
-        if lost:
-            raise PulsarUnavailableError(f"{lost} messages were not confirmed")
         self._topics.sent_on.update(sent)
+        if lost:
+            raise UnconfirmedError(f"{len(lost)} messages were not confirmed", lost)
 
 
 def outbox(

@@ -11,7 +11,13 @@ import pytest
 from bookwarden.deletion.phase_two.isolation import MAX_CUT_OUT, Isolation
 from bookwarden.deletion.phase_two.sent_on import FileSentRecords, SentOn, SentRecords
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.errors import PoisonedBatchError, PulsarUnavailableError, StoreError, StoreUnavailableError
+from bookwarden.errors import (
+    PoisonedBatchError,
+    PulsarUnavailableError,
+    StoreError,
+    StoreUnavailableError,
+    UnconfirmedError,
+)
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from unit.deletion.test_sweeping import DATA, NOW, POLICY, World, mark
 
@@ -172,6 +178,21 @@ def test_what_the_broker_did_not_confirm_is_sent_again(tmp_path: Path) -> None:
     world.recorder.flush_error = None
     assert with_records(world, FileSentRecords(tmp_path)).outcomes(mark(1, age=5)) == [Outcome.RETRY]
     assert len(world.recorder.retried) == 2
+
+
+def test_what_the_broker_confirmed_is_not_sent_again_for_what_it_did_not(tmp_path: Path) -> None:
+    world = World()
+    for ledger_id in (1, 2):
+        world.population.ledger(ledger_id, DATA)
+    world.population.names(DATA, [1, 2])
+    marks = mark(1, age=5), mark(2, age=5)
+    world.recorder.flush_error = UnconfirmedError("one was not", [(marks[1].topic, marks[1].message_id)])
+    for _ in range(3):
+        with pytest.raises(UnconfirmedError):
+            with_records(world, FileSentRecords(tmp_path)).outcomes(*marks)
+    world.recorder.flush_error = None
+    assert with_records(world, FileSentRecords(tmp_path)).outcomes(*marks) == [Outcome.RETRY] * 2
+    assert [ledger_id for ledger_id, _ in world.recorder.retried] == [1, 2, 2, 2, 2]
 
 
 class Full(FileSentRecords):

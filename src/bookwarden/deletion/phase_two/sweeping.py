@@ -46,7 +46,7 @@ from bookwarden.deletion.ports import (
     Promotions,
     ReferenceReader,
 )
-from bookwarden.errors import MalformedMarkError
+from bookwarden.errors import MalformedMarkError, UnconfirmedError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading, StoredLedger
@@ -101,7 +101,10 @@ class Outbox(Protocol):
         """Send to the DLQ with the reason."""
 
     def flush(self) -> None:
-        """Wait until each message is confirmed; raises PulsarError when one is not."""
+        """Wait until each message is confirmed; raises PulsarError when one is not.
+
+        An UnconfirmedError names each such message by its topic and id; the others are confirmed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +392,17 @@ class Sweep:
                 self._outbox.give_up(message, decision.outcome, decision.reason)
                 sent = True
         if sent:
-            self._outbox.flush()
+            try:
+                self._outbox.flush()
+            except UnconfirmedError as error:
+                # The batch is tried again: without this it would send the others again too, each time.
+                self._sendings.note([pair for pair in decided if _name(pair[0]) not in error.messages])
+                raise
             self._sendings.note(decided)
+
+
+def _name(message: ReceivedMark) -> tuple[str, str]:
+    return message.topic, message.message_id
 
 
 def _holder(message: ReceivedMark) -> Holder | None:

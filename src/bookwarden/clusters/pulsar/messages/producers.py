@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pulsar
 
 from bookwarden.clusters.pulsar.client_errors import result_name, translate
 from bookwarden.clusters.pulsar.rest.schemas import WriterSchema, for_encoded
-from bookwarden.errors import PulsarUnavailableError
+from bookwarden.errors import UnconfirmedError
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +81,16 @@ class ConfirmedProducers:
         properties: Mapping[str, str],
         event_time: int | None = None,
         deliver_at: int | None = None,
+        name: Hashable = None,
     ) -> None:
-        """Send without waiting; the next `flush` tells whether it arrived. Times in ms since the epoch."""
+        """Send without waiting; the next `flush` finds out whether it arrived. Times in ms since the epoch.
+
+        ``name`` is that of the message in an UnconfirmedError.
+        """
         producer = self.producer(topic, schema)
         producer.send_async(
             payload,
-            self._outstanding.add(topic),
+            self._outstanding.add(topic, name),
             properties=dict(properties),
             partition_key=key,
             event_timestamp=event_time,
@@ -93,11 +98,13 @@ class ConfirmedProducers:
         )
 
     def flush(self) -> None:
-        """Wait until every send is confirmed; raise PulsarUnavailableError when one is not."""
+        """Wait until every send is confirmed; raise UnconfirmedError when one is not."""
         failures = self._outstanding.settle(self._timeout_s + GRACE_S)
         if failures:
-            raise PulsarUnavailableError(
-                f"{len(failures)} messages were not confirmed; the first, to {failures[0]}: nothing counts as sent"
+            first = failures[0]
+            raise UnconfirmedError(
+                f"{len(failures)} messages were not confirmed; the first, to {first.topic}: {first.reason}",
+                [failure.name for failure in failures],
             )
 
     def close(self) -> None:
@@ -114,38 +121,44 @@ class ConfirmedProducers:
             logger.debug("closing the client: %s", error)
 
 
+class _Unconfirmed(NamedTuple):
+    topic: str
+    name: Hashable
+    reason: str = "no answer in time"
+
+
 class _Outstanding:
     """Any number of sends, until they are settled together."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting = 0
-        self._failures: list[str] = []
-        self._round = 0
+        self._waiting: dict[int, _Unconfirmed] = {}
+        self._failures: list[_Unconfirmed] = []
+        self._numbers = itertools.count()
 
-    def add(self, topic: str) -> Any:
+    def add(self, topic: str, name: Hashable) -> Any:
         with self._changed:
-            self._waiting += 1
-            return partial(self._confirm, topic, self._round)
+            number = next(self._numbers)
+            self._waiting[number] = _Unconfirmed(topic, name)
+            return partial(self._confirm, number)
 
-    def _confirm(self, topic: str, round_: int, result: pulsar.Result, _: pulsar.MessageId) -> None:
+    def _confirm(self, number: int, result: pulsar.Result, _: pulsar.MessageId) -> None:
         with self._changed:
-            if round_ != self._round:
+            send = self._waiting.pop(number, None)
+            if send is None:
+                # A late answer, to what was reported as failed.
                 return
-            self._waiting -= 1
             reason = reason_of(result)
             if reason is not None:
-                self._failures.append(f"{topic}: {reason}")
-            if self._waiting == 0:
+                self._failures.append(send._replace(reason=reason))
+            if not self._waiting:
                 self._changed.notify_all()
 
-    def settle(self, timeout_s: float) -> list[str]:
+    def settle(self, timeout_s: float) -> list[_Unconfirmed]:
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting == 0, timeout_s)
-            failures = self._failures + ["a topic: no answer in time"] * self._waiting
-            # Late answers belong to a round that was reported as failed.
-            self._round += 1
-            self._waiting, self._failures = 0, []
+            self._changed.wait_for(lambda: not self._waiting, timeout_s)
+            failures = [*self._failures, *self._waiting.values()]
+            self._waiting, self._failures = {}, []
             return failures
 
 

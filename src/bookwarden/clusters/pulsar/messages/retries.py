@@ -90,7 +90,7 @@ class RetrySender:
         self._send(self._dlq_topic, received, properties, reason)
 
     def flush(self) -> None:
-        """Wait until each message is confirmed; raises PulsarError when one is not."""
+        """Wait until each message is confirmed; raises UnconfirmedError when one is not."""
         self._producers.flush()
 
     def close(self) -> None:
@@ -137,6 +137,7 @@ class RetrySender:
             properties=kept,
             event_time=received.event_time,
             deliver_at=deliver_at,
+            name=(received.topic, received.message_id),
         )
 
     def _schema(self, received: ReceivedMark) -> WriterSchema | None:
