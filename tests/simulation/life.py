@@ -323,7 +323,7 @@ class _Cluster:
         """Read which it is now."""
         return identity_of(self._roots)
 
-    def require_all_roots(self) -> None:
+    def prove_roots(self) -> None:
         """Refuse where another Pulsar names a ledger of this BookKeeper."""
         require_all_roots(self._roots)
 

@@ -20,6 +20,7 @@ from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.wiring.deletion import policy_of
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.roots import roots_proof_of
 
 _everywhere = click.option(
     "--everywhere", is_flag=True, help="Look for it in all of the metadata: every topic, schema and log of every root."
@@ -51,6 +52,8 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
     """
     settings = invocation.settings
     with MetadataContext(settings) as metadata:
+        # In another BookKeeper a ledger that is in use would seem to be gone.
+        roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
         now_ms = int(time.time() * 1000)
         found = explain_ledger(
             ledger_id,

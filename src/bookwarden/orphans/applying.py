@@ -245,8 +245,8 @@ class Application(ABC, Generic[PlansT, PlannedT]):
                 "them on"
             )
         plan = self.examine(plan_id, allow_emptied).refused_or_plan()
-        # Since the scan a cluster may have been added, or a root removed from the settings.
-        self._cluster.require_all_roots()
+        # Since the scan a cluster may have been added, or the settings changed.
+        self._cluster.prove_roots()
         run = self._begin(plan, execute)
         for candidates in self._batches(plan):
             due = run.due(candidates)

@@ -20,9 +20,8 @@ class Cluster:
     ledgers_root: str  #: In it.
     #: The URLs of all metadata roots.
     roots: Sequence[str]
-    #: Raises RefusedError where a root that is none of these shares their BookKeeper, or may; StoreError where that
-    #: cannot be seen. Returns notes about other roots.
-    require_all_roots: Callable[[], list[str]]
+    #: Proves that these roots belong to the BookKeeper, and are all that do: `RootsProof.require`.
+    prove_roots: Callable[[], list[str]]
     #: Returns the identity of all bookie clusters, where several are registered; else an empty text.
     bookie_clusters: Callable[[], str] = lambda: ""
 

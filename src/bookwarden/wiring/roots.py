@@ -42,4 +42,4 @@ def cluster_of(
     ``bookie_clusters`` is as in Cluster.
     """
     place = bookkeeper_place_of(settings)
-    return Cluster(bookkeeper, place.url, place.ledgers_root, settings.urls, proof.require_all_roots, bookie_clusters)
+    return Cluster(bookkeeper, place.url, place.ledgers_root, settings.urls, proof.require, bookie_clusters)

@@ -132,7 +132,7 @@ class World:
         self.step()
         return next(self.identities)
 
-    def require_all_roots(self) -> None:
+    def prove_roots(self) -> None:
         self.step()
         if self.shared_by:
             raise RefusedError(f"{self.shared_by} shares this BookKeeper")

@@ -34,7 +34,7 @@ HOLDER = ManagedLedgerHolder("t/n/persistent/a")
 @pytest.fixture(autouse=True)
 def _no_other_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the look at other roots, which ends with closing the one store that this process has of its name."""
-    monkeypatch.setattr(RootsProof, "require_all_roots", lambda _: [])
+    monkeypatch.setattr(RootsProof, "require", lambda _: [])
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ class World:
     def identity(self) -> ClusterIdentity:
         return CLUSTER
 
-    def require_all_roots(self) -> None:
+    def prove_roots(self) -> None:
         pass
 
     def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:

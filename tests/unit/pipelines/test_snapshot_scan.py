@@ -77,7 +77,7 @@ def test_a_snapshot_is_refused_where_several_bookie_clusters_are_registered(sett
     with ScanContext(settings, url) as context:
         assert context.metadata.bookie_clusters.names() == {"a", "b"}
         with pytest.raises(RefusedError, match="bookie clusters a, b are registered"):
-            context.cluster.require_all_roots()
+            context.cluster.prove_roots()
 
 
 def test_a_snapshot_of_a_zookeeper_is_refused_where_the_metadata_is_in_oxia(url: str) -> None:

@@ -9,7 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.roots import proof
+from bookwarden.clusters.pulsar.roots.sample import NamedLedger
+from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
 from bookwarden.config import load_settings
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
@@ -158,9 +163,9 @@ def test_the_chroots_of_a_snapshot_are_looked_at_in_the_file(ensembles: Ensemble
         with ScanContext(load_settings(overrides=overrides), file) as context:
             if refused:
                 with pytest.raises(RefusedError, match=f"{file}#/green is the metadata root"):
-                    context.cluster.require_all_roots()
+                    context.cluster.prove_roots()
             else:
-                assert len(context.cluster.require_all_roots()) == 1
+                assert len(context.cluster.prove_roots()) == 1
 
 
 def test_no_scan_begins_while_a_root_is_not_configured(ensembles: Ensembles, tmp_path: Path) -> None:
@@ -203,6 +208,76 @@ def test_a_sweep_proves_that_its_roots_belong_to_its_bookkeeper(ensembles: Ensem
     with MetadataContext(load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']", **elsewhere})) as metadata:
         settings = load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"})
         roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
+
+
+def topics(ensembles: Ensembles, url: str, count: int) -> list[tuple[ManagedLedgerHolder, int, int]]:
+    """Let so many topics name a ledger and a newer one, both closed; return each with its ledgers."""
+    root = ensembles.population(url)
+    found = [(ManagedLedgerHolder(f"t/n/persistent/topic-{number}"), number, 1000 + number) for number in range(count)]
+    for holder, older, newest in found:
+        root.names(holder, [older, newest])
+    return found
+
+
+def test_a_copy_of_the_bookkeeper_from_hours_ago_is_refused(ensembles: Ensembles) -> None:
+    """It has the older ledger of every topic, and the newest of few."""
+    books = ensembles.population("zk:books:1")
+    elsewhere = {"metadata_store.bookkeeper_url": "zk:books:1"}
+    found = topics(ensembles, "zk:a:1/blue", 20)
+    for holder, older, newest in found:
+        books.ledger(older, holder)
+        if older < 9:
+            books.ledger(newest, holder)
+    message = (
+        r"newest closed ledgers of 11 of 20 topics .*, such as ledger 10\d\d of .*: it is an older copy of the right"
+    )
+    with pytest.raises(ConfigError, match=message):
+        prove("zk:a:1/blue", **elsewhere)
+    # Half of them is what a cluster may lose by hand.
+    books.ledger(1009, found[9][0])
+    assert prove("zk:a:1/blue", **elsewhere) == []
+
+
+def test_topics_that_were_trimmed_meanwhile_make_no_copy_of_a_bookkeeper(
+    ensembles: Ensembles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = topics(ensembles, "zk:a:1/blue", 20)
+    root = ensembles.population("zk:a:1/blue")
+    for holder, older, _ in found:
+        root.ledger(older, holder)
+    looked_up = proof.look_up
+
+    def trimmed(sample: Sequence[NamedLedger], catalog: Any) -> LookedUp:
+        result = looked_up(sample, catalog)
+        for holder, older, _ in found:
+            root.names(holder, [older])
+        return result
+
+    monkeypatch.setattr(proof, "look_up", trimmed)
+    assert prove("zk:a:1/blue") == []
+
+
+def test_few_topics_prove_no_copy(ensembles: Ensembles) -> None:
+    for holder, older, _ in topics(ensembles, "zk:a:1/blue", 19):
+        ensembles.population("zk:a:1/blue").ledger(older, holder)
+    assert prove("zk:a:1/blue") == []
+
+
+def test_no_scan_begins_and_nothing_is_explained_in_another_bookkeeper(ensembles: Ensembles, tmp_path: Path) -> None:
+    shared(ensembles)
+    ensembles.population("zk:books:1").ledger(5, ManagedLedgerHolder("another/n/persistent/x"))
+    overrides = {
+        "metadata_store.urls": "['zk:a:1/blue', 'zk:a:1/green']",
+        "metadata_store.bookkeeper_url": "zk:books:1",
+        "orphans.folder": str(tmp_path),
+    }
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
+    with pytest.raises(ConfigError, match="they do not belong together"):
+        OrphanScan(spark, load_settings(overrides=overrides)).begin()
+    assert list(tmp_path.iterdir()) == []
+    options = [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
+    explained = CliRunner().invoke(cli, [*options, "ledger", "explain", "5"])
+    assert (explained.exit_code, "they do not belong together" in explained.stderr) == (3, True)
 
 
 def test_a_new_cluster_without_ledgers_may_be_swept(ensembles: Ensembles) -> None:

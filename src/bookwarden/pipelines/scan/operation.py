@@ -65,10 +65,11 @@ class OrphanScan:
     def begin(self, snapshot: str | None = None) -> str:
         """Begin a scan of the live stores, or of a snapshot; return its id. Nothing is read yet.
 
-        Raises RefusedError where clocks differ, or a metadata root that the settings do not name shares the BookKeeper.
+        Raises RefusedError where clocks differ, or a metadata root that the settings do not name shares the BookKeeper,
+        and ConfigError where roots and BookKeeper do not belong together.
         """
         with folder_errors(self._settings), ScanInput(self._settings, snapshot, 1).open() as context:
-            notes = context.cluster.require_all_roots()
+            notes = context.cluster.prove_roots()
             begun_ms = int(time.time() * 1000)
             header = ScanHeader(
                 tables=TABLES,

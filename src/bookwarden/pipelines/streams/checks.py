@@ -51,8 +51,7 @@ def prove_roots(
     proof = roots_proof_of(settings.metadata_store, metadata)
 
     def prove() -> None:
-        proof.require_roots_of_bookkeeper()
-        for note in proof.require_all_roots():
+        for note in proof.require():
             logger.warning("%s", note)
 
     once_answered(prove, patience, wait)

@@ -12,7 +12,7 @@ from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace
 from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, look_up, shared_ledger
+from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, look_up, named_by, shared_ledger
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
@@ -28,6 +28,8 @@ _UNSEEN = (
 
 # Fewer prove nothing about a partly hidden or damaged root: that part may be most of it.
 _FEW: Final = 10
+# Topics of which the newest ledgers tell a copy of a BookKeeper from itself.
+_ENOUGH_TOPICS: Final = 20
 
 
 class _Ensemble(NamedTuple):
@@ -50,6 +52,15 @@ class RootsProof:
     allow_unseen: bool = False  #: Hidden nodes are no reason to refuse.
     #: Called before the roots are searched; raises RefusedError where that would not tell enough.
     require_first: Callable[[], object] = lambda: None
+
+    def require(self) -> list[str]:
+        """Require that the roots belong to the BookKeeper, and are all that do; the notes of `require_all_roots`.
+
+        Raises as `require_roots_of_bookkeeper` and `require_all_roots` do.
+        """
+        self.require_first()
+        self.require_roots_of_bookkeeper()
+        return self.require_all_roots()
 
     def require_all_roots(self) -> list[str]:
         """Raise RefusedError where a root that the settings do not name shares their BookKeeper, or may.
@@ -74,9 +85,10 @@ class RootsProof:
         return [*notes, *self._clusters_told_of()]
 
     def require_roots_of_bookkeeper(self) -> None:
-        """Raise ConfigError if a root names ledgers, and none of those looked up is in the BookKeeper.
+        """Raise ConfigError if a root names ledgers, and too few of those looked up are in the BookKeeper.
 
-        StoreError where a root, or BookKeeper's store, does not answer.
+        None of them is in an empty BookKeeper or another's. In one that was restored from a backup, or copied, the
+        newest ledgers of most topics are missing. StoreError where a root, or BookKeeper's store, does not answer.
         """
         for url, store in self.stores.items():
             sample = sample_root(store).ledgers
@@ -89,7 +101,28 @@ class RootsProof:
                     "metadata_store.urls, bookkeeper_url and ledgers_root; take a root that is no longer in use out of "
                     "urls"
                 )
+            self._require_newest(url, store, sample, looked_up)
             _LOG.info("%d of %d ledgers that %s names were found", len(looked_up.found), looked_up.ledgers, url)
+
+    def _require_newest(
+        self, url: str, store: MetadataStore, sample: Sequence[NamedLedger], looked_up: LookedUp
+    ) -> None:
+        newest = [named for named in sample if named.is_newest_closed]
+        known = {*looked_up.found, *looked_up.unreadable}
+        missing = [named for named in newest if named not in known]
+        if len(newest) < _ENOUGH_TOPICS or 2 * len(missing) <= len(newest):
+            return
+        # A topic may have been trimmed or deleted since its node was read.
+        still_named = named_by(store, missing)
+        again = look_up(still_named, self.catalog)
+        missing = [named for named in still_named if named not in {*again.found, *again.unreadable}]
+        if 2 * len(missing) > len(newest):
+            raise ConfigError(
+                f"the newest closed ledgers of {len(missing):,} of {len(newest):,} topics that {url} names are not in "
+                f"the BookKeeper at {self.place.url}, {self.place.ledgers_root}, such as {_told(missing[0])}: it is an "
+                "older copy of the right one, or another. Check metadata_store.urls, bookkeeper_url and ledgers_root; "
+                "if BookKeeper's metadata was restored from a backup, see docs/safety.md"
+            )
 
     def _ensembles(self) -> Iterator[_Ensemble]:
         urls = [split_chroot(url) for url in self.stores]

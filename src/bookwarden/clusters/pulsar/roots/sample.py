@@ -48,6 +48,7 @@ class NamedLedger(NamedTuple):
     written_ms: int  #: When the node was written, by the store's clock; 0 where that is not known.
     entries: int | None = None  #: Of a closed data ledger; None of others.
     size: int | None = None  #: Bytes of a closed data ledger; None of others.
+    is_newest_closed: bool = False  #: The newest closed ledger of its topic, of those that are not offloaded.
 
 
 class RootSample(NamedTuple):
@@ -154,9 +155,12 @@ def _data_ledgers(
     node: ManagedLedgerNode, holder: ManagedLedgerHolder, info: ManagedLedgerInfo
 ) -> Iterator[NamedLedger]:
     there = [ledger for ledger in info.ledgers if ledger.offload is None or not ledger.offload.bookkeeper_deleted]
-    for ledger in _spread(there, _LEDGERS_OF_TOPIC):
-        closed = (ledger.entries, ledger.size) if ledger.entries else (None, None)
-        yield NamedLedger(ledger.ledger_id, holder, node, 0, *closed)
+    newest = max((ledger.ledger_id for ledger in there if ledger.entries and ledger.offload is None), default=None)
+    chosen = {ledger.ledger_id for ledger in _spread(there, _LEDGERS_OF_TOPIC)} | {newest}
+    for ledger in there:
+        if ledger.ledger_id in chosen:
+            named = NamedLedger(ledger.ledger_id, holder, node, 0, is_newest_closed=ledger.ledger_id == newest)
+            yield named._replace(entries=ledger.entries, size=ledger.size) if ledger.entries else named
 
 
 def _spread(items: Sequence[T], most: int) -> list[T]:

@@ -54,14 +54,19 @@ def is_the_same(named: NamedLedger, stored: StoredLedger) -> bool:
 
 def not_named_by(roots: Iterable[MetadataStore], ledgers: Sequence[NamedLedger]) -> list[NamedLedger]:
     """Omit the ledgers that one of the roots names in the same place; StoreError where one does not answer."""
-    nodes = {named.node.path: named.node for named in ledgers}
-    here: dict[str, set[int]] = {path: set() for path in nodes}
     for store in roots:
-        store.sync()
-        for (path, node), value in zip(nodes.items(), store.get_many(list(nodes)), strict=True):
-            if value is not None:
-                here[path] |= node.read(value, "")[0].ledger_ids
-    return [named for named in ledgers if named.ledger_id not in here[named.node.path]]
+        here = named_by(store, ledgers)
+        ledgers = [named for named in ledgers if named not in here]
+    return list(ledgers)
+
+
+def named_by(store: MetadataStore, ledgers: Sequence[NamedLedger]) -> list[NamedLedger]:
+    """Return the ledgers that a root names now in the same place; StoreError where it does not answer."""
+    nodes = {named.node.path: named.node for named in ledgers}
+    store.sync()
+    values = zip(nodes.items(), store.get_many(list(nodes)), strict=True)
+    here = {path: node.read(value, "")[0].ledger_ids for (path, node), value in values if value is not None}
+    return [named for named in ledgers if named.ledger_id in here.get(named.node.path, ())]
 
 
 def shared_ledger(
