@@ -51,7 +51,8 @@ def registry_of(world: World) -> Registry | None:
 def switch(world: World, topics: Topics, rng: Random) -> None:
     """Switch to the other cluster; the directive may be lost, or come twice."""
     registry = registry_of(world)
-    if registry is None:
+    # While the metadata is being moved nothing is written.
+    if registry is None or world.nodes.served_by is not None:
         return
     (target,) = registry.clusters.keys() - {registry.active}
     changed = registry.switched(target, "an operator", world.clock.ms)
