@@ -55,6 +55,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def command_line(pid: int) -> str:
+    """Return the command of a running process and its arguments; "" if it ended, and where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def process_ids_of() -> str:
     """Return the pid namespace of this process as an opaque text that no other machine or container shares."""
     try:

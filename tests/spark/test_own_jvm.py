@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden.config import load_settings
 from bookwarden.pipelines.session import running_session
-from bookwarden.processes import descendants, identify
+from bookwarden.processes import ProcessIdentity, command_line, descendants, identify
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -86,6 +86,31 @@ def test_a_spark_of_our_own_leaves_nothing(tmp_path: Path, ending: signal.Signal
         # The JVM sees it at the end of its input, and its workers when they next ask it.
         eventually(lambda: not any(one and one.is_alive() for one in started), 60)
     assert not any(one and one.is_alive() for one in started)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["org.apache.spark.launcher", "org.apache.spark.deploy.SparkSubmit"])
+def test_a_spark_whose_start_is_interrupted_leaves_nothing(tmp_path: Path, program: str) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
+    started: list[ProcessIdentity | None] = []
+    with subprocess.Popen([sys.executable, "-c", RUNS], env=environment, cwd=tmp_path) as process:
+
+        def starts() -> bool:
+            return any(program in command_line(pid) for pid in descendants(process.pid)[1:])
+
+        try:
+            eventually(starts, 60, pause=0.002)
+            started = [identify(pid) for pid in descendants(process.pid)[1:]]
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+            eventually(lambda: not any(one and one.is_alive() for one in started), 15)
+        finally:
+            process.kill()
+            for one in started:
+                if one is not None:
+                    one.signal(signal.SIGKILL)
     assert list(temporary.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from bookwarden.processes import ProcessIdentity, descendants, identify
+from bookwarden.processes import ProcessIdentity, command_line, descendants, identify
 
 logger = logging.getLogger(__name__)
 _JVM_SECONDS = 30.0
@@ -61,14 +62,15 @@ def own_jvm() -> Iterator[OwnJvm]:
     try:
         yield OwnJvm(folder)
     finally:
-        _end_jvm()
+        _end_jvm(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_jvm() -> None:
+def _end_jvm(folder: str) -> None:
     gateway: Any = SparkContext._gateway
     jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if jvm is None:
+        _end_start(folder)
         return
     # The next Spark of this process starts another.
     SparkContext._gateway = SparkContext._jvm = None
@@ -86,6 +88,19 @@ def _end_jvm() -> None:
         jvm.kill()
         jvm.wait()
     _end_workers(started)
+
+
+def _end_start(folder: str) -> None:
+    """Kill a JVM whose start was interrupted, and the programs that start it: their command lines name the folder.
+
+    PySpark has forgotten it, and removed the place where it would write its port: it fails at that, before it looks
+    for the end of its input, and its server of requests stays for ever.
+    """
+    own = os.getpid()
+    started = [found for pid in descendants(own) if pid != own and (found := identify(pid))]
+    for process in started:
+        if folder in command_line(process.pid):
+            process.signal(signal.SIGKILL)
 
 
 def _end_workers(workers: Sequence[ProcessIdentity]) -> None:
