@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, DeletionTopicsSetup, Provision
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError, PulsarAccessError, RefusedError
@@ -118,6 +120,23 @@ def test_more_partitions_than_wanted_are_kept(admin: PulsarAdmin, wanted: Deleti
     DeletionTopicsSetup(admin, wanted).run()
     topics = Topics(admin)
     assert all(SUBSCRIPTION in topics.subscriptions(partition) for partition in topics.partitions(wanted.topic))
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_topic_whose_partitions_a_client_made_is_refused_until_they_are_deleted(
+    pulsar_cluster: DevCluster, admin: PulsarAdmin, wanted: DeletionTopics, partition: int
+) -> None:
+    left = f"{wanted.retry_topic}-partition-{partition}"
+    with (
+        closing(pulsar_cluster.connection().client()) as client,
+        closing(client.create_producer(left)),
+        pytest.raises(RefusedError, match=f"{wanted.retry_topic} cannot be created"),
+    ):
+        DeletionTopicsSetup(admin, wanted).run()
+    admin.request("DELETE", topic_path(left))
+    report = DeletionTopicsSetup(admin, wanted).run()
+    assert Provision("topic", wanted.retry_topic, "created", detail="2 partitions") in report.provisions
+    assert Topics(admin).partition_count(wanted.retry_topic) == 2
 
 
 NAMESPACE_POLICIES: Mapping[str, tuple[str, str, object]] = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,7 @@ from bookwarden.devcluster.ports import free_ports
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT, read_settings, write_settings
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.processes import command_line, descendants
 from bookwarden.switching.registry import REGISTRY_PATH
 from servers.metadata_tree import nodes_below
 from servers.pool import ServerPool
@@ -116,6 +119,7 @@ class SharedServers:
                     broker.settings.clear()
                     broker.settings.update(broker_settings)
             if anew:
+                _end_spark_workers()
                 self._bring_back(site)
             dead = [bookie for bookie in self._bookies if not bookie.is_running()]
             for bookie in dead:
@@ -167,6 +171,19 @@ def shared_site(
     shared = pool.shared(repr(kind), lambda: SharedServers(homes.mktemp("switching"), kind))
     with shared.site(broker_settings or {}, anew=anew) as site:
         yield site
+
+
+def _end_spark_workers() -> None:
+    """Kill the Python workers of this process's Spark: producers that they keep would make topics that are gone.
+
+    Spark's daemon stays, which reaps them, and so Spark gives no task to one that is dead.
+    """
+    for daemon in descendants(os.getpid()):
+        if "pyspark.daemon" in command_line(daemon):
+            for worker in descendants(daemon)[1:]:
+                # It may end by itself.
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
 
 
 def _override(bookie: ServerProcess, settings: Mapping[str, str]) -> None:

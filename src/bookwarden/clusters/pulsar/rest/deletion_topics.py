@@ -205,6 +205,19 @@ class DeletionTopicsSetup:
             f"pulsar-admin topics update-partitioned-topic {topic} --partitions {wanted}, and run init again"
         )
 
+    def _refuse_conflict(self, topic: str) -> None:
+        """Raise RefusedError unless the topic that the broker took for existing is there, as another init makes it.
+
+        A broker refuses a partitioned topic for a single topic that is named like one of its partitions. It makes such
+        a topic for any client that still uses the partition after the partitioned topic was deleted.
+        """
+        if self._existing_partitions(topic) is None:
+            raise RefusedError(
+                f"topic {topic} cannot be created, since topics exist that are named like its partitions: a client "
+                f"that still uses them has made them. Stop it, delete each of them with pulsar-admin topics delete "
+                f"{topic}-partition-N once it is empty, and run init again"
+            )
+
     def _provide_switch_topic(self) -> list[Provision]:
         topic = self._wanted.switch_topic
         namespace = _namespace(topic)
@@ -242,7 +255,10 @@ class DeletionTopicsSetup:
     def _provide_topic(self, topic: str, partitions: int, existing: int | None) -> Iterator[Provision]:
         shape = f"{existing or partitions} partitions" if partitions else "no partitions"
         if existing is None:
-            yield self._create("topic", topic, partial(self._topics.create, topic, partitions), detail=shape)
+            made = self._create("topic", topic, partial(self._topics.create, topic, partitions), detail=shape)
+            if made.state == "exists":
+                self._refuse_conflict(topic)
+            yield made
         else:
             yield Provision("topic", topic, "exists", detail=shape)
         yield self._provide_subscription(topic, existing or partitions)
