@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
@@ -15,7 +15,7 @@ from bookwarden.ledgers.kinds import (
     SchemaHolder,
 )
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Write
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 
@@ -35,6 +35,13 @@ class Population:
     def ledger(self, ledger_id: int, holder: Holder | None, *, ctime_ms: int | None = OLD_MS) -> str:
         """Create the metadata of a closed ledger, tagged for the holder, or with no tags; return its path."""
         return self.tagged_ledger(ledger_id, tags_of(holder), ctime_ms=ctime_ms)
+
+    def ledgers(self, holders: Mapping[int, Holder]) -> dict[int, str]:
+        """Do what `ledger` does for many, by their ids; return their paths."""
+        paths = {ledger_id: ledger_path(ROOT, ledger_id) for ledger_id in holders}
+        writes = [Write(path, closed_ledger(tags_of(holders[ledger])), None) for ledger, path in paths.items()]
+        assert self.store.write_many(writes) == [None] * len(writes)
+        return paths
 
     def tagged_ledger(self, ledger_id: int, custom: dict[str, bytes], *, ctime_ms: int | None = OLD_MS) -> str:
         """Create the metadata of a closed ledger with this custom metadata; return its path."""

@@ -143,7 +143,7 @@ def begun(load: Load, sweep: ServerProcess) -> None:
 def deleting(load: Load) -> None:
     """Wait until a thousand more of the ledgers are gone."""
     enough = len(load.present()) - A_START
-    eventually(lambda: len(load.present()) < enough, 300)
+    eventually(lambda: len(load.present()) < enough, 300, 0.2)
 
 
 def waits_for_the_end(sweep: ServerProcess) -> bool:
@@ -181,7 +181,7 @@ def assert_waits_for_the_counters(load: Load, left: set[int]) -> None:
         waiting = (row["reason"] for row in load.site.outcomes() if row["outcome"] == "waiting")
         return next(waiting, "")
 
-    eventually(reason, 300)
+    eventually(reason, 300, 0.5)
     assert "`bookwarden metadata-migration counters --execute`" in reason()
     assert load.present() == left
 
