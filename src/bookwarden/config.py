@@ -253,6 +253,7 @@ class SweepSettings(_Section):
     max_entries_per_batch: int = Field(default=20_000, ge=1)
     max_rows_per_batch: int = Field(default=50_000, ge=1)
     ledgers_per_step: int = Field(default=1_000, ge=1, le=100_000)
+    max_waiting_marks: int = Field(default=10_000, ge=0)
     trigger_seconds: float = Field(default=0.0, ge=0)
     min_poll_milliseconds: int = Field(default=50, ge=0)
     max_unreachable_seconds: float = Field(default=120.0, gt=0)

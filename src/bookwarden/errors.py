@@ -30,6 +30,7 @@
     │   └── DigestMismatchError      an entry is not, byte for byte, what was written
     ├── SparkError               a query failed more often than allowed, or cannot start
     │   └── StoppedFailingError      a stop was asked for while its batches failed: messages are left
+    ├── SharedDoubtError         a sweep that does not wait met a doubt about very many marks
     ├── ServerError              a server of the development cluster did not start, or did not stop
     └── MissingExtraError        a library of one of the package's extras is not installed
 
@@ -207,6 +208,12 @@ class StoppedFailingError(SparkError):
     """A query was asked to stop while its batches failed, so that what was due is not done."""
 
     exit_code = 15
+
+
+class SharedDoubtError(BookwardenError):
+    """A doubt about very many marks keeps their ledgers, and the sweep was not to wait for its end."""
+
+    exit_code = 16
 
 
 class ServerError(BookwardenError):

@@ -42,12 +42,18 @@ class SweptStore:
         self.references = MetadataReferences([store], shadow_refresh=shadow_refresh)
         self.journaled: list[int] = []
         self.sent: list[tuple[str, int, str]] = []
+        self.policy = policy or DeletionPolicy()
         self._sweep = Sweep(
-            *(self.catalog, self.references, self, self, policy or DeletionPolicy(), limits or SweepLimits()),
+            *(self.catalog, self.references, self, self, self.policy, limits or SweepLimits()),
             undone=UndoneLedgers(store),
             ids=ids,
-            clock=lambda: time.time() + _AHEAD_S,
+            clock=self.clock,
         )
+
+    @staticmethod
+    def clock() -> float:
+        """Give the time at which it sweeps."""
+        return time.time() + _AHEAD_S
 
     def ledgers(self, holder: Holder, *ids: int) -> None:
         """Make closed ledgers of the holder, which does not name them."""

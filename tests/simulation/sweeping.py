@@ -17,8 +17,15 @@ from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.errors import BookwardenError, RefusedError, RegistryChangedError, StoreAccessError
+from bookwarden.errors import (
+    BookwardenError,
+    RefusedError,
+    RegistryChangedError,
+    SharedDoubtError,
+    StoreAccessError,
+)
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerType
@@ -88,7 +95,7 @@ class Sweeper:
         if not self._batch:
             return
         if self._process is None or rng.random() < 0.2:
-            self._process = _Process(self, patient=rng.random() < 0.3)
+            self._process = _Process(self, patient=rng.random() < 0.3, waits=seed % 4 == 0)
         faults = Faults(seed, troubles, interleave)
         self._process.begin(faults)
         there = dict(self.world.ledgers)
@@ -98,6 +105,9 @@ class Sweeper:
             rows = self._carry_out(self._process, rng)
         except Killed:
             self._process = None
+            return
+        except SharedDoubtError:
+            # What is in doubt keeps the batch, until it is mended.
             return
         except RefusedError as error:
             # The driver ends; whoever starts it again is told the same.
@@ -126,6 +136,10 @@ class Sweeper:
             except RegistryChangedError:
                 continue
             return rows
+
+    def on_retry_topic(self) -> int:
+        """Count the messages on the retry topic."""
+        return sum(message.topic == RETRY for message in self.topics.waiting)
 
     def _look(self, faults: Faults) -> None:
         """Look for other Pulsars before the first batch of a process, and when it is time to look again."""
@@ -247,9 +261,12 @@ def _shares(batch: Sequence[Message]) -> list[list[Message]]:
 
 
 class _Process:
-    """One process of the sweep, with its sessions and what it remembers."""
+    """One process of the sweep, with its sessions and what it remembers.
 
-    def __init__(self, sweeper: Sweeper, *, patient: bool) -> None:
+    One that ``waits`` leaves a batch undone while the retry topic has marks and there is a doubt about very many.
+    """
+
+    def __init__(self, sweeper: Sweeper, *, patient: bool, waits: bool) -> None:
         world = sweeper.world
         self._sweeper = sweeper
         self.looked_s = float("-inf")
@@ -258,6 +275,7 @@ class _Process:
         self._roots = [Session(world.nodes, calm, cluster.root) for cluster in world.clusters if cluster.configured]
         self._brokers, self._entries, self._store = Brokers(world), Entries(world), ObjectStore(world)
         self._ids = Session(world.nodes, calm, lists_whole=True)
+        steady = map(float, count(0, 100)).__next__
         clock = StoreClock(self._bookkeeper, steady=world.clock, local=lambda: world.clock.now + sweeper.skew_s)
         self._outbox = outbox(sweeper.topics, calm, 0, clock, sweeper.before_send)
         alone = BookKeeperCatalog(self._bookkeeper)
@@ -283,7 +301,8 @@ class _Process:
             undone=UndoneLedgers(self._bookkeeper),
             clusters=self._clusters,
             # Anew each time: a process is started again where the metadata was moved.
-            ids=ReturningIds(self._ids, nodes.LEDGERS_ROOT, lambda: True, clock=map(float, count(0, 100)).__next__),
+            ids=ReturningIds(self._ids, nodes.LEDGERS_ROOT, lambda: True, clock=steady),
+            held=HeldMarks(RetryTopicRoom(2, sweeper.on_retry_topic, steady), once=True) if waits else None,
             pause=world.advance,
             clock=clock,
         )

@@ -9,9 +9,13 @@ import click
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
+from bookwarden.config import Settings
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.migration.phases import StorePhase, read_phases
 from bookwarden.preflight import require_topics
+from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.migration import movable_stores_of
 from bookwarden.wiring.pulsar import TopicsContext
 
@@ -30,7 +34,7 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
 
     Counts messages on each partition of the deletion topic and of the retry topic, and names the first entry. The
     broker's own backlog counts entries, each of which may hold a batch of messages. Tells too whether that entry cannot
-    be read, and whether Pulsar moves its metadata, for then the sweep waits.
+    be read, and what the sweep waits for: a move of Pulsar's metadata, or a doubt about very many marks.
     """
     settings = invocation.settings
     with TopicsContext(settings) as topics:
@@ -41,10 +45,23 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
             for backlog in found.partitions
             if backlog.first and (reason := topics.why_unreadable(backlog.topic, Position.parse(backlog.first)))
         }
-        invocation.write(_describe(found, unreadable, read_phases(movable_stores_of(settings.metadata_store))))
+        phases = read_phases(movable_stores_of(settings.metadata_store))
+        invocation.write(_describe(found, unreadable, phases, _doubts(settings, found)))
 
 
-def _describe(found: InFlight, unreadable: Mapping[str, str], phases: Sequence[StorePhase]) -> Document:
+def _doubts(settings: Settings, found: InFlight) -> Sequence[SharedDoubt]:
+    """Find what the sweep may wait for; nothing is read while the retry topic has room."""
+    retry_topic = TopicName.parse(settings.deletion.retry_topic)
+    waiting = sum(one.entries for one in found.partitions if TopicName.parse(one.topic).base == retry_topic)
+    if not waiting or waiting < settings.sweep.max_waiting_marks:
+        return ()
+    with MetadataContext(settings) as metadata:
+        return metadata.shared_doubts()
+
+
+def _describe(
+    found: InFlight, unreadable: Mapping[str, str], phases: Sequence[StorePhase], doubts: Sequence[SharedDoubt]
+) -> Document:
     rows = [
         (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact), backlog.first)
         for backlog in found.partitions
@@ -65,6 +82,7 @@ def _describe(found: InFlight, unreadable: Mapping[str, str], phases: Sequence[S
         parts.append(Note("~ is estimated; --max-entries looks into more."))
     if not found.messages:
         parts.append(Note("Nothing is in flight."))
+    parts += [Note(f"The sweep may wait for this to be mended: {doubt}") for doubt in doubts]
     parts += [Note(_of_migration(at)) for at in phases if at.phase not in ("NOT_STARTED", "FAILED")]
     data = {
         "total": found.messages,
@@ -72,6 +90,7 @@ def _describe(found: InFlight, unreadable: Mapping[str, str], phases: Sequence[S
         "exact": found.exact,
         "partitions": found.partitions,
         "unreadable": unreadable,
+        "doubts": [{"cause": doubt.cause, "path": doubt.path, "reason": doubt.reason} for doubt in doubts],
         "migrations": phases,
     }
     return Document(data, tuple(parts))

@@ -20,6 +20,7 @@ COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("follow", "bookwarden.cli.follow:follow", "Mark what brokers drop by themselves and leave behind."),
     LateCommand("undo", "bookwarden.cli.undo:undo", "Put back what the sweep deleted."),
     LateCommand("inflight", "bookwarden.cli.inflight:inflight", "Count the pending deletions that wait."),
+    LateCommand("no-shadow", "bookwarden.cli.no_shadow:no_shadow", "Take an unreadable node as no shadow topic."),
     LateCommand("dlq", "bookwarden.cli.dlq:dlq", "Look at dead letters, send them back, or drop them."),
     LateCommand("ledger", "bookwarden.cli.ledger:ledger", "Look at single ledgers."),
     LateCommand(

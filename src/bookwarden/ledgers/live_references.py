@@ -10,6 +10,7 @@ from uuid import UUID
 from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import Conditions
+from bookwarden.ledgers.shared_doubts import SharedDoubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,13 @@ class LiveReferences:
 class UnknownReferences:
     """A holder's references could not be read or understood: nothing may be concluded from it.
 
-    ``elsewhere``: the holder's own nodes are sound, and another's may name its ledgers too.
+    ``elsewhere``: the holder's own nodes are sound, and another's may name its ledgers too. ``shared`` is the doubt if
+    it is about many holders alike.
     """
 
     reason: str
     elsewhere: bool = False
+    shared: SharedDoubt | None = None
 
 
 References = LiveReferences | UnknownReferences

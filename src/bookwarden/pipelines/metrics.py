@@ -24,6 +24,7 @@ from bookwarden.deletion.phase_one.mark import MarkReport
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType
+from bookwarden.ledgers.shared_doubts import DoubtCause
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import Standing
 
@@ -187,6 +188,12 @@ class SweepMetrics(QueryMetrics):
             ["topic"],
             registry=self.registry,
         )
+        self._waiting = Gauge(
+            "bookwarden_sweep_waiting_seconds",
+            "For how long the running batch has waited for a doubt about very many marks; the log names the node.",
+            ["cause"],
+            registry=self.registry,
+        )
         self._show_zeros()
 
     def _by_kind(self, name: str, text: str) -> Counter:
@@ -204,6 +211,8 @@ class SweepMetrics(QueryMetrics):
                     self._outcomes.labels(outcome.value, kind)
             for destination in ("retry", "dlq"):
                 self._sent.labels(kind, destination)
+        for cause in DoubtCause:
+            self._waiting.labels(cause.value)
         for outcome in (Outcome.MALFORMED, Outcome.POISONOUS):
             self._outcomes.labels(outcome.value, _UNKNOWN)
         self._sent.labels(_UNKNOWN, "dlq")
@@ -238,6 +247,11 @@ class SweepMetrics(QueryMetrics):
     def show_dlq(self, *, keeps: bool) -> None:
         """Publish whether the DLQ keeps dead letters."""
         self._dlq_keeps_nothing.set(0.0 if keeps else 1.0)
+
+    def set_waiting(self, seconds: Mapping[DoubtCause, float]) -> None:
+        """Publish for how long the running batch has waited, by cause."""
+        for cause, waited in seconds.items():
+            self._waiting.labels(cause.value).set(waited)
 
     def set_backlog(self, entries: Mapping[str, int], stuck_s: Mapping[str, float]) -> None:
         """Publish the backlog of each partition, and for how long it stands at an entry."""

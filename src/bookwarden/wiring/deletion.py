@@ -12,6 +12,7 @@ from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSende
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import DeletionSettings, Settings
@@ -20,6 +21,7 @@ from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.phase_two.undone import RecordsUndone
 from bookwarden.deletion.ports import RestoringCatalog
@@ -107,10 +109,12 @@ class SweepContext(Resources):
     """Everything that phase two needs in one process; its sessions and clients do not survive a fork.
 
     ``one_of_many`` says that other processes sweep other shares at the same time, as for `open_metadata_store`;
-    ``driver_file`` is as for `journal_of`.
+    ``driver_file`` is as for `journal_of`. With ``once`` no batch waits for a doubt about very many marks to end.
     """
 
-    def __init__(self, settings: Settings, *, one_of_many: bool = False, driver_file: str = "") -> None:
+    def __init__(
+        self, settings: Settings, *, one_of_many: bool = False, driver_file: str = "", once: bool = False
+    ) -> None:
         super().__init__()
         deletion = settings.deletion
         connection = connection_of(settings.pulsar)
@@ -131,6 +135,10 @@ class SweepContext(Resources):
             )
             sent = self._keep(sent_records_of(settings.sweep))
             copies = self._keep(offload_stores_of(settings.offload))
+            on_retry_topic = partial(
+                SubscriptionBacklog(metadata.admin).count, deletion.retry_topic, deletion.subscription
+            )
+            room = RetryTopicRoom(settings.sweep.max_waiting_marks, on_retry_topic)
             self.decode = decoder_of(deletion, registry).decode
             self.admin = metadata.admin
             self.sweep = Sweep(
@@ -146,6 +154,8 @@ class SweepContext(Resources):
                 sent=sent,
                 undone=metadata.undone,
                 ids=metadata.ids,
+                # A dry run sends nothing.
+                held=HeldMarks(None if settings.sweep.dry_run else room, once=once),
                 clusters=metadata.bookie_clusters,
                 proof=WholeLedgers(lambda: metadata.bookies),
                 promotions=metadata.promotions,

@@ -16,6 +16,7 @@ from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.named_holders import NamedHolders
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.pulsar.references.shadows import ShadowTopics, SharedDoubtSearch
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.config import BookKeeperSettings, MetadataStoreSettings, Settings
@@ -113,6 +114,12 @@ class MetadataContext(Resources):
                 shadow_refresh=settings.deletion.shadow_refresh_seconds,
                 seen_from_ledgers=seen_from_ledgers,
             )
+            refresh = settings.deletion.shadow_refresh_seconds
+            searched = list(self.stores.values()) if refresh > 0 else []
+            #: Finds the doubts that concern very many marks.
+            self.shared_doubts = SharedDoubtSearch(
+                [ShadowTopics(store, refresh, lists=False) for store in searched], self.ids.doubt
+            ).find
             self._addresses = BookieAddresses(bookkeeper, place.ledgers_root, self.bookie_clusters.roots)
             self._bookie_options = bookie_options_of(settings.bookkeeper)
             #: Asks the bookies that take new ledgers for the space on their disks.

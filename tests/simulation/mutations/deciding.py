@@ -79,7 +79,7 @@ def _returning_ids(patch: pytest.MonkeyPatch) -> None:
 
 
 def _doubts_cost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "wait", decide.retry)
+    patch.setattr(decide, "wait", lambda reason, _=None: decide.retry(reason))
 
 
 def _other_epochs(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.shared_doubts import DoubtCause
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore, ThrottledStore
 from servers.swept_store import SweptStore
@@ -55,8 +56,9 @@ def test_ids_come_again_where_the_next_one_is_not_past_the_largest_ledger(
     doubt = store.ids.doubt()
     assert (doubt is not None) is come_again
     if doubt is not None:
-        assert f"gets the id {given}, but there is a ledger {largest}" in doubt
-        assert COMMAND in doubt
+        assert f"gets the id {given}, but there is a ledger {largest}" in doubt.reason
+        assert COMMAND in doubt.reason
+        assert (doubt.cause, doubt.path) == (DoubtCause.RETURNING_IDS, ROOT)
 
 
 def test_a_store_without_ledgers_gives_none_again() -> None:
@@ -69,8 +71,8 @@ def test_a_counter_that_is_not_there_is_a_doubt() -> None:
     store.remove(store.counter)
     doubt = store.ids.doubt()
     assert doubt is not None
-    assert "it is not known which id the next ledger gets" in doubt
-    assert COMMAND in doubt
+    assert "it is not known which id the next ledger gets" in doubt.reason
+    assert COMMAND in doubt.reason
 
 
 def test_each_counter_is_held_against_the_ledgers_that_it_numbers() -> None:
@@ -82,7 +84,7 @@ def test_each_counter_is_held_against_the_ledgers_that_it_numbers() -> None:
     assert store.ids.doubt() is None
     store.ledger((2 << 32) + 3)
     store.now += 61
-    assert f"gets the id {(2 << 32) + 3}" in (store.ids.doubt() or "")
+    assert f"gets the id {(2 << 32) + 3}" in str(store.ids.doubt())
 
 
 def test_a_store_that_carries_its_count_along_is_not_asked() -> None:
@@ -182,7 +184,7 @@ def test_the_one_counter_of_several_bookie_clusters_has_to_be_past_the_ids_of_al
     ids = ReturningIds(elsewhere, "/bookies-b", lambda: False, shared_counter=counter, clock=lambda: store.now)
     doubt = ids.doubt()
     assert doubt is not None
-    assert "gets the id 8, but there is a ledger 9" in doubt
+    assert "gets the id 8, but there is a ledger 9" in doubt.reason
     registered = False
     assert ids.doubt() is None
     registered = True

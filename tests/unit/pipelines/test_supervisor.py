@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from bookwarden.errors import DataGoneError, SparkError, StoreUnavailableError
+from bookwarden.errors import DataGoneError, SharedDoubtError, SparkError, StoreUnavailableError
 from bookwarden.pipelines.streams.supervisor import BatchNumbers, BatchRefusedError, Patience, Pulse, Supervisor
 from servers.waiting import eventually
 
@@ -72,6 +73,36 @@ def test_messages_that_are_gone_end_the_process_at_once(error: Exception) -> Non
     with pytest.raises(DataGoneError, match=r"^partition 3 was trimmed$"):
         Supervisor(start, Pulse(), QUICK).run()
     assert len(started) == 1
+
+
+def test_a_doubt_that_a_sweep_with_once_does_not_wait_for_ends_it_at_once() -> None:
+    text = "bookwarden.errors.SharedDoubtError: 4 marks wait: /managed-ledgers/t/ns/persistent/a: mend the node"
+    error = RuntimeError(f"Traceback (most recent call last):\n  File 'a'\n{text}\n")
+    started: list[ScriptedQuery] = []
+
+    def start() -> ScriptedQuery:
+        started.append(ScriptedQuery(error))
+        return started[-1]
+
+    with pytest.raises(SharedDoubtError, match=r"^4 marks wait: /managed-ledgers/t/ns/persistent/a: mend the node$"):
+        Supervisor(start, Pulse(), QUICK, once=True).run()
+    assert len(started) == 1
+
+
+def test_a_stop_does_not_wait_for_a_batch_that_waits_itself() -> None:
+    pulse, query = Pulse(), ScriptedQuery()
+    patience = replace(QUICK, stop_timeout=3600)
+    supervisor = Supervisor(lambda: query, pulse, patience, is_waiting=lambda: pulse.batch_seconds > 0)
+    pulse.enter(0)
+    thread = threading.Thread(target=supervisor.run, daemon=True)
+    thread.start()
+    supervisor.stop()
+    thread.join(10)
+    assert query.stopped.is_set()
+    assert not thread.is_alive()
+    assert supervisor.failing is None
+    pulse.leave(0, finished=False)
+    assert pulse.batch_seconds == 0
 
 
 def test_a_stop_between_failures_tells_the_last_one_and_a_stop_after_a_recovery_none() -> None:

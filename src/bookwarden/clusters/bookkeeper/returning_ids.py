@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
+from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
 from bookwarden.metastore.interface import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class ReturningIds:
         self._ahead_at = float("-inf")
         self._told = False
 
-    def doubt(self) -> str | None:
+    def doubt(self) -> SharedDoubt | None:
         """Return why a ledger may have a former one's id, and what to do; None where it cannot.
 
         Raises StoreError when the store does not answer.
@@ -77,13 +78,14 @@ class ReturningIds:
             if not begins_anew() or self._clock() - self._ahead_at < _REFRESH_SECONDS:
                 return None
             begun = self._clock()
-            found = _compared(counter or clusters[0], clusters)
+            place = counter or clusters[0]
+            found = _compared(place, clusters)
             if found is None:
                 self._ahead_at = begun
             elif not self._told:
                 logger.warning("nothing is deleted: %s", found)
             self._told = found is not None
-            return found
+            return None if found is None else SharedDoubt(DoubtCause.RETURNING_IDS, place[1], found)
 
 
 def _compared(counter: _Root, clusters: Sequence[_Root]) -> str | None:

@@ -14,6 +14,7 @@ from bookwarden.ledgers.live_references import LiveReferences, References, Unkno
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
+from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.ledgers.times import LAST_MS
 
 
@@ -37,13 +38,15 @@ class Action(enum.Enum):
 class Decision:
     """The action, the outcome it leads to if nothing intervenes, and the reason for people.
 
-    ``wait`` goes with Action.DELAY: seconds until it is verified again.
+    ``wait`` goes with Action.DELAY: seconds until it is verified again. ``doubt`` goes with Action.WAIT, where the mark
+    waits for what many others wait for too.
     """
 
     action: Action
     outcome: Outcome
     reason: str
     wait: float = 0.0
+    doubt: SharedDoubt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def _judge(
     if difference is not None:
         return finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
-        return _unknown(mark, references)
+        return unknown(mark, references)
     if mark.ledger_id in references.left_behind and mark.ledger_id not in references.puzzling:
         return _judge_left_behind(mark, reading, references, circumstances, policy)
     if references.names(mark.ledger_id):
@@ -141,9 +144,10 @@ def _judge(
     return _judge_unreferenced(mark, reading, references, circumstances, policy)
 
 
-def _unknown(mark: PendingDeletion, references: UnknownReferences) -> Decision:
+def unknown(mark: PendingDeletion, references: UnknownReferences) -> Decision:
+    """Look again later; that costs a retry where the doubt is about the mark's own holder."""
     text = f"references of {mark.holder()}: {references.reason}"
-    return wait(text) if references.elsewhere else retry(text)
+    return wait(text, references.shared) if references.elsewhere else retry(text)
 
 
 def _judge_referenced(
@@ -276,7 +280,7 @@ def _judge_copy(
         if difference is not None:
             return finish(Outcome.MISMATCH, difference)
     if isinstance(references, UnknownReferences):
-        return _unknown(mark, references)
+        return unknown(mark, references)
     # Without the ledger's own metadata only the copy itself can name its owner.
     action = Action.DELETE_COPY if isinstance(reading, StoredLedger) else Action.PROVE_COPY
     return (
@@ -359,6 +363,6 @@ def retry(reason: str) -> Decision:
     return Decision(Action.RETRY, Outcome.RETRY, reason)
 
 
-def wait(reason: str) -> Decision:
+def wait(reason: str, doubt: SharedDoubt | None = None) -> Decision:
     """Look again after a retry delay without counting a retry: neither the mark nor its ledger is at fault."""
-    return Decision(Action.WAIT, Outcome.WAITING, reason)
+    return Decision(Action.WAIT, Outcome.WAITING, reason, doubt=doubt)

@@ -18,6 +18,7 @@ from bookwarden.deletion.phase_two.decide import (
     finish,
     limit_retries,
     retry,
+    unknown,
     wait,
 )
 from bookwarden.deletion.ports import BookieClusters, CopyProof, Promotions
@@ -83,7 +84,7 @@ def _of_another(mark: PendingDeletion, former: StoredLedger, references: Referen
         return None
     if names_nobody(former.metadata.custom):
         if isinstance(references, UnknownReferences):
-            return retry(f"references of {mark.holder()}: {references.reason}")
+            return unknown(mark, references)
         if mark.ledger_id in references.ledger_ids:
             return None
     return finish(Outcome.MISMATCH, difference)

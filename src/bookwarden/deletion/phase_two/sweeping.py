@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.journal.entries import Journal, JournalEntry
@@ -26,6 +27,7 @@ from bookwarden.deletion.phase_two.decide import (
     wait,
 )
 from bookwarden.deletion.phase_two.directives import judge_directive
+from bookwarden.deletion.phase_two.held_marks import HeldMarks
 from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
 from bookwarden.deletion.phase_two.places import in_its_place, worst
@@ -133,6 +135,7 @@ class Sweep:
         sent: SentRecords | None = None,
         undone: ReadsUndone | None = None,
         ids: DoubtsIds | None = None,
+        held: HeldMarks | None = None,
         clusters: BookieClusters | None = None,
         proof: CopyProof | None = None,
         promotions: Promotions | None = None,
@@ -154,6 +157,7 @@ class Sweep:
         self._isolation = Isolation()
         self._undone = undone or NothingUndone()
         self._ids = ids or NoIdReturns()
+        self._held = held or HeldMarks()
         self._clusters = clusters or NoBookieClusters()
         self._dry_run = dry_run
         self._pause = pause
@@ -185,21 +189,45 @@ class Sweep:
         ``epoch`` is that of the registry of bookie clusters which this try of the batch goes by, None for any.
         Raises RegistryChangedError, before anything more is deleted, once the registry has another.
         Raises StoreUnavailableError or PulsarError when the stores or the broker stay away: then the batch is not
-        done, and is replayed. A mark that fails for another reason is cut out (see isolation.py).
+        done, and is replayed. A mark that fails for another reason is cut out (see isolation.py). Where a shared doubt
+        holds marks back (see held_marks.py) it waits for its end once all others are carried out, or raises
+        SharedDoubtError.
         """
         self._sendings.begin(run)
+        self._held.begin()
         self._clusters.look_again()
         self._epoch = epoch
+        for step in self._steps_of(received):
+            yield from self._isolated(step, run, tell)
+        while self._held.wait(self._pause):
+            self._clusters.look_again()
+            for messages in self._held.by_doubt():
+                for part in _slices(messages, self._limits.ledgers_per_step):
+                    held = self._held.marks
+                    for step in self._steps_of(part):
+                        yield from self._isolated(step, run, tell)
+                    # The same doubt holds the others too, which need not be read to know that.
+                    if self._held.marks == held:
+                        break
+
+    def _steps_of(self, received: Sequence[ReceivedMark]) -> Iterator[list[tuple[Holder | None, ReceivedMark]]]:
         groups: dict[Holder | None, list[ReceivedMark]] = {}
         for message in received:
             groups.setdefault(_holder(message), []).append(message)
-        for step in _steps(groups, self._limits.ledgers_per_step):
-            for told in self._isolation.carry_out(
-                step,
-                lambda part: self._step(part, run, tell),
-                lambda one, error: [self._cut_out(one[1], error, tell)],
-            ):
-                yield from told
+        return _steps(groups, self._limits.ledgers_per_step)
+
+    def _isolated(
+        self,
+        step: Sequence[tuple[Holder | None, ReceivedMark]],
+        run: str,
+        tell: Callable[[Sequence[OutcomeRow]], _T],
+    ) -> Iterator[_T]:
+        made = self._isolation.carry_out(
+            step,
+            lambda part: self._step(part, run, tell),
+            lambda one, error: [self._cut_out(one[1], error, tell)],
+        )
+        return chain.from_iterable(made)
 
     def _step(
         self,
@@ -214,7 +242,8 @@ class Sweep:
             # Waiting restarts the step, so that a delete never rests on what was read before an outage.
             attempt = patiently(partial(self._attempt, left, run), self._limits.max_unreachable, self._pause)
             again = attempt.not_done if self._migrations.stops != stops else frozenset()
-            settled = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
+            decided = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
+            settled = self._held.hold_back(self._sendings.without_sent(decided))
             told.append(self._settle(settled, attempt.readings, attempt.now_ms, tell))
             # The metadata was moved in the middle of the step: not a ledger's fault, so it costs no retry.
             left = [(holder, message) for holder, message in left if _is_of(message, again)]
@@ -229,7 +258,7 @@ class Sweep:
         now_ms: int,
         tell: Callable[[Sequence[OutcomeRow]], _T],
     ) -> _T:
-        decided = self._without_lost_letters(self._sendings.without_sent(decided))
+        decided = self._without_lost_letters(decided)
         told = tell([_row(message, decision, readings, now_ms) for message, decision in decided])
         self._send_on(decided, now_ms)
         return told
@@ -246,7 +275,8 @@ class Sweep:
         reason = f"the sweep fails at this message alone: {describe_error(error)}"
         logger.error("message %s of %s: %s", message.message_id, message.topic, reason, exc_info=error)
         decision = Decision(Action.GIVE_UP, Outcome.POISONOUS, reason)
-        return self._settle([(message, decision)], {}, int(self._clock() * 1000), tell)
+        decided = self._sendings.without_sent([(message, decision)])
+        return self._settle(decided, {}, int(self._clock() * 1000), tell)
 
     def _attempt(self, step: Sequence[tuple[Holder | None, ReceivedMark]], run: str) -> _Attempt:
         if not self._dry_run:

@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
-from bookwarden.errors import DataGoneError, SparkError, StoreError
+from bookwarden.errors import BookwardenError, DataGoneError, SharedDoubtError, SparkError, StoreError
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.pipelines.causes import told_cause
 
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.25
 _ACKNOWLEDGE_SECONDS = 1.0
 _PROGRESS_SECONDS = 5.0
+_FINAL = (DataGoneError, SharedDoubtError)
 
 
 class BatchRefusedError(SparkError):
@@ -85,6 +86,7 @@ class Pulse(StreamingQueryListener):
         self._changed = threading.Condition()
         self._last_sign = time.monotonic()
         self._running: int | None = None
+        self._entered_at = 0.0
         self._finished = -1
         self._committed = -1
         self._advances = 0
@@ -127,7 +129,7 @@ class Pulse(StreamingQueryListener):
                 self._refused = True
                 self._beat()
                 raise BatchRefusedError(f"batch {batch} is left for the next start: a stop was asked for")
-            self._running = batch
+            self._running, self._entered_at = batch, time.monotonic()
             self._beat()
 
     def leave(self, batch: int, *, finished: bool) -> None:
@@ -156,6 +158,12 @@ class Pulse(StreamingQueryListener):
             return time.monotonic() - self._last_sign
 
     @property
+    def batch_seconds(self) -> float:
+        """The seconds since the running batch began; 0 while none runs."""
+        with self._changed:
+            return 0.0 if self._running is None else time.monotonic() - self._entered_at
+
+    @property
     def advances(self) -> int:
         """The number of commits and of idle polls; a query that fails at once has neither."""
         with self._changed:
@@ -180,7 +188,8 @@ class Supervisor:
     ``on_failures`` is called with the number of failures in a row at each restart, and with 0 when the query makes
     progress again. While the metadata is being moved a query is not taken for stalled, and one that ends is restarted
     without counting as a failure; ``is_outdated`` returns whether it has to be replaced by another one. ``progress``
-    returns a text that changes while a batch makes progress, however long it takes.
+    returns a text that changes while a batch makes progress, however long it takes. ``is_waiting`` returns whether the
+    running batch waits for something that may take days: a stop does not wait for its end.
     """
 
     def __init__(
@@ -194,6 +203,7 @@ class Supervisor:
         migrations: Migrations | None = None,
         is_outdated: Callable[[], bool] = lambda: False,
         progress: Callable[[], str] = lambda: "",
+        is_waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._start = start
         self._once = once
@@ -203,6 +213,7 @@ class Supervisor:
         self._migrations = migrations
         self._is_outdated = is_outdated
         self._progress = progress
+        self._is_waiting = is_waiting
         self._seen = ""
         self._stops = 0
         self._advances = 0
@@ -234,7 +245,8 @@ class Supervisor:
         """Return after a gentle stop, or when a query of `once` is through.
 
         Raises SparkError when the query failed more often than allowed, when it does not stop, and when Spark itself
-        is gone: then only a new process helps. Raises DataGoneError at once, since no restart brings messages back.
+        is gone: then only a new process helps. Raises DataGoneError and SharedDoubtError at once, since no restart
+        brings messages back or ends a doubt.
         """
         self._was_moved()
         while not self._stopping.is_set():
@@ -256,9 +268,9 @@ class Supervisor:
             logger.warning("%s; starting it again, which counts as no failure: the metadata is moved", reason)
             self._stopping.wait(self._patience.backoff)
             return
-        gone = _data_gone(cause)
-        if gone is not None:
-            raise DataGoneError(gone) from cause
+        final = _final_error(cause)
+        if final is not None:
+            raise final from cause
         self._failed(reason, cause)
 
     def _was_moved(self) -> bool:
@@ -292,12 +304,21 @@ class Supervisor:
                 self._end(query)
                 return f"the query gave no sign of life for {silence:.0f} s", None
         self._pulse.close()
-        if not self._pulse.wait_until_settled(self._patience.stop_timeout):
-            logger.warning("the running batch did not end in %.0f s; it is replayed", self._patience.stop_timeout)
+        self._await_batch()
         self._note_advance()
         self._note_failure_at_stop(query)
         self._end(query)
         return None, None
+
+    def _await_batch(self) -> None:
+        begun = time.monotonic()
+        while not self._pulse.wait_until_settled(_WATCH_SECONDS):
+            if self._is_waiting():
+                logger.info("the running batch waits, and is not waited for; it is replayed")
+                return
+            if time.monotonic() - begun >= self._patience.stop_timeout:
+                logger.warning("the running batch did not end in %.0f s; it is replayed", self._patience.stop_timeout)
+                return
 
     def _note_failure_at_stop(self, query: Query) -> None:
         cause = None if _is_active(query) else query.exception()
@@ -368,12 +389,14 @@ def _stop(query: Query, stopped: threading.Event) -> None:
         stopped.set()
 
 
-def _data_gone(error: BaseException | None) -> str | None:
-    """Return the error of lost messages if that ended a query: Spark passes on only the text of our error."""
-    if error is None or isinstance(error, DataGoneError):
-        return None if error is None else str(error)
-    kind, _, text = told_cause(error).partition(": ")
-    return text if kind == DataGoneError.__name__ else None
+def _final_error(error: BaseException | None) -> BookwardenError | None:
+    """Return the error that no restart helps against, if that ended a query: Spark passes on only the text of ours."""
+    if error is None:
+        return None
+    if isinstance(error, _FINAL):
+        return type(error)(str(error))
+    name, _, text = told_cause(error).partition(": ")
+    return next((kind(text) for kind in _FINAL if kind.__name__ == name), None)
 
 
 def attach(spark: SparkSession, pulse: Pulse) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from bookwarden.background import in_background
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
+from bookwarden.clusters.pulsar.rest.backlog import EntriesBehind
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError
-from bookwarden.ledgers.names import encode_local_name
+from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError, StoreError
+from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.session import unless_gone
@@ -32,6 +33,7 @@ from bookwarden.pipelines.streams.lock import StreamLock
 from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
+from bookwarden.pipelines.sweep.doubts import DoubtWatch
 from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.stuck import StuckWatch
 from bookwarden.pipelines.sweep.writers import Writers
@@ -56,7 +58,8 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
 
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
-    while it failed, DataGoneError when messages were trimmed or skipped, NotFoundError where a topic or its
+    while it failed, DataGoneError when messages were trimmed or skipped, with `once` SharedDoubtError where another
+    sweep would wait for a doubt about very many marks to end, NotFoundError where a topic or its
     subscription is missing at the start, RefusedError for another cluster's checkpoint, while another sweep of the
     subscription runs, or once another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper
     do not belong together, or executors would each keep a journal where Spark removes it.
@@ -77,6 +80,7 @@ def _run_sweep(
     writers = Writers(settings.metadata_store, metadata.ledgers_moved_to, metadata.bookie_clusters.own_store_urls)
     query = LedgerDeletion(spark, settings, pulse, metrics, epoch=metadata.bookie_clusters.epoch, writers=writers)
     patience = patience_of(sweep, sweep.trigger_seconds)
+    doubts = DoubtWatch(sweep.max_waiting_marks, metadata.shared_doubts, lambda: pulse.batch_seconds)
     supervisor = Supervisor(
         lambda: query.start(once=once),
         pulse,
@@ -86,12 +90,13 @@ def _run_sweep(
         migrations=metadata.migrations,
         is_outdated=lambda: query.is_outdated,
         progress=figures_of(spark),
+        is_waiting=lambda: doubts.is_waiting,
     )
     try:
         with (
             _alone(settings, metadata.store, supervisor.stop),
             stopped_by_signals(supervisor.stop),
-            _published(settings, metrics, topics),
+            _published(settings, metrics, topics, doubts),
         ):
             once_answered(partial(require_sweeping, settings, metadata), patience, supervisor.wait)
             once_answered(partial(_look_at_directives, settings, metadata), patience, supervisor.wait)
@@ -175,8 +180,8 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
 
 
 @contextmanager
-def _published(settings: Settings, metrics: SweepMetrics, topics: TopicsContext) -> Iterator[None]:
-    with _topics_watched(topics, metrics):
+def _published(settings: Settings, metrics: SweepMetrics, topics: TopicsContext, doubts: DoubtWatch) -> Iterator[None]:
+    with _topics_watched(settings, topics, metrics, doubts):
         if not settings.metrics.port:
             yield
             return
@@ -184,8 +189,16 @@ def _published(settings: Settings, metrics: SweepMetrics, topics: TopicsContext)
             yield
 
 
+def _on_retry_topic(settings: Settings, backlog: Mapping[str, EntriesBehind]) -> int:
+    retry_topic = TopicName.parse(settings.deletion.retry_topic)
+    found = ((TopicName.parse(topic), behind.entries) for topic, behind in backlog.items())
+    return sum(entries for topic, entries in found if topic.base == retry_topic)
+
+
 @contextmanager
-def _topics_watched(topics: TopicsContext, metrics: SweepMetrics) -> Iterator[None]:
+def _topics_watched(
+    settings: Settings, topics: TopicsContext, metrics: SweepMetrics, doubts: DoubtWatch
+) -> Iterator[None]:
     stuck = StuckWatch(topics.why_unreadable)
 
     def publish(ended: threading.Event) -> None:
@@ -193,8 +206,11 @@ def _topics_watched(topics: TopicsContext, metrics: SweepMetrics) -> Iterator[No
             try:
                 backlog = topics.entries()
                 metrics.set_backlog({topic: behind.entries for topic, behind in backlog.items()}, stuck.look(backlog))
+                metrics.set_waiting(doubts.look(_on_retry_topic(settings, backlog)))
             except (PulsarError, NotFoundError, FormatError) as error:
                 logger.warning("the backlog of the sweep's subscription cannot be seen: %s", error)
+            except StoreError as error:
+                logger.warning("whether the sweep waits for a doubt cannot be seen: %s", error)
             if ended.wait(_WATCH_SECONDS):
                 return
 

@@ -64,12 +64,14 @@ class SweepTask:
     """The function that an executor runs on its share of a batch; picklable.
 
     ``one_of_many``: others run at the same time, so that it may not write where the metadata store takes one writer.
-    ``driver_file`` is the driver's in the journal's folder, empty where none need be there.
+    ``driver_file`` is the driver's in the journal's folder, empty where none need be there. ``once`` is as for
+    `LedgerDeletion.start`.
     """
 
     settings: Settings
     one_of_many: bool
     driver_file: str = ""
+    once: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out all marks of the share, and yield their outcome rows."""
@@ -125,9 +127,10 @@ def _running_batch() -> _Batch:
 
 
 def _context(task: SweepTask) -> SweepContext:
-    key = (task.settings.model_dump_json(), task.one_of_many, task.driver_file)
+    key = (task.settings.model_dump_json(), task.one_of_many, task.driver_file, task.once)
     return _contexts.get(
-        key, lambda: SweepContext(task.settings, one_of_many=task.one_of_many, driver_file=task.driver_file)
+        key,
+        lambda: SweepContext(task.settings, one_of_many=task.one_of_many, driver_file=task.driver_file, once=task.once),
     )
 
 
@@ -185,7 +188,10 @@ class LedgerDeletion:
         spark.dataSource.register(PulsarDataSource)
 
     def start(self, *, once: bool = False) -> StreamingQuery:
-        """Start the query; with `once` it ends when everything that was due at its start is done."""
+        """Start the query; with `once` it ends when everything that was due at its start is done.
+
+        With `once` it fails with SharedDoubtError where another one would wait for a doubt about very many marks.
+        """
         sweep = self._settings.sweep
         # The task is part of the query, so that it is made and sent to the JVM once, not for each batch.
         self._writers.look()
@@ -193,7 +199,7 @@ class LedgerDeletion:
         cores = self._spark.sparkContext.defaultParallelism
         shown = "" if self._driver_file is None else self._driver_file.write()
         share = share_of_task(self._settings, cores, one_writer=one_writer)
-        task = SweepTask(share, one_of_many=not one_writer, driver_file=shown)
+        task = SweepTask(share, one_of_many=not one_writer, driver_file=shown, once=once)
         if one_writer:
             logger.info("one task at a time deletes ledgers, since two could break this Oxia: see docs/oxia.md")
         received = divided_among_tasks(self._pending_deletions(), one_writer=one_writer)

@@ -6,8 +6,9 @@ A failed, partial or unparsable read never means "not referenced": it is Unknown
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from bookwarden.ledgers.live_references import LiveReferences, References, Shado
 from bookwarden.ledgers.managed_ledger import CursorInfo, LedgerInfo
 from bookwarden.ledgers.metadata import Condition
 from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex
+from bookwarden.ledgers.shared_doubts import unreadable_node
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.paths import validate_path
 
@@ -64,13 +66,16 @@ class MetadataReferences:
         *,
         shadow_refresh: float = 0.0,
         seen_from_ledgers: Sequence[str | None] | None = None,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         if not stores:
             raise ConfigError("no metadata store is configured: without one no reference can be read")
         self._stores = tuple(stores)
         # Roots are numbered: their URLs are never shown.
         self._roots = tuple(str(number) for number in range(len(stores)))
-        self._shadows = [ShadowTopics(store, shadow_refresh) for store in stores] if shadow_refresh > 0 else []
+        self._shadows = (
+            [ShadowTopics(store, shadow_refresh, clock=steady) for store in stores] if shadow_refresh > 0 else []
+        )
         self._seen_from_ledgers = tuple(seen_from_ledgers or [None] * len(stores))
         self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
         self._doubts_told: list[ShadowDoubt] = []
@@ -107,7 +112,8 @@ class MetadataReferences:
             found = self._references(holder, needed, index)
             elsewhere = _doubt_elsewhere(holder, needed, doubts) if doubts else None
             if elsewhere is not None and isinstance(found, LiveReferences):
-                found = UnknownReferences(f"{elsewhere}: it may be a shadow topic, of this topic too", elsewhere=True)
+                shared = unreadable_node(elsewhere.path, elsewhere.reason)
+                found = UnknownReferences(str(shared), elsewhere=True, shared=shared)
             elif isinstance(found, LiveReferences):
                 demanded = tuple(chain.from_iterable(conditions.get(node.path, ()) for node in chain(*needed)))
                 found = replace(found, conditions=demanded) if demanded else found
@@ -115,16 +121,21 @@ class MetadataReferences:
         return references
 
     def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
-        """Log the doubts about shadow topics, once as long as they do not change."""
-        if doubts and doubts != self._doubts_told:
-            logger.warning(
-                "%d managed ledgers cannot be read and may be shadow topics: marks of all data ledgers wait for them; "
-                "the first: %s",
-                len(doubts),
-                doubts[0],
-            )
+        """Log the doubts about shadow topics once as long as they do not change; return those not taken as none."""
+        left = [doubt for doubt in doubts if doubt.taken is None]
+        if doubts != self._doubts_told:
+            if left:
+                logger.warning(
+                    "%d managed ledgers cannot be read and may be shadow topics: marks of all data ledgers wait for "
+                    "them; the first: %s",
+                    len(left),
+                    left[0],
+                )
+            for doubt in doubts:
+                if doubt.taken is not None:
+                    logger.warning("%s: taken as no shadow topic by %s (%s)", doubt, doubt.taken.by, doubt.taken.why)
         self._doubts_told = doubts
-        return doubts
+        return left
 
     def _read(self, nodes: Sequence[ReferenceNode]) -> tuple[ReferenceIndex, dict[str, list[Condition]]]:
         """Read these nodes in all roots, and make the conditions, by path, that they have not changed."""
@@ -222,7 +233,7 @@ def _nodes_of_others(
     names: dict[str, None] = {}
     if isinstance(holder, ManagedLedgerHolder):
         names |= dict.fromkeys(name for root in shadows for name in root.by_source.get(holder.name, ()))
-    names |= dict.fromkeys(name for root in shadows for ledger_id in ledger_ids for name in root.listed.of(ledger_id))
+    names |= dict.fromkeys(name for root in shadows for ledger_id in ledger_ids for name in root.listing(ledger_id))
     return tuple([node for node in map(managed_ledger_node, names) if node not in own])
 
 

@@ -17,7 +17,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
     read_positions,
     subscription_path,
 )
-from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.errors import FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.backlog import PartitionBacklog
 
 _SCAN_TIMEOUT_S = 130.0
@@ -48,6 +48,13 @@ class SubscriptionBacklog:
         """Count them on each partition of the topics."""
         partitions = (partition for topic in topics for partition in self.partitions(topic))
         return {partition: self.entries(partition, subscription) for partition in partitions}
+
+    def count(self, topic: str, subscription: str) -> int:
+        """Count the entries on all partitions; PulsarError also where the topic or the subscription is missing."""
+        try:
+            return sum(behind.entries for behind in self.entries_by_partition((topic,), subscription).values())
+        except (NotFoundError, FormatError) as error:
+            raise PulsarError(f"the backlog of {topic} is not known: {error}") from error
 
     def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
         """Count the messages behind the subscription's position, reading at most `max_entries` entries."""
