@@ -13,13 +13,15 @@ import pytest
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.pipelines.streams.supervisor import Pulse
-from bookwarden.pipelines.sweep.query import LedgerDeletion, SweepTask, share_of_task
+from bookwarden.pipelines.sweep.query import LedgerDeletion, SweepTask, most_cores, share_of_task
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.wiring.stores import has_one_writer
 
 
-@pytest.mark.parametrize(("cores", "partitions", "share"), [(1, 4, 600), (2, 4, 300), (64, 4, 75), (64, 1, 300)])
-def test_the_tasks_that_run_at_once_share_the_limit(cores: int, partitions: int, share: float) -> None:
+@pytest.mark.parametrize(
+    ("cores", "partitions", "share"), [(1, 4, 600), (2, 4, 300), (64, 4, 75), (64, 1, 300), (None, 4, 75)]
+)
+def test_the_tasks_that_run_at_once_share_the_limit(cores: int | None, partitions: int, share: float) -> None:
     settings = load_settings(
         overrides={
             "metadata_store.max_requests_per_second": "600",
@@ -30,6 +32,27 @@ def test_the_tasks_that_run_at_once_share_the_limit(cores: int, partitions: int,
     assert divided.metadata_store.max_requests_per_second == share
     store = settings.metadata_store.model_copy(update={"max_requests_per_second": share})
     assert divided == settings.model_copy(update={"metadata_store": store})
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "cores"),
+    [
+        ("local[3]", {}, 3),
+        ("local[3]", {"spark.default.parallelism": "1"}, None),
+        ("local-cluster[2,1,1024]", {}, None),
+        ("spark://master:7077", {}, None),
+        ("spark://master:7077", {"spark.cores.max": "6"}, 6),
+        ("spark://master:7077", {"spark.cores.max": "6", "spark.dynamicAllocation.enabled": "true"}, 6),
+        ("yarn", {"spark.cores.max": "6"}, None),
+        ("k8s://https://k:6443", {"spark.executor.instances": "2"}, None),
+    ],
+)
+def test_executors_that_register_later_count_among_the_cores(
+    master: str, conf: dict[str, str], cores: int | None
+) -> None:
+    # Right after its start Spark knows of three cores, whatever comes.
+    context: Any = SimpleNamespace(master=master, defaultParallelism=3, getConf=lambda: conf)
+    assert most_cores(context) == cores
 
 
 def test_without_a_limit_there_is_nothing_to_divide() -> None:

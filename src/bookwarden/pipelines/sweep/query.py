@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -142,13 +142,28 @@ def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:
     return received.coalesce(1) if one_writer else received
 
 
-def share_of_task(settings: Settings, cores: int, *, one_writer: bool) -> Settings:
-    """Divide the sweep's limits on a metadata store among the tasks that run at once."""
+def most_cores(context: SparkContext) -> int | None:
+    """Return the largest number of cores that Spark may ever run tasks on; None where nothing limits it.
+
+    `defaultParallelism` is that of the executors that have registered so far: others follow a moment later, with a
+    worker that joins, and by dynamic allocation.
+    """
+    master, conf = str(context.master), context.getConf()
+    if master.startswith("spark://"):
+        most = conf.get("spark.cores.max")
+        return None if most is None else int(most)
+    is_local = master == "local" or master.startswith("local[")
+    return context.defaultParallelism if is_local and conf.get("spark.default.parallelism") is None else None
+
+
+def share_of_task(settings: Settings, cores: int | None, *, one_writer: bool) -> Settings:
+    """Divide the sweep's limits on a metadata store among the tasks that may run at once, on so many cores at most."""
     store = settings.metadata_store
     if store.max_requests_per_second is None or one_writer:
         return settings
     # A task has a partition of the deletion topic or of its retry topic.
-    tasks = min(cores, 2 * settings.deletion.two_phase_deletion_ledger_deletion_parallelism)
+    partitions = 2 * settings.deletion.two_phase_deletion_ledger_deletion_parallelism
+    tasks = partitions if cores is None else min(cores, partitions)
     share = store.model_copy(update={"max_requests_per_second": store.max_requests_per_second / tasks})
     return settings.model_copy(update={"metadata_store": share})
 
@@ -196,9 +211,8 @@ class LedgerDeletion:
         # The task is part of the query, so that it is made and sent to the JVM once, not for each batch.
         self._writers.look()
         one_writer = self._with_one_writer = self._writers.must_be_one
-        cores = self._spark.sparkContext.defaultParallelism
         shown = "" if self._driver_file is None else self._driver_file.write()
-        share = share_of_task(self._settings, cores, one_writer=one_writer)
+        share = share_of_task(self._settings, most_cores(self._spark.sparkContext), one_writer=one_writer)
         task = SweepTask(share, one_of_many=not one_writer, driver_file=shown, once=once)
         if one_writer:
             logger.info("one task at a time deletes ledgers, since two could break this Oxia: see docs/oxia.md")
