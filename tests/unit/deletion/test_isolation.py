@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,17 @@ def test_what_the_broker_confirmed_is_not_sent_again_for_what_it_did_not(tmp_pat
     world.recorder.flush_error = None
     assert with_records(world, FileSentRecords(tmp_path)).outcomes(*marks) == [Outcome.RETRY] * 2
     assert [ledger_id for ledger_id, _ in world.recorder.retried] == [1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("mode", [0o2770, 0o750])
+def test_workers_of_other_users_record_as_well_where_they_may_write_the_journal(tmp_path: Path, mode: int) -> None:
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    journal.chmod(mode)
+    FileSentRecords(journal / "sent").add("q/1", [ONE])
+    assert stat.S_IMODE((journal / "sent").stat().st_mode) == mode
+    assert [path.name for path in journal.iterdir()] == ["sent"]
+    assert list(FileSentRecords(journal / "sent").read("q/1")) == [ONE]
 
 
 class Full(FileSentRecords):

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import stat
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -131,7 +132,7 @@ class FileSentRecords:
     def add(self, run: str, sent: Sequence[SentOn]) -> None:
         """Record durably; StoreUnavailableError if that fails."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(self._folder)
             if run != self._run:
                 self._run, self._path = run, self._folder / file_name(run)
                 self._delete_before(run)
@@ -150,6 +151,23 @@ class FileSentRecords:
         for path in self._folder.glob(f"{_quoted(query)}-*{SUFFIX}"):
             if path.name < now:
                 path.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder with the permissions of the one it is in: executors of other users write there as well."""
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    made.mkdir()
+    try:
+        made.chmod(stat.S_IMODE(folder.parent.stat().st_mode))
+        made.rename(folder)
+    except OSError:
+        made.rmdir()
+        # Another process may have been first.
+        if not folder.exists():
+            raise
 
 
 class SentObjects(Protocol):
