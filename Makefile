@@ -17,6 +17,8 @@
 #              topics too, and the metadata is moved; 40 minutes; KILLS, SEED, ACTS="life kills vanish leaders move" for some of it
 # make soak STORM=blue-green  Java clients of every kind moved from one Pulsar to another, each message counted, and a third cluster
 #              that replicates; VERSIONS=4.2.4:4.2.4 for one pair of blue and green
+# make soak STORM=spark   a master and two workers of Spark with users and environments of their own: executors, tasks and drivers killed while
+#              20,000 marks of each act are swept, each accounted for; half an hour; MARKS=2000, KILLS, SEED, ACTS="journal sends" for some
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
@@ -99,6 +101,9 @@ else ifeq ($(STORM),move)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.switching.moving_soak $(if $(TOPICS),--topics $(TOPICS))
 else ifeq ($(STORM),follow)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.follow.soak --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED)) $(if $(ACTS),--acts $(ACTS))
+else ifeq ($(STORM),spark)
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.spark_storm.soak --marks $(or $(MARKS),20000) --kills $(or $(KILLS),3) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),blue-green)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.blue_green.soak $(if $(VERSIONS),--versions $(VERSIONS))
 else

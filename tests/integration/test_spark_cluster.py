@@ -7,7 +7,7 @@ import signal
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,18 +17,20 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.config import Settings
+from bookwarden.deletion.journal.reading import JournalFolder, JournalReader
 from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines import archive
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
-from bookwarden.processes import ProcessIdentity, descendants, identify
+from servers import executor_gates
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population
 from servers.scanned_site import ScannedSite, broker_telling_the_time
-from servers.spark_cluster import BARE_PYTHON, SparkCluster, bare_python_says
+from servers.spark_cluster import BARE_PYTHON, SparkCluster, bare_python_says, driver_of
+from servers.spark_gates import Gates
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -56,8 +58,9 @@ def unpacked(packaged: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("spark")) as cluster:
+def workers(tmp_path_factory: pytest.TempPathFactory, unpacked: Path) -> Iterator[SparkCluster]:
+    """Two workers with folders and Python environments of their own."""
+    with SparkCluster(tmp_path_factory.mktemp("spark"), unpacked) as cluster:
         yield cluster
 
 
@@ -69,9 +72,10 @@ def test_the_archive_brings_its_own_packages_and_leaves_spark_to_the_cluster(pac
     assert (unpacked / "bookwarden" / "schemas" / "pending_ledger_deletion.avsc").is_file()
 
 
-def test_two_workers_sweep_all_marks_with_only_the_archive(
+def test_two_workers_sweep_all_marks_with_only_the_archive_though_one_loses_its_executor(
     pulsar_cluster: DevCluster, namespace: str, tmp_path: Path, packaged: Path, unpacked: Path, workers: SparkCluster
 ) -> None:
+    """The executor ends right after the journal: another one deletes what it wrote there, and undo finds all of it."""
     refused = bare_python_says("import bookwarden")
     assert "No module named 'bookwarden'" in refused.stderr
     site = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
@@ -79,29 +83,43 @@ def test_two_workers_sweep_all_marks_with_only_the_archive(
     site.overrides = {"sweep.max_failures": "2"}
     site.create_topics()
     doomed = populate_and_mark(site)
-    events = tmp_path / "events"
+    events, gates = tmp_path / "events", Gates(tmp_path / "gates")
     events.mkdir()
+    (gates.folder / "sitecustomize.py").write_bytes(Path(executor_gates.__file__).read_bytes())
     conf = {
-        **with_archive(packaged),
+        "spark.archives": f"{packaged}#env",
+        "spark.executorEnv.PYTHONPATH": f"./env:{gates.folder}",
+        "spark.pyspark.python": BARE_PYTHON,
+        "spark.pyspark.driver.python": BARE_PYTHON,
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",
+        **gates.conf,
     }
     settings = settings_file(site.settings, tmp_path)
     script = CHECKOUT / "streaming" / "ledger_deletion.py"
-    workers.submit(script, ["--config", str(settings), "--once"], conf, unpacked)
+    gates.set("journal", "kill")
+    workers.submit(script, ["--config", str(settings), "--once"], conf, PYTHONPATH=str(unpacked))
 
+    (killed,) = gates.taken()
     with closing(open_store(pulsar_cluster.store_url)) as store:
         assert [value for value in store.get_many(list(doomed.values())) if value is not None] == []
     assert site.counts() == {"deleted": len(doomed)}
     assert {row["ledger_id"] for row in site.outcomes()} == set(doomed)
     assert site.backlog() == 0
+    assert killed["action"] == "kill"
+    journaled = Counter(one.ledger_id for one in JournalReader(JournalFolder(tmp_path / "journal")))
+    assert set(journaled) == set(doomed)
+    # Of those that the killed executor had journaled.
+    assert 0 < journaled.total() - len(doomed) < len(doomed)
+    listed = CliRunner().invoke(cli, ["--config", str(settings), "-o", "json", "undo", "--list"])
+    assert sum(run["ledgers"] for run in json.loads(listed.stdout)["runs"]) == journaled.total()
     assert_both_workers_ran_the_archive(workers, tasks_by_executor(events))
 
 
 @pytest.mark.timeout(1800)
 def test_a_journal_that_undo_would_not_find_deletes_nothing_unless_it_is_allowed_and_then_undo_says_so(
-    pulsar_cluster: DevCluster, namespace: str, tmp_path: Path, packaged: Path, unpacked: Path, workers: SparkCluster
+    pulsar_cluster: DevCluster, namespace: str, tmp_path: Path, workers: SparkCluster
 ) -> None:
     """Machines of their own are played by working folders of their own, which this path means in each process."""
     own = "/proc/self/cwd/journal"
@@ -113,7 +131,7 @@ def test_a_journal_that_undo_would_not_find_deletes_nothing_unless_it_is_allowed
     def swept(**overrides: str) -> tuple[int | None, str]:
         site.overrides = {"sweep.max_failures": "1", **overrides}
         settings = settings_file(site.settings, tmp_path)
-        submission = workers.submission(script, ["--config", str(settings), "--once"], with_archive(packaged), unpacked)
+        submission = workers.submission(script, ["--config", str(settings), "--once"], {})
         submission.start(wait=False)
         eventually(lambda: not submission.is_running(), 500)
         return submission.exit_code, submission.log_since_start()
@@ -149,21 +167,6 @@ def test_a_journal_that_undo_would_not_find_deletes_nothing_unless_it_is_allowed
     assert runs == len(doomed)
 
 
-def with_archive(packaged: Path) -> dict[str, str]:
-    """Give the properties with which executors run the archive."""
-    return {
-        "spark.archives": f"{packaged}#env",
-        "spark.executorEnv.PYTHONPATH": "./env",
-        "spark.pyspark.python": BARE_PYTHON,
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-        # Else a worker that is quick to come up takes all tasks before the other is there.
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-        "spark.ui.enabled": "false",
-    }
-
-
 def settings_file(settings: Settings, folder: Path) -> Path:
     file = folder / "bookwarden.yaml"
     file.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
@@ -194,18 +197,8 @@ def site(tmp_path: Path, quiet_zookeeper: LoneZooKeeper) -> Iterator[ScannedSite
         yield made
 
 
-def driver_of(submission: ServerProcess) -> ProcessIdentity | None:
-    """Find the process of the script that spark-submit has started."""
-    for pid in descendants(submission.pid):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            if "python" in words[0] and words[1].endswith("orphan_scan.py"):
-                return identify(pid)
-    return None
-
-
 def test_an_orphan_scan_is_submitted_paused_and_resumed_and_spark_submit_gives_its_exit_codes(
-    tmp_path: Path, packaged: Path, unpacked: Path, workers: SparkCluster, site: ScannedSite
+    tmp_path: Path, workers: SparkCluster, site: ScannedSite
 ) -> None:
     # Each directory of a hundred millions has one ledger; a piece has four directories.
     ids = [number * 1_000_000 for number in range(1, 25)]
@@ -217,7 +210,7 @@ def test_an_orphan_scan_is_submitted_paused_and_resumed_and_spark_submit_gives_i
 
     def submitted(*arguments: str) -> ServerProcess:
         script = CHECKOUT / "jobs" / "orphan_scan.py"
-        return workers.submission(script, arguments, with_archive(packaged), unpacked)
+        return workers.submission(script, arguments, {})
 
     def exit_code_of(submission: ServerProcess) -> int | None:
         eventually(lambda: not submission.is_running(), 240)
@@ -235,7 +228,7 @@ def test_an_orphan_scan_is_submitted_paused_and_resumed_and_spark_submit_gives_i
     (scan_id,) = eventually(lambda: scan_ids(site.settings), 240)
     files = scan_folder(site.settings, scan_id)
     eventually(lambda: files.finished("ledgers"), 240)
-    driver = driver_of(slow)
+    driver = driver_of(slow, "orphan_scan.py")
     assert driver is not None
     driver.signal(signal.SIGTERM)
     assert exit_code_of(slow) == 130, slow.log_since_start()
@@ -251,8 +244,8 @@ def test_an_orphan_scan_is_submitted_paused_and_resumed_and_spark_submit_gives_i
     plans = plans_of(site.settings)
     assert [one.ledger_id for one in plans.all_candidates(plans.manifest(plan["plan"]["plan_id"]))] == [7]
     # The archive has no bytecode: what lies there was compiled because an executor imported it.
-    compiled = "app-*/*/env/bookwarden/pipelines/scan/__pycache__/reading.*.pyc"
-    assert [file for number in range(2) for file in workers.work_folder(number).glob(compiled)]
+    compiled = "python/site/bookwarden/pipelines/scan/__pycache__/reading.*.pyc"
+    assert [file for worker in workers.workers for file in worker.folder.glob(compiled)]
 
 
 def tasks_by_executor(events: Path) -> Counter[str]:
@@ -265,11 +258,9 @@ def tasks_by_executor(events: Path) -> Counter[str]:
 
 
 def assert_both_workers_ran_the_archive(workers: SparkCluster, tasks: Counter[str]) -> None:
-    # Of the newest application: the others are of other tests.
-    folders = [max(workers.work_folder(number).glob("app-*/*/env")) for number in range(2)]
-    assert {folder.parent.name for folder in folders} == set(tasks)
     assert sum(tasks.values()) >= PARTITIONS
-    for folder in folders:
-        # The archive has no bytecode: what lies here was compiled because this executor imported it from here.
+    for number in range(2):
+        folder = workers.work_folder(number)
+        # The archive has no bytecode: what lies here was compiled because an executor imported it from here.
         for module in ("deletion/phase_two/__pycache__/sweeping", "pipelines/sweep/__pycache__/query"):
-            assert list((folder / "bookwarden").glob(f"{module}.*.pyc")), f"{folder} did not import {module}"
+            assert list(folder.glob(f"app-*/*/env/bookwarden/{module}.*.pyc")), f"{folder} did not import {module}"

@@ -91,23 +91,31 @@ def quick_zookeeper_options() -> list[str]:
 
 
 def quick_spark_home() -> Path:
-    """The home of this environment's Spark, but for its archives of Python code.
+    """The home of this environment's Spark, with folders of compiled Python code in place of its archives.
 
     They come first for each worker that Spark starts, which would compile from them what is installed beside them and
     compiled already: that is more than half of what a worker's start takes.
     """
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    installed = Path(found.origin).parent
 
     def link(folder: Path) -> Path:
-        found = find_spec("pyspark")
-        assert found is not None
-        assert found.origin is not None
         home = folder / "home"
         home.mkdir()
         for name in ("bin", "jars"):
-            (home / name).symlink_to(Path(found.origin).with_name(name))
+            (home / name).symlink_to(installed / name)
         return home
 
-    return ensure_entry(f"spark-home-{version('pyspark')}", link, _BESIDE_SPARK)
+    home = ensure_entry(f"spark-home-{version('pyspark')}", link, _BESIDE_SPARK)
+    code = home / "python" / "lib" / "pyspark.zip"
+    code.mkdir(parents=True, exist_ok=True)
+    for package in (installed, installed.with_name("py4j")):
+        # Another process may make it at the same time.
+        with contextlib.suppress(FileExistsError):
+            (code / package.name).symlink_to(package)
+    return home
 
 
 def quick_spark_options() -> list[str]:
