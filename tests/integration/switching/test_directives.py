@@ -176,6 +176,7 @@ def test_a_forged_doubled_or_garbled_directive_changes_nothing_and_stops_nothing
     ]
     assert site.switching.registry().active == "b"
     assert unread(site) == 0
+    assert SWITCH_TOPIC not in site.command("inflight")
     # What is no directive is no mark either.
     assert "no switch directive: payload of 7 bytes" in site.command("dlq", "list")
     site.command("dlq", "replay", "--all", "--yes")

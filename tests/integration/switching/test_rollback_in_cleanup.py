@@ -27,12 +27,14 @@ from servers.topic_contents import read_back, send
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
 
-COUNT = 350
+COUNT = 1100
+# So that they fill more than 200 ledgers.
+SMALL_LEDGERS = {"managedLedgerMaxEntriesPerLedger": "5"}
 
 
 @pytest.fixture
 def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
-    with shared_site(pool, tmp_path_factory, ONE_BROKER, anew=True) as running:
+    with shared_site(pool, tmp_path_factory, ONE_BROKER, SMALL_LEDGERS, anew=True) as running:
         yield running
 
 
@@ -49,7 +51,7 @@ def test_a_rollback_while_ledgers_are_proven_keeps_them(
 
     def rolled_back(bookies: WholeLedgers, ledger: StoredLedger) -> str | None:
         proven.append(ledger.ledger_id)
-        if len(proven) == 2:
+        if len(proven) == 100:
             assert site.command("rollback", "--yes")["phase"] == "DONE"
         return prove(bookies, ledger)
 
@@ -59,7 +61,7 @@ def test_a_rollback_while_ledgers_are_proven_keeps_them(
         site.admin.put(f"{topic_path(topic)}/unload")
         copied = copy_namespace(site, f"{name.tenant}/{name.namespace}", "a", "b")
         own = ledgers_of_topic(site.store, topic) & copied
-        assert len(own) >= 4
+        assert len(own) >= 200
         assert site.command("promote", "--yes", "--per-second", "50")["failed"] == []
         marks = [mark_of_holder(ledger_id, holder, "test") for ledger_id in sorted(own)]
         settings = load_settings(overrides=dict(word.split("=", 1) for word in site.options[1::2]))
@@ -67,9 +69,9 @@ def test_a_rollback_while_ledgers_are_proven_keeps_them(
         monkeypatch.setattr(WholeLedgers, "problem_of", rolled_back)
         with SweepingSite(settings) as sweeping:
             rows = sweeping.sweep(*(replace(mark, bookie_cluster="a", waives=waived) for mark in marks))
-        # The promotion was void before the third was asked for.
-        assert proven == sorted(own)[:2]
-        assert [row.outcome for row in rows] == [Outcome.WAITING] * 2 + [Outcome.RETRY] * (len(own) - 2)
+        # The promotion was void before the next was asked for.
+        assert proven == sorted(own)[:100]
+        assert [row.outcome for row in rows] == [Outcome.WAITING] * 100 + [Outcome.RETRY] * (len(own) - 100)
         assert own <= site.places().by_cluster["a"]
         assert site.command("status")["promotion"] is None
         assert read_back(client, topic) == [str(number).encode() for number in range(COUNT)]

@@ -197,6 +197,14 @@ def test_only_what_cannot_be_read_of_a_ledger_is_left_out() -> None:
     assert reason.startswith("the 3 entries 10:2 to 10:4 cannot be read")
 
 
+def test_a_lost_entry_behind_markers_is_left_out_though_no_broker_sends_them() -> None:
+    reading = Reading("good", "marker", "marker", "good")
+    reading.topic.ledgers[0].entries[3].lost = True
+    first, reason = reading.read()
+    assert first == 0
+    assert reason.startswith("entry 10:3 cannot be read")
+
+
 def test_a_broker_that_skips_more_than_it_lost_makes_nobody_lose_more() -> None:
     reading = Reading(*["good"] * 9)
     reading.topic.auto_skip = True

@@ -415,9 +415,11 @@ def _places_beside(positions: TopicPositions, lost: Position | None) -> list[Pos
         if lost is None or ledger.ledger_id != lost.ledger_id:
             entries = [0] if ledger.entries else []
         else:
+            # From a place before it on: what lies next to it may be markers, which no broker sends.
+            before = [lost.entry_id - distance for distance in (1, 2, 4, 8)]
             entries = [
                 entry
-                for entry in (lost.entry_id + 1, ledger.entries - 1, lost.entry_id - 1)
+                for entry in dict.fromkeys((lost.entry_id + 1, ledger.entries - 1, *before, 0))
                 if 0 <= entry < ledger.entries and entry != lost.entry_id
             ]
         places += [Position(ledger.ledger_id, entry) for entry in entries]
