@@ -51,6 +51,8 @@ SETTINGS = {
     "sweep.backoff_seconds": "0.5",
     "sweep.max_backoff_seconds": "2",
     "sweep.max_failures": "50",
+    # What waits for the counters is to have rows, as long as its batch can end.
+    "sweep.max_waiting_marks": "100000",
 }
 
 
