@@ -53,6 +53,8 @@ OPTIONS = SourceOptions(
     control_topics=(CONTROL,),
 )
 RULES = ReadRules(UNREACHABLE, 50, True, chunked="empty", unreadable="empty", lost_ledger_s=LOST_AFTER, largest=1 << 20)
+# No broker sends these, so that they show nothing of whether it can read.
+UNSENT = ("marker", "aborted", "filtered")
 RANGE = re.compile(r"the \d+ entries (\d+:\d+) to (\d+:\d+) cannot be read")
 
 
@@ -243,7 +245,9 @@ class Life:
         for topic in self.topics.values():
             if attempt > 2:
                 topic.refuses = topic.damages = 0.0
-            if attempt > 2 and all(ledger.lost or stored.lost for _, ledger, stored in topic.places()):
+            if attempt > 2 and all(
+                ledger.lost or stored.lost or stored.kind in UNSENT for _, ledger, stored in topic.places()
+            ):
                 # Nothing can be read: nobody could tell a lost ledger from brokers and bookies that are away.
                 topic.roll()
                 topic.publish("good", delay=0.0 if topic.name == RETRIES else None)

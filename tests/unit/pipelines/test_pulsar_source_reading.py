@@ -197,6 +197,15 @@ def test_only_what_cannot_be_read_of_a_ledger_is_left_out() -> None:
     assert reason.startswith("the 3 entries 10:2 to 10:4 cannot be read")
 
 
+def test_a_ledger_is_lost_though_the_first_entry_of_the_only_other_one_is_too() -> None:
+    reading = two_ledgers("bookies")
+    other = reading.topic.ledgers[1]
+    other.entries = [replace(other.entries[0], lost=True), other.entries[0]]
+    reason, *rest = reading.read(ranges=(EntryRange(10, 0, 4), EntryRange(20, 1, 1)))
+    assert reason.startswith("the 5 entries 10:0 to 10:4 cannot be read: its ledger is lost")
+    assert rest == [1]
+
+
 def test_a_lost_entry_behind_markers_is_left_out_though_no_broker_sends_them() -> None:
     reading = Reading("good", "marker", "marker", "good")
     reading.topic.ledgers[0].entries[3].lost = True

@@ -413,7 +413,8 @@ def _places_beside(positions: TopicPositions, lost: Position | None) -> list[Pos
     places = []
     for ledger in reversed(positions.ledgers):
         if lost is None or ledger.ledger_id != lost.ledger_id:
-            entries = [0] if ledger.entries else []
+            # One of them may be lost too.
+            entries = list(dict.fromkeys((ledger.entries - 1, 0))) if ledger.entries else []
         else:
             # From a place before it on: what lies next to it may be markers, which no broker sends.
             before = [lost.entry_id - distance for distance in (1, 2, 4, 8)]
