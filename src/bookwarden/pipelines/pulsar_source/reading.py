@@ -9,6 +9,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -57,7 +58,7 @@ _SURE = 3
 _TOLD_AFTER_S = 30.0
 _PROBED_EVERY_S = 60.0
 _PROBE_TIMEOUT_S = 5.0
-_PROBED_PLACES = 8
+_PROBED_PLACES = 12
 # BookKeeper's text for a ledger without metadata, as brokers pass it on.
 _NO_LEDGER = "No such ledger exists"
 
@@ -409,19 +410,20 @@ class _PartitionReader:
 
 
 def _places_beside(positions: TopicPositions, lost: Position | None) -> list[Position]:
-    """List entries whose reading shows that brokers and bookies answer: the youngest of other ledgers first."""
-    places = []
+    """List entries whose reading shows that brokers and bookies answer: of other ledgers and of the lost one by turns.
+
+    Of other ledgers the youngest come first.
+    """
+    others, own = [], []
     for ledger in reversed(positions.ledgers):
         if lost is None or ledger.ledger_id != lost.ledger_id:
             # One of them may be lost too.
-            entries = list(dict.fromkeys((ledger.entries - 1, 0))) if ledger.entries else []
+            entries = dict.fromkeys((ledger.entries - 1, 0))
+            others += [Position(ledger.ledger_id, entry) for entry in entries if entry in range(ledger.entries)]
         else:
             # From a place before it on: what lies next to it may be markers, which no broker sends.
             before = [lost.entry_id - distance for distance in (1, 2, 4, 8)]
-            entries = [
-                entry
-                for entry in dict.fromkeys((lost.entry_id + 1, ledger.entries - 1, *before, 0))
-                if 0 <= entry < ledger.entries and entry != lost.entry_id
-            ]
-        places += [Position(ledger.ledger_id, entry) for entry in entries]
-    return places
+            entries = dict.fromkeys((lost.entry_id + 1, ledger.entries - 1, *before, 0))
+            own += [Position(ledger.ledger_id, entry) for entry in entries if entry in range(ledger.entries)]
+    turns = chain.from_iterable(zip_longest(others, own))
+    return [place for place in turns if place is not None and place != lost]
