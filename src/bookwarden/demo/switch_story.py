@@ -116,8 +116,8 @@ class SwitchStory:
                 load.wait_for(_MESSAGES, _PATIENCE_S)
                 self._register(second)
                 self._wait_for_brokers()
-                self._turn(load, second.name)
-                self._turn(load, first.name)
+                self._turn(load, second.name, sweep)
+                self._turn(load, first.name, sweep)
                 self._say("the producers stop; each message is looked for")
                 tallies = load.stop()
                 unread = load.lost_to_a_reader(self._pulsar.connection())
@@ -152,11 +152,7 @@ class SwitchStory:
             if not (done := plan.carry_out()).done:
                 raise ServerError(f"delete {topic}: {done.problem}")
             self._say(f"topic {topic} is deleted, and its {len(ledger_ids)} ledgers on both clusters are marked")
-            deadline = time.monotonic() + _PATIENCE_S
-            while topics.in_flight().messages or len(_directives(self._rows())) < len(self._turns):
-                if not sweep.is_running() or time.monotonic() > deadline:
-                    raise ServerError(f"the sweep does not finish: see {sweep.spec.log_file}")
-                time.sleep(0.3)
+            _wait(lambda: not topics.in_flight().messages, sweep)
             readings = phase_one.metadata.catalog.read_many(ledger_ids)
         return sum(isinstance(reading, StoredLedger) for reading in readings)
 
@@ -184,8 +180,8 @@ class SwitchStory:
                 admin.put(topic_path(topic))
         return topics
 
-    def _turn(self, load: Load, target: str) -> None:
-        """Switch, and let some messages pass."""
+    def _turn(self, load: Load, target: str, sweep: ServerProcess) -> None:
+        """Switch, and let some messages pass, until the sweep has seen it too."""
         switch = self._switching.switch
         planned = switch.plan(target)
         begin = time.monotonic()
@@ -194,6 +190,7 @@ class SwitchStory:
             raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.troubles)}")
         source, followed = switched.order.source, max(one.seconds for one in switched.followed)
         load.wait_for(_MESSAGES, _PATIENCE_S)
+        _wait(lambda: len(_directives(self._rows())) > len(self._turns), sweep)
         self._turns.append(Turn(source, target, followed, load.longest_gap(begin, time.monotonic())))
         self._say(
             f"switched from {source} to {target} while they ran: all brokers followed in {followed * 1000:.0f} ms"
@@ -218,6 +215,14 @@ class SwitchStory:
                 for name, bookies in self._pulsar.clusters.items()
             }
         )
+
+
+def _wait(condition: Callable[[], bool], sweep: ServerProcess) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if not sweep.is_running() or time.monotonic() > deadline:
+            raise ServerError(f"the sweep does not finish: see {sweep.spec.log_file}")
+        time.sleep(0.3)
 
 
 def _directives(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
