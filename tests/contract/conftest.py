@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from bookwarden.devcluster.servers.oxia import OxiaServer
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from servers.each_store import is_tried_again
+from servers.each_store import is_tried_again, on_oxia
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import ObjectStore
 
@@ -21,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 StoreMaker = Callable[..., ZooKeeperStore]
 OxiaStoreMaker = Callable[..., OxiaStore]
+Connect = Callable[[], MetadataStore]
 
 
 @pytest.fixture
@@ -96,3 +100,19 @@ def zookeeper_home(tmp_path: Path) -> Path:
 def server(object_store: ObjectStore) -> ObjectStore:
     """The S3 server that tests share."""
     return object_store
+
+
+@pytest.fixture
+def connect_apart(connect: StoreMaker) -> StoreMaker:
+    """Make stores on that ZooKeeper below a path of the test's own."""
+    chroot = f"/t-{uuid4().hex}"
+    connect().create(chroot, b"")
+    return partial(connect, chroot=chroot)
+
+
+@pytest.fixture(params=["zookeeper", on_oxia()])
+def connect_each(request: pytest.FixtureRequest) -> Connect:
+    """Make stores of either kind."""
+    name = "connect_apart" if request.param == "zookeeper" else "connect_oxia"
+    made: Connect = request.getfixturevalue(name)
+    return made

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -11,30 +9,10 @@ import pytest
 from bookwarden.clusters.pulsar.references.no_shadow import NodeContent, NoShadow, NoShadowRecords
 from bookwarden.clusters.pulsar.references.shadows import ShadowTopics, read_doubt
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
-from bookwarden.metastore.interface import MetadataStore
-from contract.conftest import StoreMaker
-from servers.each_store import on_oxia
+from contract.conftest import Connect
 from servers.population import Population
 
 pytestmark = pytest.mark.servers
-
-Connect = Callable[[], MetadataStore]
-
-
-@pytest.fixture
-def connect(connect: StoreMaker) -> StoreMaker:
-    """Make stores below a path of the test's own."""
-    chroot = f"/t-{uuid4().hex}"
-    connect().create(chroot, b"")
-    return partial(connect, chroot=chroot)
-
-
-@pytest.fixture(params=["zookeeper", on_oxia()])
-def connect_each(request: pytest.FixtureRequest) -> Connect:
-    """Make stores of either kind."""
-    name = "connect" if request.param == "zookeeper" else "connect_oxia"
-    made: Connect = request.getfixturevalue(name)
-    return made
 
 
 def test_a_record_counts_for_the_node_as_it_was_and_a_node_that_is_mended_needs_none(connect_each: Connect) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from uuid import uuid4
-
 import pytest
 
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -14,32 +10,12 @@ from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHo
 from bookwarden.ledgers.live_references import UnknownReferences
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.undone import UndoneLedger
-from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.pb import managed_ledger_pb2
-from contract.conftest import StoreMaker
-from servers.each_store import on_oxia
+from contract.conftest import Connect, StoreMaker
 from servers.population import OLD_MS
 from servers.swept_store import SweptStore
 
 pytestmark = pytest.mark.servers
-
-Connect = Callable[[], MetadataStore]
-
-
-@pytest.fixture
-def connect(connect: StoreMaker) -> StoreMaker:
-    """Make stores below a path of the test's own."""
-    chroot = f"/t-{uuid4().hex}"
-    connect().create(chroot, b"")
-    return partial(connect, chroot=chroot)
-
-
-@pytest.fixture(params=["zookeeper", on_oxia()])
-def connect_each(request: pytest.FixtureRequest) -> Connect:
-    """Make stores of either kind."""
-    name = "connect" if request.param == "zookeeper" else "connect_oxia"
-    made: Connect = request.getfixturevalue(name)
-    return made
 
 
 def test_a_node_whose_bytes_are_something_else_keeps_its_ledgers_at_the_cost_of_a_retry(connect_each: Connect) -> None:
@@ -147,11 +123,11 @@ def test_a_ledger_that_a_topic_lists_is_spared_though_its_metadata_calls_it_one_
     assert topic.name in rows[listed].reason
 
 
-def test_a_node_that_the_store_refuses_to_show_concerns_its_own_holder(connect: StoreMaker) -> None:
+def test_a_node_that_the_store_refuses_to_show_concerns_its_own_holder(connect_apart: StoreMaker) -> None:
     hidden, seen = (ManagedLedgerHolder(f"t/guarded/persistent/{name}") for name in ("hidden", "seen"))
-    guarding = connect(digest=("warden", "secret"), acl="creator")
+    guarding = connect_apart(digest=("warden", "secret"), acl="creator")
     for shadow_refresh, of_others, ledger_id in ((0.0, Outcome.DELETED, 400), (60.0, Outcome.WAITING, 401)):
-        site = SweptStore(connect(), shadow_refresh=shadow_refresh)
+        site = SweptStore(connect_apart(), shadow_refresh=shadow_refresh)
         site.ledgers(hidden, ledger_id + 10)
         site.ledgers(seen, ledger_id)
         site.ledgers(seen, ledger_id + 50)

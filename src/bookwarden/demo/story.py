@@ -284,15 +284,21 @@ class Story:
         return fate is None or fate.stays
 
     def _wait(self, what: str, condition: Callable[[], bool], process: ServerProcess | None = None) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            if process is not None and not process.is_running():
-                raise ServerError(f"the {process.name} ended while waiting for {what}: see {process.spec.log_file}")
-            if time.monotonic() > deadline:
-                raise ServerError(
-                    f"waited {_PATIENCE_S:.0f} s in vain for {what}: see the logs in {self._cluster.home}"
-                )
-            time.sleep(0.3)
+        wait_for(what, condition, self._cluster.home, process)
+
+
+def wait_for(what: str, condition: Callable[[], bool], home: Path, process: ServerProcess | None = None) -> None:
+    """Wait until the condition is true; ServerError if that takes too long, or the process ends before.
+
+    ``home`` is where the logs are.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if process is not None and not process.is_running():
+            raise ServerError(f"the {process.name} ended while waiting for {what}: see {process.spec.log_file}")
+        if time.monotonic() > deadline:
+            raise ServerError(f"waited {_PATIENCE_S:.0f} s in vain for {what}: see the logs in {home}")
+        time.sleep(0.3)
 
 
 def command_process(settings_file: Path, command: str) -> ServerProcess:

@@ -15,7 +15,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
 from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places, ledgers_of_topic
 from bookwarden.demo.load import Load, TopicTally
-from bookwarden.demo.story import command_process
+from bookwarden.demo.story import command_process, wait_for
 from bookwarden.devcluster import ServerProcess
 from bookwarden.devcluster.bookie_clusters import RunBookies, SwitchablePulsar
 from bookwarden.errors import ServerError
@@ -152,7 +152,7 @@ class SwitchStory:
             if not (done := plan.carry_out()).done:
                 raise ServerError(f"delete {topic}: {done.problem}")
             self._say(f"topic {topic} is deleted, and its {len(ledger_ids)} ledgers on both clusters are marked")
-            _wait(lambda: not topics.in_flight().messages, sweep)
+            wait_for("nothing to be in flight", lambda: not topics.in_flight().messages, self._file.parent, sweep)
             readings = phase_one.metadata.catalog.read_many(ledger_ids)
         return sum(isinstance(reading, StoredLedger) for reading in readings)
 
@@ -190,7 +190,8 @@ class SwitchStory:
             raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.troubles)}")
         source, followed = switched.order.source, max(one.seconds for one in switched.followed)
         load.wait_for(_MESSAGES, _PATIENCE_S)
-        _wait(lambda: len(_directives(self._rows())) > len(self._turns), sweep)
+        home = self._file.parent
+        wait_for("the row of the switch", lambda: len(_directives(self._rows())) > len(self._turns), home, sweep)
         self._turns.append(Turn(source, target, followed, load.longest_gap(begin, time.monotonic())))
         self._say(
             f"switched from {source} to {target} while they ran: all brokers followed in {followed * 1000:.0f} ms"
@@ -215,14 +216,6 @@ class SwitchStory:
                 for name, bookies in self._pulsar.clusters.items()
             }
         )
-
-
-def _wait(condition: Callable[[], bool], sweep: ServerProcess) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        if not sweep.is_running() or time.monotonic() > deadline:
-            raise ServerError(f"the sweep does not finish: see {sweep.spec.log_file}")
-        time.sleep(0.3)
 
 
 def _directives(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ from bookwarden.ledgers.metadata import Conditions, DeleteResult, LedgerReading,
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.patience import patiently
+from bookwarden.unavailable_stores import retry_while_unavailable
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -240,7 +240,9 @@ class Sweep:
         while left:
             stops = self._migrations.stops
             # Waiting restarts the step, so that a delete never rests on what was read before an outage.
-            attempt = patiently(partial(self._attempt, left, run), self._limits.max_unreachable, self._pause)
+            attempt = retry_while_unavailable(
+                partial(self._attempt, left, run), self._limits.max_unreachable, self._pause
+            )
             again = attempt.not_done if self._migrations.stops != stops else frozenset()
             decided = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
             settled = self._held.hold_back(self._sendings.without_sent(decided))

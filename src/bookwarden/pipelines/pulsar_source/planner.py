@@ -100,7 +100,7 @@ class Planner:
         }
         # A batch without entries that puts the checkpoint back, so that what is read again is planned as anything else.
         again = self._places_to_read_again(start, known)
-        # A control topic that was made again begins anew.
+        # A control topic that was deleted and created again is read from its subscription.
         again |= {
             topic: self._starter.start_new(known[topic])
             for topic, is_sound in sound.items()

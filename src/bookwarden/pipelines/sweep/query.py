@@ -26,7 +26,6 @@ from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.config import Settings
 from bookwarden.errors import RegistryChangedError, SparkError
 from bookwarden.ledgers.received import LARGEST_ENTRY, ReceivedMark
-from bookwarden.patience import patiently
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
@@ -45,6 +44,7 @@ from bookwarden.pipelines.streams.task_beats import padding, with_beats, without
 from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
+from bookwarden.unavailable_stores import retry_while_unavailable
 from bookwarden.wiring.deletion import SweepContext, policy_of
 from bookwarden.wiring.journal import driver_file_of
 from bookwarden.wiring.pulsar import connection_of
@@ -277,7 +277,7 @@ class LedgerDeletion:
         """Run the batch's job by the registry as it is now, and once more if that is changed meanwhile."""
         last = -1
         while True:
-            epoch = patiently(self._epoch, self._settings.sweep.max_unreachable_seconds)
+            epoch = retry_while_unavailable(self._epoch, self._settings.sweep.max_unreachable_seconds)
             if epoch <= last:
                 raise RegistryChangedError(
                     f"tasks of batch {number} see a later epoch than {epoch}, and the driver not"

@@ -40,7 +40,7 @@ class DeletionTopics:
     topic: str  #: Full name of the deletion topic.
     retry_topic: str  #: Full name; partitioned like the deletion topic.
     dlq_topic: str  #: Full name; has no partitions.
-    subscription: str  #: On all three topics.
+    subscription: str  #: On all of the topics.
     partitions: int  #: Of the topic, and of its retry topic.
     schema: str  #: Of pending deletions, as Pulsar's registry keeps it (Avro).
     switch_topic: str  #: Full name of the topic of switch directives; usually without partitions.

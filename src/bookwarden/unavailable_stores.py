@@ -1,4 +1,4 @@
-"""Patience with a metadata store that does not answer."""
+"""Repeats a call to a metadata store while that does not answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-def patiently(call: Callable[[], _T], max_unreachable: float, pause: Callable[[float], None] = time.sleep) -> _T:
+def retry_while_unavailable(
+    call: Callable[[], _T], max_unreachable: float, pause: Callable[[float], None] = time.sleep
+) -> _T:
     """Call again while the store does not answer, up to ``max_unreachable`` seconds; then raise its error.
 
     While the metadata is being moved there is no limit. ``pause`` is called with the seconds to wait.
