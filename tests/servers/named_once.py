@@ -70,7 +70,7 @@ def _is_of_compacted(doubt: Doubt) -> bool:
 def _named(pieces: ReferencePieces) -> set[int] | None:
     """Read what all nodes name; None while the store is away, or where a node cannot be read."""
     try:
-        nodes = [found for piece in pieces.pieces() for _, (found, _) in pieces.nodes(piece)]
+        nodes = [found for piece in pieces.pieces() for _, found in pieces.nodes(piece)]
     except StoreError:
         return None
     if not all(node.doubt is None or _is_of_compacted(node.doubt) for node in nodes):

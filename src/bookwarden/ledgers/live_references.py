@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 from uuid import UUID
 
 from bookwarden.ledgers.holes import NAMES_NOTHING
-from bookwarden.ledgers.managed_ledger import LedgerInfo
+from bookwarden.ledgers.managed_ledger import LedgerInfo, NodeInfo
 from bookwarden.ledgers.metadata import Conditions
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 
@@ -26,6 +27,13 @@ class UnnamedUse:
         """Return whether this ledger is certainly not in use."""
         by_id = self.before_ledger is not None and ledger_id < self.before_ledger
         return by_id or (self.before_ms is not None and created_ms < self.before_ms)
+
+
+class HolderNode(NamedTuple):
+    """The node that names a holder's ledgers first, as it is in one of the roots."""
+
+    path: str
+    info: NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class LiveReferences:
     conditions: Conditions = ()
     puzzling: frozenset[int] = frozenset()  #: Ledgers of which these lists say something unknown to us.
     names_nothing: bool = False  #: The holder's node is there in some root, and names no ledger.
+    #: The holder's own, from which the rest was read; one for each root that has it.
+    nodes: tuple[HolderNode, ...] = field(default=(), compare=False)
 
     @property
     def first_listed(self) -> int | None:

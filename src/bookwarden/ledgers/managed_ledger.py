@@ -188,6 +188,9 @@ class SchemaLocator:
         return frozenset(entry.position.ledger_id for entry in self.entries if entry.position.ledger_id >= 0)
 
 
+NodeInfo = ManagedLedgerInfo | CursorInfo | SchemaLocator
+
+
 @dataclass(frozen=True, slots=True)
 class _VersionedNode:
     path: str

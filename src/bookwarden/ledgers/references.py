@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
-from uuid import UUID
 
 from bookwarden.ledgers.kinds import (
     KINDS,
@@ -24,8 +23,8 @@ from bookwarden.ledgers.kinds import (
 from bookwarden.ledgers.managed_ledger import (
     SHADOW_SOURCE_PROPERTY,
     CursorInfo,
-    LedgerInfo,
     ManagedLedgerInfo,
+    NodeInfo,
     SchemaLocator,
 )
 from bookwarden.ledgers.namers import LedgerNamers
@@ -92,11 +91,18 @@ class NodeReferences(NamedTuple):
     path: str  #: Of the node.
     root: str  #: URL of its metadata root.
     named: tuple[Named, ...] = ()  #: The places in the node, each with its ledgers.
-    offloaded: frozenset[UUID] = frozenset()  #: Offloaded copies that a managed ledger names, finished or not.
-    cursor: CursorInfo | None = None  #: The whole value of a cursor's node.
+    info: NodeInfo | None = None  #: Its whole value; None where that cannot be parsed, and for nodes of logs.
     doubt: Doubt | None = None  #: None where the node was read and understood.
-    with_copies: tuple[LedgerInfo, ...] = ()  #: The ledgers that it names the offloaded copies with.
-    puzzling: frozenset[int] = frozenset()  #: Ledgers of which it says something unknown to us.
+
+    @property
+    def managed_ledger(self) -> ManagedLedgerInfo | None:
+        """The value of a managed ledger's node; None for any other."""
+        return self.info if isinstance(self.info, ManagedLedgerInfo) else None
+
+    @property
+    def cursor(self) -> CursorInfo | None:
+        """The value of a cursor's node; None for any other."""
+        return self.info if isinstance(self.info, CursorInfo) else None
 
     @property
     def ledger_ids(self) -> frozenset[int]:

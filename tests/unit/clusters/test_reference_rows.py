@@ -39,7 +39,7 @@ def test_the_compacted_ledger_in_a_cursors_node_need_not_exist_while_the_cursors
     cursor = managed_ledger_pb2.ManagedCursorInfo(cursorsLedgerId=cursors_ledger)
     cursor.properties.add(name="CompactedTopicLedger", value=COMPACTED)
     node = cursor_node("t/n/persistent/topic", "__compaction")
-    rows = list(rows_of(node, *node.read(Versioned(cursor.SerializeToString(), 0, 0), "zk:a")))
+    rows = list(rows_of(node, node.read(Versioned(cursor.SerializeToString(), 0, 0), "zk:a")))
     found = {row.ledger_id: (row.place, row.gone) for row in rows if row.ledger_id is not None}
     assert found.pop(COMPACTED) == (PlaceKind.COMPACTED.value, gone)
     assert found == ({} if cursors_ledger == -1 else {CURSORS_OWN: (PlaceKind.CURSOR.value, False)})
@@ -67,9 +67,9 @@ def rows_together(values: list[bytes]) -> list[list[ListedReference] | None]:
 
 def rows_by_itself(value: bytes, number: int) -> list[ListedReference]:
     node = managed_ledger_node(f"t/n/persistent/topic-{number}")
-    references, info = node.read(Versioned(value, 0, 0), "zk:a")
+    references = node.read(Versioned(value, 0, 0), "zk:a")
     assert references.doubt is None
-    return list(rows_of(node, references, info))
+    return list(rows_of(node, references))
 
 
 def check_together(values: list[bytes]) -> None:

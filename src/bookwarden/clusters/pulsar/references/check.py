@@ -56,12 +56,12 @@ def _named_by(
     node: ReferenceNode, value: Versioned, root: str, compacted: CompactedNow
 ) -> frozenset[tuple[int | None, str]] | None:
     """Return the ledgers that the node names, by place; None where it is in doubt."""
-    references, info = node.read(value, root)
+    references = node.read(value, root)
     if isinstance(node, CursorNode):
         references = compacted.complete(node, references)
     if references.doubt is not None:
         return None
-    return frozenset((row.ledger_id, row.place) for row in rows_of(node, references, info) if not row.gone)
+    return frozenset((row.ledger_id, row.place) for row in rows_of(node, references) if not row.gone)
 
 
 def _is_among(named: frozenset[tuple[int | None, str]] | None, reference: ListedReference) -> bool:

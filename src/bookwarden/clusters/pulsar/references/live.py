@@ -28,8 +28,8 @@ from bookwarden.clusters.pulsar.references.unnamed_use import UnnamedUses
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.errors import ConfigError, FormatError, StoreAccessError, StoreError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder
-from bookwarden.ledgers.live_references import LiveReferences, References, ShadowList, UnknownReferences
-from bookwarden.ledgers.managed_ledger import CursorInfo, LedgerInfo
+from bookwarden.ledgers.live_references import HolderNode, LiveReferences, References, ShadowList, UnknownReferences
+from bookwarden.ledgers.managed_ledger import CursorInfo, LedgerInfo, ManagedLedgerInfo
 from bookwarden.ledgers.metadata import Condition
 from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex
 from bookwarden.ledgers.shared_doubts import unreadable_node
@@ -151,8 +151,7 @@ class MetadataReferences:
                     doubt = Doubt(node.path, root, str(value))
                     index.add_node(NodeReferences(node.path, root, doubt=doubt))
                 else:
-                    references, _ = node.read(value, root)
-                    index.add_node(references)
+                    index.add_node(node.read(value, root))
                     if seen_from is not None:
                         conditions[node.path].append(Condition(f"{seen_from}{node.path}", value.version))
         return index, conditions
@@ -164,20 +163,22 @@ class MetadataReferences:
             for node in chain.from_iterable(zip(*found, strict=True)):
                 if node is not None and node.doubt is not None:
                     return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}", elsewhere=of_others)
-        references = self._own_references(holder, own, others)
+        named = tuple(HolderNode(node.path, node.info) for node in own[0] if node is not None and node.info is not None)
+        references = replace(self._own_references(holder, own, others), nodes=named)
         return replace(references, shadows=_shadow_lists(needed.others, others)) if others else references
 
     def _own_references(self, holder: Holder, own: Sequence[_OfRoots], others: Sequence[_OfRoots]) -> LiveReferences:
         exists = any(node is not None for node in own[0])
         if isinstance(holder, ManagedLedgerHolder):
-            lists = [node for root in chain(own, others) for node in root if node is not None]
+            found = [node.managed_ledger for root in chain(own, others) for node in root if node is not None]
+            lists = [info for info in found if info is not None]
             return LiveReferences(
                 _named(own[0]),
                 exists,
-                offloaded=_offloaded([*own, *others]),
-                with_copies=tuple(chain.from_iterable(node.with_copies for node in lists)),
+                offloaded=frozenset[UUID]().union(*(info.offloaded for info in lists)),
+                with_copies=tuple(chain.from_iterable(info.with_copies for info in lists)),
                 left_behind=_left_behind(lists),
-                puzzling=frozenset(chain.from_iterable(node.puzzling for node in lists)),
+                puzzling=frozenset[int]().union(*(info.puzzling for info in lists)),
                 names_nothing=any(node is not None and not node.ledger_ids for node in own[0]),
             )
         named = _named(chain(*own))
@@ -250,21 +251,17 @@ def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
     return found[0].ledger_ids if len(found) == 1 else frozenset[int]().union(*(node.ledger_ids for node in found))
 
 
-def _offloaded(found: Iterable[_OfRoots]) -> frozenset[UUID]:
-    copies = [node.offloaded for nodes in found for node in nodes if node is not None and node.offloaded]
-    return frozenset[UUID]().union(*copies)
-
-
-def _left_behind(lists: Sequence[NodeReferences]) -> dict[int, LedgerInfo]:
+def _left_behind(lists: Sequence[ManagedLedgerInfo]) -> dict[int, LedgerInfo]:
     """Find the ledgers of which only the offloaded copy is left, as all lists that name them agree."""
     told: dict[int, list[LedgerInfo]] = {}
-    for ledger in chain.from_iterable(node.with_copies for node in lists):
+    for ledger in chain.from_iterable(info.with_copies for info in lists):
         if ledger.offload is not None and ledger.offload.bookkeeper_deleted:
             told.setdefault(ledger.ledger_id, []).append(ledger)
+    named = [info.ledger_ids for info in lists] if told else []
     return {
         ledger_id: first
         for ledger_id, (first, *others) in told.items()
-        if 1 + len(others) == sum(ledger_id in node.ledger_ids for node in lists)
+        if 1 + len(others) == sum(ledger_id in ids for ids in named)
         and all(other == first for other in others)
     }
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
-from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, SchemaLocator
+from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
 from bookwarden.ledgers.references import (
     Doubt,
     NodeReferences,
@@ -33,9 +33,6 @@ _EMPTIED: Final = (
     "again from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before "
     "it listed the next one, which a load mends"
 )
-Info = ManagedLedgerInfo | CursorInfo | SchemaLocator
-# The references of a node, and its whole value; None where that cannot be parsed, and for nodes of logs.
-NodeReading = tuple[NodeReferences, Info | None]
 
 
 class ManagedLedgerNode(NamedTuple):
@@ -44,17 +41,15 @@ class ManagedLedgerNode(NamedTuple):
     path: str
     name: str
 
-    def read(self, node: Versioned, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReferences:
         """Read what the node's value names."""
         try:
             info = read_managed_ledger(self.name, node)
         except FormatError as error:
             doubt = doubt_about_managed_ledger(self.path, root, str(error))
-            return NodeReferences(self.path, root, doubt=doubt), None
+            return NodeReferences(self.path, root, doubt=doubt)
         named = named_by_managed_ledger(self.name, info, self.path, root)
-        return NodeReferences(
-            self.path, root, named, info.offloaded, with_copies=info.with_copies, puzzling=info.puzzling
-        ), info
+        return NodeReferences(self.path, root, named, info)
 
 
 class CursorNode(NamedTuple):
@@ -64,15 +59,15 @@ class CursorNode(NamedTuple):
     managed_ledger: str
     cursor: str
 
-    def read(self, node: Versioned, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReferences:
         """Read what the node's value names."""
         try:
             info = decode_cursor(node.value)
         except FormatError as error:
             doubt = doubt_about_cursor(self.managed_ledger, self.cursor, self.path, root, str(error))
-            return NodeReferences(self.path, root, doubt=doubt), None
+            return NodeReferences(self.path, root, doubt=doubt)
         named = named_by_cursor(self.managed_ledger, self.cursor, info, self.path, root)
-        return NodeReferences(self.path, root, named, cursor=info), info
+        return NodeReferences(self.path, root, named, info)
 
 
 class SchemaNode(NamedTuple):
@@ -81,15 +76,15 @@ class SchemaNode(NamedTuple):
     path: str
     schema_id: str
 
-    def read(self, node: Versioned, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReferences:
         """Read what the node's value names."""
         try:
             info = decode_schema_locator(node.value)
         except FormatError as error:
             doubt = doubt_about_schema(self.schema_id, self.path, root, str(error))
-            return NodeReferences(self.path, root, doubt=doubt), None
+            return NodeReferences(self.path, root, doubt=doubt)
         named = named_by_schema(self.schema_id, info, self.path, root)
-        return NodeReferences(self.path, root, named), info
+        return NodeReferences(self.path, root, named, info)
 
 
 class LogNode(NamedTuple):
@@ -102,15 +97,15 @@ class LogNode(NamedTuple):
         """The node of the log that it belongs to."""
         return self.path.rpartition("/")[0].removesuffix("/ledgers")
 
-    def read(self, node: Versioned, root: str) -> NodeReading:
+    def read(self, node: Versioned, root: str) -> NodeReferences:
         """Read the ledger that the node names; it counts as referenced, whatever its own metadata says."""
         kind = PlaceKind.LOG_SEGMENT if is_segment(self.path) else PlaceKind.LOG_ALLOCATION
         try:
             found = (decode_segment if kind is PlaceKind.LOG_SEGMENT else decode_allocation)(node.value)
         except FormatError as error:
-            return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error))), None
+            return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error)))
         ids = frozenset[int]() if found is None else frozenset((found,))
-        return NodeReferences(self.path, root, ((Place(kind, self.log, self.path, root), ids),)), None
+        return NodeReferences(self.path, root, ((Place(kind, self.log, self.path, root), ids),))
 
 
 def was_emptied(node: Versioned) -> bool:

@@ -22,7 +22,6 @@ from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,
     LogNode,
     ManagedLedgerNode,
-    NodeReading,
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
@@ -151,7 +150,7 @@ class ReferencePieces:
         for piece in self.pieces():
             yield self.read(piece)
 
-    def nodes(self, piece: ReferencePiece) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
+    def nodes(self, piece: ReferencePiece) -> Iterator[tuple[ReferenceNode | None, NodeReferences]]:
         """Read node by node, without those that are gone; a doubt about the whole piece has no node."""
         yield from self._guarded(piece, self._root(piece.root), None)
 
@@ -172,7 +171,7 @@ class ReferencePieces:
         Raises StoreError where a root does not answer, or is no Pulsar's: then the index is not to be used.
         """
         for piece in self.pieces():
-            for _, (references, _) in self.nodes(piece):
+            for _, references in self.nodes(piece):
                 index.add_node(references)
 
     def relist(self, piece: ReferencePiece) -> PieceOfNodes:
@@ -216,7 +215,7 @@ class ReferencePieces:
         store: MetadataStore,
         nodes: Sequence[ReferenceNode] | None,
         topics: ReadsTopics | None = None,
-    ) -> Iterator[tuple[ReferenceNode | None, NodeReading]]:
+    ) -> Iterator[tuple[ReferenceNode | None, NodeReferences]]:
         """Read these nodes of the piece, or all its nodes; a refusal becomes a doubt."""
         problem = piece.problem
         if not problem:
@@ -226,11 +225,11 @@ class ReferencePieces:
             except (StoreAccessError, FormatError) as error:
                 problem = str(error)
         if problem:
-            yield None, (NodeReferences(piece.path, piece.root, doubt=piece.doubt(problem)), None)
+            yield None, NodeReferences(piece.path, piece.root, doubt=piece.doubt(problem))
 
     def _read(
         self, piece: ReferencePiece, store: MetadataStore, portions: Iterable[_Portion], topics: ReadsTopics | None
-    ) -> Iterator[tuple[ReferenceNode, NodeReading]]:
+    ) -> Iterator[tuple[ReferenceNode, NodeReferences]]:
         compacted = CompactedNow(self._entries)
         for portion in portions:
             unread = [node for node, value in portion if value is None]
@@ -239,12 +238,12 @@ class ReferencePieces:
             taken = _read_together(found, topics) if topics is not None else frozenset[str]()
             for node, value in found:
                 if node.path in taken:
-                    yield node, (NodeReferences(node.path, piece.root), None)
+                    yield node, NodeReferences(node.path, piece.root)
                     continue
-                references, info = node.read(value, piece.root)
+                references = node.read(value, piece.root)
                 if isinstance(node, CursorNode):
                     references = compacted.complete(node, references)
-                yield node, (references, info)
+                yield node, references
 
 
 def _read_together(nodes: Sequence[tuple[ReferenceNode, Versioned]], read: ReadsTopics) -> frozenset[str]:
@@ -352,18 +351,18 @@ def _check_age(store: MetadataStore, piece: ReferencePiece, listing: str, paths:
         )
 
 
-def _collected(nodes: Iterable[tuple[ReferenceNode | None, NodeReading]], piece: ReferencePiece) -> PieceOfReferences:
+def _collected(nodes: Iterable[tuple[ReferenceNode | None, NodeReferences]], piece: ReferencePiece) -> PieceOfReferences:
     rows: list[ListedReference] = []
     copies: list[ListedCopy] = []
     doubts: list[Doubt] = []
     paths = []
-    for node, (references, info) in nodes:
+    for node, references in nodes:
         if references.doubt is not None:
             doubts.append(references.doubt)
         if node is not None:
             paths.append(node.path)
-            rows += rows_of(node, references, info)
-            copies += copies_of(node, piece.root, info)
+            rows += rows_of(node, references)
+            copies += copies_of(node, references)
     return PieceOfReferences(rows, copies, doubts, len(paths), digest_of(paths))
 
 

@@ -18,7 +18,6 @@ from bookwarden.clusters.pulsar.references.nodes import (
 )
 from bookwarden.clusters.pulsar.references.refused_nodes import read_each
 from bookwarden.errors import StoreAccessError
-from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
 from bookwarden.ledgers.nodes.naming import NamedCopy, NodeKind, copies_text, pack_ids
 from bookwarden.ledgers.pending_deletion import contexts_of
 from bookwarden.metastore.interface import MetadataStore, Versioned
@@ -85,13 +84,13 @@ def said_by(node: ReferenceNode, value: Versioned | StoreAccessError | None, roo
     at_ms = value.modified_ms or value.created_ms
     if is_ambiguous(node.path):
         return Said(node.path, kind, value.version, at_ms, problem=_AMBIGUOUS)
-    references, info = node.read(value, root)
+    references = node.read(value, root)
     if references.doubt is not None:
         return Said(node.path, kind, value.version, at_ms, problem=references.doubt.reason)
     places = {ledger_id: place.kind for place, ids in references.named for ledger_id in ids}
     copies: list[NamedCopy] = []
-    if isinstance(info, ManagedLedgerInfo):
-        for ledger in info.with_copies:
+    if references.managed_ledger is not None:
+        for ledger in references.managed_ledger.with_copies:
             copies += [NamedCopy(ledger.ledger_id, context) for context in contexts_of(ledger.offload)]
             if ledger.offload is not None and ledger.offload.bookkeeper_deleted:
                 places.pop(ledger.ledger_id, None)

@@ -124,11 +124,11 @@ class _Walk:
         for node, value in zip(nodes, values, strict=True):
             if value is None:
                 continue
-            references, info = node.read(value, "")
+            references = node.read(value, "")
             if references.doubt is not None:
                 self.whole = False
             try:
-                found = list(_ledgers_of(node, info))
+                found = list(_ledgers_of(node, references.info))
             except FormatError:
                 self.whole = False
                 continue

@@ -65,7 +65,7 @@ def named_by(store: MetadataStore, ledgers: Sequence[NamedLedger]) -> list[Named
     nodes = {named.node.path: named.node for named in ledgers}
     store.sync()
     values = zip(nodes.items(), store.get_many(list(nodes)), strict=True)
-    here = {path: node.read(value, "")[0].ledger_ids for (path, node), value in values if value is not None}
+    here = {path: node.read(value, "").ledger_ids for (path, node), value in values if value is not None}
     return [named for named in ledgers if named.ledger_id in here.get(named.node.path, ())]
 
 
