@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
 from bookwarden.clusters.pulsar.references import pieces as reference_pieces
 from bookwarden.clusters.pulsar.references.pieces import (
@@ -95,7 +96,7 @@ class Partial(MetadataStore):
     delete_many = put = create = watch = ephemeral_sequential = _never  # type: ignore[assignment]  # they all raise
 
 
-class Recorded:
+class Recorded(DecodedEntries):
     """Last entries that name one compacted ledger each; bookies that are away where there is None."""
 
     def __init__(self, compacted: int | None) -> None:

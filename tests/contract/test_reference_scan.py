@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.errors import BookieError, StoreError
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, ManagedLedgerHolder, PlaceKind, SchemaHolder
@@ -88,7 +89,7 @@ def scan(store: MemoryStore, entries: Entries | None = None) -> ReferenceIndex:
     return index
 
 
-class Entries:
+class Entries(DecodedEntries):
     """The last entry of the compaction cursor's ledger 90."""
 
     def __init__(self, compacted: int | None) -> None:

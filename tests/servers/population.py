@@ -49,9 +49,12 @@ class Population:
         self.store.create(path, closed_ledger(custom, ctime_ms=ctime_ms), make_parents=True)
         return path
 
-    def names(self, holder: Holder, ledger_ids: Iterable[int]) -> str:
-        """Let the holder name exactly these ledgers; return the path of its node."""
-        path, value = node_of(holder, list(ledger_ids))
+    def names(self, holder: Holder, ledger_ids: Iterable[int], *, closed: bool = False) -> str:
+        """Let the holder name exactly these ledgers; return the path of its node.
+
+        What the last one has is not recorded in a topic's list, as while it is written, unless it is ``closed``.
+        """
+        path, value = node_of(holder, list(ledger_ids), closed=closed)
         found = self.store.get(path)
         if found is None:
             self.store.create(path, value, make_parents=True)
@@ -85,12 +88,17 @@ def closed_ledger(custom: dict[str, bytes], *, ctime_ms: int | None = OLD_MS) ->
     )
 
 
-def node_of(holder: Holder, ledger_ids: list[int]) -> tuple[str, bytes]:
+def node_of(holder: Holder, ledger_ids: list[int], *, closed: bool = False) -> tuple[str, bytes]:
     """Make the node of a holder that names these ledgers: its path and value."""
     if isinstance(holder, ManagedLedgerHolder):
         managed_ledger = managed_ledger_pb2.ManagedLedgerInfo()
         for ledger_id in ledger_ids:
             managed_ledger.ledgerInfo.add(ledgerId=ledger_id, entries=10, size=1000, timestamp=OLD_MS)
+        if ledger_ids and not closed:
+            # A broker records what the last one has when it lists the next.
+            managed_ledger.ledgerInfo[-1].CopyFrom(
+                managed_ledger_pb2.ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_ids[-1])
+            )
         return f"/managed-ledgers/{holder.name}", managed_ledger.SerializeToString()
     if isinstance(holder, CursorHolder):
         (cursors_ledger,) = ledger_ids or [-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
 from bookwarden.errors import BookieUnavailableError, NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.holdings import Holding, Presence
@@ -52,7 +53,7 @@ class Brokers:
         return found
 
 
-class Entries:
+class Entries(DecodedEntries):
     """The last entries of ledgers, as bookies have them."""
 
     def __init__(self, world: World) -> None:

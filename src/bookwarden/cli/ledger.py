@@ -65,6 +65,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
             entries=metadata.last_entries,
             undone=metadata.undone,
             ids=metadata.ids,
+            nodes=metadata.node_check,
         )
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)

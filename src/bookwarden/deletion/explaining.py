@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
+from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
 from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide
+from bookwarden.deletion.phase_two.last_checks import LastChecks
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
 from bookwarden.deletion.phase_two.returning_ids import DoubtsIds, NoIdReturns, waiting_decision
-from bookwarden.deletion.phase_two.topic_lists import TopicLists
 from bookwarden.deletion.phase_two.undone import WOULD_DELETE, NothingUndone, ReadsUndone, undone_decision
 from bookwarden.deletion.ports import (
     LastEntryReader,
@@ -33,12 +35,15 @@ _VERDICTS = {
     Outcome.WAITING: "nothing yet: the mark would wait, without a retry on its count",
     Outcome.STILL_REFERENCED: "it would be kept: its holder, or a shadow topic of it, names it",
     Outcome.INSIDE_LIST: "it would be kept, and its mark would go to the DLQ: its topic's list lost it",
+    Outcome.DAMAGED_HOLDER: "it would be kept, and its mark would go to the DLQ: a node of its holder may be damaged",
     Outcome.UNDONE: "it would be kept: an undo has put it back",
     Outcome.ALREADY_GONE: "nothing: it is gone already",
     Outcome.MISMATCH: "it would be kept: its custom metadata does not fit its holder",
     Outcome.RETRY: "nothing yet: the mark would be retried",
     Outcome.GAVE_UP: "nothing: the mark would go to the DLQ",
 }
+# Some reasons are taken for lasting ones only at the second look.
+_ATTEMPTS: Final = 1
 _LEFT_BEHIND = "it would be deleted: the broker let go of it, since it was offloaded, and left it behind"
 
 
@@ -74,12 +79,13 @@ def explain_ledger(
     entries: LastEntryReader | None = None,
     undone: ReadsUndone | None = None,
     ids: DoubtsIds | None = None,
+    nodes: NodeCheck | None = None,
 ) -> Explanation:
     """Read a ledger's state, and decide as the sweep would about a mark after its grace period.
 
     ``copies`` opens the stores, to examine an offloaded copy that is recorded as the only one; ``entries`` is asked
-    about a ledger that may only go if it is empty; ``undone`` has the records of undone ledgers, and ``ids`` knows
-    whether ids return.
+    about a ledger that may only go if it is empty; ``undone`` has the records of undone ledgers, ``ids`` knows whether
+    ids return, and ``nodes`` checks the nodes of its holder.
     """
     (reading,) = catalog.read_many([ledger_id])
     if isinstance(reading, AbsentLedger):
@@ -96,9 +102,10 @@ def explain_ledger(
     except FormatError as error:
         return _without_mark(reading, "it would be kept, whatever a mark of it says", str(error), holder)
     found = references.read([holder], {holder: [ledger_id]})[holder]
-    circumstances = Circumstances(attempts=0, age=policy.still_referenced_grace, now_ms=now_ms)
+    circumstances = Circumstances(attempts=_ATTEMPTS, age=policy.still_referenced_grace, now_ms=now_ms)
     decision = decide(mark, reading, found, circumstances, policy)
-    decision = TopicLists(catalog, entries, policy).settle(mark, decision, reading, found)
+    nodes = nodes or NodeCheck(catalog, entries, copies)
+    decision = LastChecks(nodes, entries, policy).settle(mark, decision, reading, found, _ATTEMPTS)
     verdict = _VERDICTS[decision.outcome]
     if decision.action is Action.PROVE_LEFT:
         left_behind = LeftBehind(copies(), references, policy)

@@ -8,7 +8,14 @@ from typing import Protocol
 from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References
-from bookwarden.ledgers.managed_ledger import Position, VersionedCursor, VersionedManagedLedger, VersionedSchema
+from bookwarden.ledgers.managed_ledger import (
+    CursorPosition,
+    Position,
+    SchemaEntryIndex,
+    VersionedCursor,
+    VersionedManagedLedger,
+    VersionedSchema,
+)
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
     Conditions,
@@ -166,14 +173,20 @@ class EntryProbe(Protocol):
 
 
 class LastEntryReader(Protocol):
-    """Bookies, asked for the last entry of a ledger; that changes nothing on them."""
+    """Bookies, asked for the last entry of a ledger, open ones too; that changes nothing on them.
+
+    Each call returns None if the ledger has no entry. It raises BookieError when the bookies do not say, NotFoundError
+    when there is no such ledger, FormatError when its metadata or the entry cannot be read.
+    """
 
     def last_entry(self, ledger_id: int) -> bytes | None:
-        """Return the last entry of a ledger, open ones too; None if it has none.
+        """Return the last entry of a ledger."""
 
-        Raises BookieError when the bookies do not say, NotFoundError when there is no such ledger, FormatError when
-        its metadata cannot be read.
-        """
+    def position(self, ledger_id: int) -> CursorPosition | None:
+        """Return the last position in a cursor's ledger."""
+
+    def schema_entry(self, ledger_id: int) -> SchemaEntryIndex | None:
+        """Return the versions in a schema's ledger."""
 
 
 class MetadataMigrations(Protocol):

@@ -188,6 +188,14 @@ class SchemaLocator:
         return frozenset(entry.position.ledger_id for entry in self.entries if entry.position.ledger_id >= 0)
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaEntryIndex:
+    """The versions in the entry of a schema's ledger; its writer took them from the schema's node."""
+
+    version: int  #: Of the schema in the entry.
+    earlier: tuple[tuple[int, Position], ...]  #: The versions before it, and where they are.
+
+
 NodeInfo = ManagedLedgerInfo | CursorInfo | SchemaLocator
 
 

@@ -18,6 +18,7 @@ class Outcome(enum.Enum):
     UNDONE = "undone"
     MISMATCH = "mismatch"
     INSIDE_LIST = "inside the list"
+    DAMAGED_HOLDER = "damaged holder"  #: A node of its holder may be damaged (ledgers.node_doubts).
     MALFORMED = "malformed"
     RETRY = "retry"
     DELAYED = "delayed"

@@ -41,6 +41,7 @@ _DESTINATION = {
     Outcome.MALFORMED.value: "dlq",
     Outcome.POISONOUS.value: "dlq",
     Outcome.INSIDE_LIST.value: "dlq",
+    Outcome.DAMAGED_HOLDER.value: "dlq",
 }
 _FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value, Outcome.POISONOUS.value)
 

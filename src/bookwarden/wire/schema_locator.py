@@ -1,12 +1,15 @@
-"""The value of a schema's node, SchemaLocator; never compressed."""
+"""The value of a schema's node, SchemaLocator, and the entry of its ledgers, SchemaEntry; never compressed."""
 
 from __future__ import annotations
 
-from bookwarden.ledgers.managed_ledger import Position, SchemaIndexEntry, SchemaLocator
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.managed_ledger import Position, SchemaEntryIndex, SchemaIndexEntry, SchemaLocator
 from bookwarden.wire.pb import schema_locator_pb2 as pb
 from bookwarden.wire.protobuf import parse, refuse_unknown, require
 
 _NODE = "schema node"
+_ENTRY = "entry of a schema's ledger"
+_NOWHERE = -1
 
 
 def decode_schema_locator(raw: bytes) -> SchemaLocator:
@@ -17,15 +20,30 @@ def decode_schema_locator(raw: bytes) -> SchemaLocator:
     message = parse(pb.SchemaLocator(), raw, _NODE)
     refuse_unknown(message, _NODE)
     require(message, "info", _NODE)
-    return SchemaLocator(tuple(map(_index_entry, (message.info, *message.index))))
+    return SchemaLocator(tuple(_index_entry(entry, _NODE) for entry in (message.info, *message.index)))
 
 
-def _index_entry(entry: pb.IndexEntry) -> SchemaIndexEntry:
-    refuse_unknown(entry, _NODE)
-    require(entry, "version", _NODE)
-    require(entry, "position", _NODE)
+def decode_schema_entry(raw: bytes) -> SchemaEntryIndex:
+    """Decode the entry of a schema's ledger, without the schema; FormatError as for the node.
+
+    Its index has the versions before it; that of the first version has this one, at no place yet
+    (BookkeeperSchemaStorage.putSchema and createNewSchema of Pulsar 4.0).
+    """
+    message = parse(pb.SchemaEntry(), raw, _ENTRY)
+    refuse_unknown(message, _ENTRY)
+    index = [_index_entry(entry, _ENTRY) for entry in message.index]
+    if not index:
+        raise FormatError(f"{_ENTRY}: it has no index, so its version is not known")
+    earlier = tuple((one.version, one.position) for one in index if one.position.ledger_id != _NOWHERE)
+    return SchemaEntryIndex(earlier[-1][0] + 1 if earlier else index[-1].version, earlier)
+
+
+def _index_entry(entry: pb.IndexEntry, what: str) -> SchemaIndexEntry:
+    refuse_unknown(entry, what)
+    require(entry, "version", what)
+    require(entry, "position", what)
     position = entry.position
-    of_version = f"{_NODE}, version {entry.version}"
+    of_version = f"{what}, version {entry.version}"
     refuse_unknown(position, of_version)
     require(position, "ledgerId", of_version)
     require(position, "entryId", of_version)

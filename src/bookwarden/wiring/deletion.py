@@ -33,7 +33,6 @@ from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of, decoder_of
 
 
@@ -134,7 +133,6 @@ class SweepContext(Resources):
                 )
             )
             sent = self._keep(sent_records_of(settings.sweep))
-            copies = self._keep(offload_stores_of(settings.offload))
             on_retry_topic = partial(
                 SubscriptionBacklog(metadata.admin).count, deletion.retry_topic, deletion.subscription
             )
@@ -148,8 +146,9 @@ class SweepContext(Resources):
                 outbox,
                 policy_of(deletion),
                 SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
-                copies=copies,
+                copies=metadata.offload_stores,
                 entries=metadata.last_entries,
+                nodes=metadata.node_check,
                 migrations=metadata.migrations,
                 sent=sent,
                 undone=metadata.undone,

@@ -13,6 +13,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.metadata.ownership import owner_in
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.named_holders import NamedHolders
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
@@ -20,6 +21,7 @@ from bookwarden.clusters.pulsar.references.shadows import ShadowTopics, SharedDo
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import Brokers
 from bookwarden.config import BookKeeperSettings, MetadataStoreSettings, Settings
+from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
@@ -145,6 +147,12 @@ class MetadataContext(Resources):
     def offload_stores(self) -> OffloadStores:
         """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
         return self._keep(offload_stores_of(self._settings.offload))
+
+    @cached_property
+    def node_check(self) -> NodeCheck:
+        """The check of holders' nodes before a ledger is deleted that they do not name."""
+        owner = partial(owner_in, list(self.stores.values()))
+        return NodeCheck(self.catalog, self.last_entries, lambda: self.offload_stores, owner)
 
     @property
     def reference_scan(self) -> ReferencePieces:

@@ -28,7 +28,7 @@ def _custom_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def _inside_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_kept", lambda mark, standing, references: None)
+    patch.setattr(decide, "_kept", lambda mark, standing, references, attempts: None)
 
 
 def _undone(patch: pytest.MonkeyPatch) -> None:

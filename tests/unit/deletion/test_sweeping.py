@@ -25,6 +25,7 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import Population
+from servers.recorded_entries import RecordedEntries, schema_entry
 
 # Stores stamp their nodes with the real time; the sweep of these tests runs a day later, however long all tests take.
 NOW = float(int(time.time()) + 86_400)
@@ -155,7 +156,7 @@ def verified(received: ReceivedMark, at_ms: int) -> ReceivedMark:
 
 @pytest.mark.parametrize("holder", [DATA, CURSOR, SCHEMA], ids=["data", "cursor", "schema"])
 def test_what_its_holder_no_longer_names_goes_and_the_rest_stays(holder: Holder) -> None:
-    world = World()
+    world = World(entries=RecordedEntries({1: schema_entry(0, {})}))
     for ledger_id in (1, 2):
         world.population.ledger(ledger_id, holder)
     kept = world.population.names(holder, [2])
@@ -213,7 +214,7 @@ def test_what_cannot_be_decoded_goes_to_the_dlq_at_once_and_the_rest_goes_on() -
     [
         replace(mark(1), mark=None, problem="ledgerId is missing"),
         mark(2, attempts=POLICY.max_retries),
-        mark(3),
+        mark(3, attempts=1),
         replace(mark(4), failure=ValueError("ours")),
     ],
     ids=["malformed", "gave up", "inside the list", "poisonous"],

@@ -90,7 +90,7 @@ def look(*urls: str, **others: str) -> list[str]:
 
 def shared(ensembles: Ensembles, ours: str = "zk:a:1/blue", theirs: str = "zk:a:1/green", books: str = "") -> None:
     """Let a root name a ledger that is in our BookKeeper, and ours another one of the same topic."""
-    ensembles.population(ours).names(TOPIC, [5])
+    ensembles.population(ours).names(TOPIC, [5], closed=True)
     ensembles.population(theirs).names(TOPIC, [7])
     for ledger_id in (5, 7):
         ensembles.population(books or ours).ledger(ledger_id, TOPIC)
@@ -204,7 +204,7 @@ def test_a_sweep_proves_that_its_roots_belong_to_its_bookkeeper(ensembles: Ensem
     with pytest.raises(ConfigError, match=r"none of 1 ledgers that zk:a:1/blue names .*ledger 5 of .*do not belong"):
         prove("zk:a:1/blue", **elsewhere)
     books.ledger(50, TOPIC)
-    ensembles.population("zk:a:1/blue").names(TOPIC, [5, 50])
+    ensembles.population("zk:a:1/blue").names(TOPIC, [5, 50], closed=True)
     with MetadataContext(load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']", **elsewhere})) as metadata:
         settings = load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"})
         roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
@@ -215,7 +215,7 @@ def topics(ensembles: Ensembles, url: str, count: int) -> list[tuple[ManagedLedg
     root = ensembles.population(url)
     found = [(ManagedLedgerHolder(f"t/n/persistent/topic-{number}"), number, 1000 + number) for number in range(count)]
     for holder, older, newest in found:
-        root.names(holder, [older, newest])
+        root.names(holder, [older, newest], closed=True)
     return found
 
 
@@ -250,7 +250,7 @@ def test_topics_that_were_trimmed_meanwhile_make_no_copy_of_a_bookkeeper(
     def trimmed(sample: Sequence[NamedLedger], catalog: Any) -> LookedUp:
         result = looked_up(sample, catalog)
         for holder, older, _ in found:
-            root.names(holder, [older])
+            root.names(holder, [older], closed=True)
         return result
 
     monkeypatch.setattr(proof, "look_up", trimmed)

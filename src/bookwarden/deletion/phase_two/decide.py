@@ -36,17 +36,14 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The action, the outcome it leads to if nothing intervenes, and the reason for people.
+    """The next step of a mark, and why."""
 
-    ``wait`` goes with Action.DELAY: seconds until it is verified again. ``doubt`` goes with Action.WAIT, where the mark
-    waits for what many others wait for too.
-    """
-
-    action: Action
-    outcome: Outcome
-    reason: str
-    wait: float = 0.0
-    doubt: SharedDoubt | None = None
+    action: Action  #: The step itself.
+    outcome: Outcome  #: To which the action leads if nothing intervenes.
+    reason: str  #: For people.
+    wait: float = 0.0  #: With Action.DELAY: seconds until it is verified again.
+    doubt: SharedDoubt | None = None  #: With Action.WAIT, where the mark waits for what many others wait for too.
+    at_last: Outcome = Outcome.GAVE_UP  #: With Action.RETRY: the outcome after the last one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ def limit_retries(decision: Decision, attempts: int, policy: DeletionPolicy) -> 
     """Turn a retry beyond the maximum into giving up."""
     if decision.action is not Action.RETRY or attempts < policy.max_retries:
         return decision
-    return Decision(Action.GIVE_UP, Outcome.GAVE_UP, f"after {attempts} retries: {decision.reason}")
+    return Decision(Action.GIVE_UP, decision.at_last, f"after {attempts} retries: {decision.reason}")
 
 
 def await_dead_letters(decision: Decision, why: str) -> Decision:
@@ -193,7 +190,7 @@ def _judge_unreferenced(
         _of_no_time(reading)
         or _too_young(reading, circumstances, policy)
         or _perhaps_in_use(reading, references)
-        or _kept(mark, standing, references)
+        or _kept(mark, standing, references, circumstances.attempts)
         or _delayed(circumstances, policy)
         or Decision(action, Outcome.DELETED, "")
     )
@@ -237,21 +234,23 @@ def _standing(
     return standing_of(reading.ledger_id, references.first_listed, has_entries(reading.metadata))
 
 
-def judge_proven(mark: PendingDeletion, references: LiveReferences) -> Decision:
+def judge_proven(mark: PendingDeletion, references: LiveReferences, attempts: int) -> Decision:
     """Decide about a ledger that is not closed, and that the bookies say has entries."""
-    kept = _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references)
+    kept = _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references, attempts)
     return kept or Decision(Action.DELETE, Outcome.DELETED, "")
 
 
-def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences) -> Decision | None:
+def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences, attempts: int) -> Decision | None:
     """Keep an unnamed ledger that no trim can have removed from its topic's list."""
     if standing is Standing.INSIDE:
-        return Decision(
-            Action.GIVE_UP,
-            Outcome.INSIDE_LIST,
+        reason = (
             f"it has entries, and {mark.holder()} lists older ledgers (from {references.first_listed} on) without it: "
-            "no trim does that, so a write of the topic's node lost it (docs/orphans.md, inside the list)",
+            "no trim does that, so a write of the topic's node lost it (docs/orphans.md, inside the list)"
         )
+        # The node may be damaged, and repaired a moment later.
+        if attempts == 0:
+            return retry(reason, Outcome.INSIDE_LIST)
+        return Decision(Action.GIVE_UP, Outcome.INSIDE_LIST, reason)
     if standing is Standing.OF_NO_LIST:
         return retry(
             f"it has entries, and the node of {mark.holder()} is there without naming any ledger: it may have lost its "
@@ -310,7 +309,8 @@ def _copy_of_lost_ledger(
     """Keep a copy that may be the only one of a ledger that the list lost."""
     if references.names(mark.ledger_id) or Waiver.INSIDE_LIST in circumstances.waives:
         return None
-    return _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references)
+    standing = standing_of(mark.ledger_id, references.first_listed, True)
+    return _kept(mark, standing, references, circumstances.attempts)
 
 
 def _of_puzzling_ledger(mark: PendingDeletion, references: LiveReferences) -> Decision | None:
@@ -358,9 +358,9 @@ def finish(outcome: Outcome, reason: str) -> Decision:
     return Decision(Action.FINISH, outcome, reason)
 
 
-def retry(reason: str) -> Decision:
-    """Look again after a retry delay, and count a retry."""
-    return Decision(Action.RETRY, Outcome.RETRY, reason)
+def retry(reason: str, at_last: Outcome = Outcome.GAVE_UP) -> Decision:
+    """Look again after a retry delay, and count a retry; end with ``at_last`` after the last one."""
+    return Decision(Action.RETRY, Outcome.RETRY, reason, at_last=at_last)
 
 
 def wait(reason: str, doubt: SharedDoubt | None = None) -> Decision:

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.journal.entries import Journal, JournalEntry
+from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeletions, NoStores
 from bookwarden.deletion.phase_two.decide import (
     Action,
@@ -29,12 +30,12 @@ from bookwarden.deletion.phase_two.decide import (
 from bookwarden.deletion.phase_two.directives import judge_directive
 from bookwarden.deletion.phase_two.held_marks import HeldMarks
 from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
+from bookwarden.deletion.phase_two.last_checks import LastChecks
 from bookwarden.deletion.phase_two.left_behind import LeftBehind
 from bookwarden.deletion.phase_two.places import in_its_place, worst
 from bookwarden.deletion.phase_two.returning_ids import DoubtsIds, NoIdReturns, await_new_ids
 from bookwarden.deletion.phase_two.sent_on import NoSentRecords, Sendings, SentRecords
 from bookwarden.deletion.phase_two.superseded import Superseded, judge_superseded
-from bookwarden.deletion.phase_two.topic_lists import TopicLists
 from bookwarden.deletion.phase_two.undone import NothingUndone, ReadsUndone, keep_undone
 from bookwarden.deletion.ports import (
     BookieClusters,
@@ -131,6 +132,7 @@ class Sweep:
         *,
         copies: OffloadedCopies | None = None,
         entries: LastEntryReader | None = None,
+        nodes: NodeCheck | None = None,
         migrations: MetadataMigrations | None = None,
         sent: SentRecords | None = None,
         undone: ReadsUndone | None = None,
@@ -151,7 +153,9 @@ class Sweep:
         self._outbox = outbox
         self._policy = policy
         self._limits = limits
-        self._lists = TopicLists(catalog, entries, policy)
+        stores = copies or NoStores()
+        nodes = nodes or NodeCheck(catalog, entries, lambda: stores)
+        self._last_checks = LastChecks(nodes, entries, policy)
         self._migrations = migrations or NoMigrations()
         self._sendings = Sendings(sent or NoSentRecords())
         self._isolation = Isolation()
@@ -164,10 +168,8 @@ class Sweep:
         self._clock = clock
         self._why_letters_are_lost = why_letters_are_lost
         self._epoch: int | None = None
-        self._copies = CopyDeletions(
-            copies or NoStores(), journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run
-        )
-        self._left_behind = LeftBehind(copies or NoStores(), references, policy)
+        self._copies = CopyDeletions(stores, journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run)
+        self._left_behind = LeftBehind(stores, references, policy)
         self._superseded = Superseded(proof, promotions, policy)
 
     def process(self, received: Sequence[ReceivedMark], run: str) -> Iterator[list[OutcomeRow]]:
@@ -292,7 +294,7 @@ class Sweep:
         references = self._references.read(list(ledgers), ledgers)
         now_ms = int(self._clock() * 1000)
         decided = [(message, self._decide(holder, message, readings, references, now_ms)) for holder, message in step]
-        decided = self._lists.carry_out(decided, readings, references)
+        decided = self._last_checks.carry_out(decided, readings, references)
         # Copies first: as long as BookKeeper has the ledger, its metadata proves who owns the copy.
         decided = self._copies.carry_out(decided, run)
         decided = self._left_behind.prove(decided, readings, references)

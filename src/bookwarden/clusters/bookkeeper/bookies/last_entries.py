@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.errors import EntryAbsentError, FormatError, NotFoundError
+from bookwarden.ledgers.managed_ledger import CursorPosition, SchemaEntryIndex
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, StoredLedger, UnreadableLedger
+from bookwarden.wire.cursor import decode_position_info
+from bookwarden.wire.schema_locator import decode_schema_entry
 
 
-class LastEntries:
+class DecodedEntries(ABC):
+    """Decodes last entries."""
+
+    @abstractmethod
+    def last_entry(self, ledger_id: int) -> bytes | None:
+        """Return the last entry of a ledger; errors and None as of `LastEntries`."""
+
+    def position(self, ledger_id: int) -> CursorPosition | None:
+        """Return the last position in a cursor's ledger; None if it has none. FormatError also for a broken entry."""
+        entry = self.last_entry(ledger_id)
+        return None if entry is None else decode_position_info(entry)
+
+    def schema_entry(self, ledger_id: int) -> SchemaEntryIndex | None:
+        """Return the versions in a schema's ledger; None if it has no entry. FormatError also for a broken entry."""
+        entry = self.last_entry(ledger_id)
+        return None if entry is None else decode_schema_entry(entry)
+
+
+class LastEntries(DecodedEntries):
     """Reads last entries over connections that the caller closes, and that nothing else uses. Thread-safe."""
 
     def __init__(self, catalog: ReadsLedgers, bookies: Callable[[], Bookies]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
 from bookwarden.ledgers.names import TopicName
@@ -79,6 +80,12 @@ class BundleOwnership:
             if node is not None and not _announces_bundles(node.value):
                 return broker
         return None
+
+
+def owner_in(roots: Iterable[MetadataStore], topic: str) -> str | None:
+    """Return a broker of any metadata root that has the topic, or could have it, loaded; None if certainly none has."""
+    owners = (BundleOwnership(store).owner(topic) for store in roots)
+    return next((owner for owner in owners if owner is not None), None)
 
 
 def read_all_started(store: MetadataStore) -> int:

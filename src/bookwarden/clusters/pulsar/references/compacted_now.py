@@ -8,7 +8,6 @@ from bookwarden.errors import BookieUnavailableError, BookwardenError
 from bookwarden.ledgers.kinds import CompactedHolder, PlaceKind
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.references import Doubt, NodeReferences, Place
-from bookwarden.wire.cursor import decode_position_info
 
 # Each silent bookie costs its timeout: after so many in a row no further one is asked.
 _MOST_FAILURES = 3
@@ -44,9 +43,9 @@ class CompactedNow:
                 f"the last entry of ledger {ledger_id} was not asked for: bookies did not answer {_MOST_FAILURES} times"
             )
         try:
-            entry = self._entries.last_entry(ledger_id)
+            position = self._entries.position(ledger_id)
             self._failures = 0
-            return decode_position_info(entry).compacted_ledger_id if entry is not None else None
+            return None if position is None else position.compacted_ledger_id
         except BookwardenError as error:
             self._failures = self._failures + 1 if isinstance(error, BookieUnavailableError) else 0
             raise _NotReadError(f"the last entry of ledger {ledger_id} cannot be read: {error}") from error

@@ -261,8 +261,7 @@ def _left_behind(lists: Sequence[ManagedLedgerInfo]) -> dict[int, LedgerInfo]:
     return {
         ledger_id: first
         for ledger_id, (first, *others) in told.items()
-        if 1 + len(others) == sum(ledger_id in ids for ids in named)
-        and all(other == first for other in others)
+        if 1 + len(others) == sum(ledger_id in ids for ids in named) and all(other == first for other in others)
     }
 
 

@@ -351,7 +351,9 @@ def _check_age(store: MetadataStore, piece: ReferencePiece, listing: str, paths:
         )
 
 
-def _collected(nodes: Iterable[tuple[ReferenceNode | None, NodeReferences]], piece: ReferencePiece) -> PieceOfReferences:
+def _collected(
+    nodes: Iterable[tuple[ReferenceNode | None, NodeReferences]], piece: ReferencePiece
+) -> PieceOfReferences:
     rows: list[ListedReference] = []
     copies: list[ListedCopy] = []
     doubts: list[Doubt] = []

@@ -60,4 +60,6 @@ def copies_of(node: ReferenceNode, references: NodeReferences) -> Iterator[Liste
         for copy in copies:
             if copy.uuid.int:
                 location = store_location(copy.driver_name, copy.driver_metadata)
-                yield ListedCopy(copy.uuid, ledger.ledger_id, node.name, location.driver, location.bucket, references.root)
+                yield ListedCopy(
+                    copy.uuid, ledger.ledger_id, node.name, location.driver, location.bucket, references.root
+                )

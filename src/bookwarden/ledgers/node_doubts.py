@@ -1,0 +1,218 @@
+"""Doubts about a holder's node that parses and is perhaps not what brokers wrote.
+
+A node in which some bytes changed, or that has another node's value, may parse. Then it names a ledger that BookKeeper
+does not have, or one of another holder, or one of another size; or it lacks what it must have. The rules look for that
+before a ledger is deleted that the node does not name. A healthy node may name a ledger that is gone too, deleted by
+hand, so such an entry is a doubt only about those ledgers that it may have been before it was damaged.
+
+How brokers write the nodes: ManagedLedgerImpl, ManagedCursorImpl and BookkeeperSchemaStorage of Pulsar 4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder
+from bookwarden.ledgers.managed_ledger import (
+    SHADOW_SOURCE_PROPERTY,
+    CursorInfo,
+    LedgerInfo,
+    ManagedLedgerInfo,
+    Position,
+    SchemaEntryIndex,
+    SchemaLocator,
+)
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
+
+#: Ledgers of one node that are looked up at most.
+MOST_LOOKED_UP: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedLedger:
+    """A ledger that its holder's nodes do not name, as BookKeeper has it."""
+
+    ledger_id: int
+    entries: int | None  #: None where that is not known: it is not closed, or is gone and only its offloaded copy left.
+    size: int  #: In bytes; 0 where that is not known.
+
+    @classmethod
+    def of(cls, reading: LedgerReading) -> UnnamedLedger:
+        """Return what its metadata says of it."""
+        metadata = reading.metadata if isinstance(reading, StoredLedger) else None
+        if metadata is None or metadata.last_entry_id is None:
+            return cls(reading.ledger_id, None, 0)
+        return cls(reading.ledger_id, metadata.last_entry_id + 1, metadata.length)
+
+
+def suspicious_entries(info: ManagedLedgerInfo) -> tuple[LedgerInfo, ...]:
+    """Return the entries of a list that a damaged id can hide behind, at most MOST_LOOKED_UP.
+
+    They are the first and the last one, those without recorded entries, and those that were closed before one with a
+    smaller id: an id that changed its place in the order leaves its time behind.
+    """
+    if not info.ledgers:
+        return ()
+    found = {entry.ledger_id: entry for entry in (info.ledgers[0], info.ledgers[-1])}
+    latest_ms = 0
+    for entry in info.ledgers:
+        if entry.entries <= 0 or 0 < entry.timestamp_ms < latest_ms:
+            found[entry.ledger_id] = entry
+        latest_ms = max(latest_ms, entry.timestamp_ms)
+    return tuple(found.values())[:MOST_LOOKED_UP]
+
+
+def doubt_about_list(
+    holder: Holder, info: ManagedLedgerInfo, ledger: UnnamedLedger, looked_up: Mapping[int, LedgerReading]
+) -> str | None:
+    """Return why a topic's list may have named the ledger; ``looked_up`` has its `suspicious_entries`."""
+    if SHADOW_SOURCE_PROPERTY in info.properties:
+        return "it says that the topic is a shadow topic, which has no ledgers of its own"
+    if not info.ledgers:
+        return None
+    last = info.ledgers[-1]
+    for entry in suspicious_entries(info):
+        reading = looked_up[entry.ledger_id]
+        foreign = _why_foreign(holder, reading)
+        if foreign is not None and entry is last:
+            return f"its last ledger is {entry.ledger_id}, which is another holder's: {foreign}"
+        problem = f"which is another holder's: {foreign}" if foreign else _why_not_as_listed(entry, reading)
+        if problem is not None and not is_offloaded(entry) and may_have_been(entry, ledger):
+            return f"it lists ledger {entry.ledger_id} with {_size_of(entry)}, {problem}"
+    if ledger.ledger_id > last.ledger_id and not ledger.entries and last.entries > 0 and info.terminated is None:
+        return (
+            f"its last ledger {last.ledger_id} is recorded as closed, so it may have lost the one that followed, which "
+            "may be this one"
+        )
+    return None
+
+
+def may_have_been(entry: LedgerInfo, ledger: UnnamedLedger) -> bool:
+    """Return whether an entry of a list, but for its id, can be of this ledger."""
+    if entry.entries <= 0 or ledger.entries is None:
+        return True
+    return (entry.entries, entry.size) == (ledger.entries, ledger.size)
+
+
+def is_offloaded(entry: LedgerInfo) -> bool:
+    """Return whether an entry of a list names a finished offloaded copy."""
+    return entry.offload is not None and entry.offload.complete and entry.offload.uuid.int != 0
+
+
+def ledgers_of_cursor(holder: Holder, info: CursorInfo) -> frozenset[int]:
+    """Return the ledgers that a cursor's node names, and that a doubt about ledgers of this holder depends on."""
+    named = set() if info.cursors_ledger_id is None else {info.cursors_ledger_id}
+    if isinstance(holder, BucketHolder):
+        named |= info.delayed_bucket_ids
+    if isinstance(holder, CompactedHolder) and info.cursors_ledger_id is None and (info.compacted_ledger_id or -1) >= 0:
+        # While the cursor has a ledger the node's value is of earlier, and mostly gone.
+        named |= {info.compacted_ledger_id or 0}
+    return frozenset(sorted(named)[-MOST_LOOKED_UP:])
+
+
+def doubt_about_cursor(
+    holder: Holder, owner: Holder, info: CursorInfo, looked_up: Mapping[int, LedgerReading]
+) -> str | None:
+    """Return why a cursor's node may have named other ledgers of the holder; ``owner`` is the cursor."""
+    for ledger_id in sorted(ledgers_of_cursor(holder, info)):
+        reading = looked_up[ledger_id]
+        whose = owner if ledger_id == info.cursors_ledger_id else holder
+        foreign = _why_foreign(whose, reading)
+        if foreign is not None:
+            return f"it names ledger {ledger_id}, which is another holder's: {foreign}"
+        # A compacted ledger that is gone holds nothing back: the next compaction names another.
+        if not isinstance(reading, StoredLedger) and (whose is owner or not isinstance(holder, CompactedHolder)):
+            return f"it names ledger {ledger_id}, {_not_read(reading)}"
+    return None
+
+
+def is_newer_than_named(info: CursorInfo, ledger_id: int) -> bool:
+    """Return whether a cursor's ledger was made after the one that its node names, or the node names none."""
+    return info.cursors_ledger_id is None or ledger_id > info.cursors_ledger_id
+
+
+def doubt_about_position(recorded: Iterable[Position | None], position: Position | None) -> str | None:
+    """Return why a cursor's node may be an earlier one, by the last position in a ledger that it does not name.
+
+    ``recorded`` are the positions in the node and in the ledger that it names; None stands for no position.
+    """
+    if position is None:
+        return None
+    furthest = max((one for one in recorded if one is not None), default=None)
+    if furthest is not None and position <= furthest:
+        return None
+    where = "no position" if furthest is None else f"{furthest.ledger_id}:{furthest.entry_id}"
+    return (
+        f"the last position in the ledger is {position.ledger_id}:{position.entry_id}, and it and the ledger that it "
+        f"names have {where}: it may be an earlier value of itself"
+    )
+
+
+def doubt_about_locator(locator: SchemaLocator) -> str | None:
+    """Return why a schema's node cannot be what a broker wrote: its index has each version once, up to the newest."""
+    newest, index = locator.entries[0], locator.entries[1:]
+    versions = [entry.version for entry in index]
+    if not versions or versions[-1] != newest.version or any(b - a != 1 for a, b in pairwise(versions)):
+        return f"its newest version is {newest.version}, and its index has {_listed(versions)}"
+    named = [entry.position.ledger_id for entry in index]
+    twice = next((one for one in named if one >= 0 and named.count(one) > 1), None)
+    return None if twice is None else f"two of its versions are in ledger {twice}"
+
+
+def rival_of(locator: SchemaLocator, entry: SchemaEntryIndex) -> int:
+    """Return the ledger that the locator names for the version of a schema's entry, or for its newest one.
+
+    The writer of that ledger won the race against the writer of the entry, if the locator is right.
+    """
+    of_version = {one.version: one.position.ledger_id for one in locator.entries}
+    return of_version.get(entry.version, locator.entries[0].position.ledger_id)
+
+
+def doubt_about_version(
+    holder: Holder, locator: SchemaLocator, entry: SchemaEntryIndex, rival: LedgerReading
+) -> str | None:
+    """Return why a schema's node may have named the ledger of this entry; ``rival`` is `rival_of` it as it was read."""
+    foreign = _why_foreign(holder, rival)
+    if foreign is not None:
+        return f"it names ledger {rival.ledger_id}, which is another holder's: {foreign}"
+    if not isinstance(rival, StoredLedger):
+        return f"it names ledger {rival.ledger_id}, {_not_read(rival)}"
+    newest = locator.entries[0].version
+    of_version = {one.version: one.position for one in locator.entries}
+    # One of an earlier schema of the same name has other ledgers for the same versions.
+    if entry.version > newest and all(of_version.get(v, position) == position for v, position in entry.earlier):
+        return f"the ledger has version {entry.version}, which is newer than its newest one, {newest}"
+    return None
+
+
+def _why_foreign(holder: Holder, reading: LedgerReading) -> str | None:
+    if not isinstance(reading, StoredLedger) or names_nobody(reading.metadata.custom):
+        return None
+    return custom_metadata_mismatch(holder, reading.metadata.custom)
+
+
+def _why_not_as_listed(entry: LedgerInfo, reading: LedgerReading) -> str | None:
+    if not isinstance(reading, StoredLedger):
+        return _not_read(reading)
+    found = UnnamedLedger.of(reading)
+    if entry.entries <= 0 or found.entries is None or (entry.entries, entry.size) == (found.entries, found.size):
+        return None
+    return f"which BookKeeper has with {found.entries:,} entries and {found.size:,} bytes"
+
+
+def _not_read(reading: AbsentLedger | UnreadableLedger) -> str:
+    if isinstance(reading, AbsentLedger):
+        return "which BookKeeper does not have"
+    return f"whose metadata cannot be read: {reading.reason}"
+
+
+def _size_of(entry: LedgerInfo) -> str:
+    return f"{entry.entries:,} entries" if entry.entries > 0 else "no entries recorded"
+
+
+def _listed(versions: list[int]) -> str:
+    return ", ".join(map(str, versions[:20])) or "none"
