@@ -7,12 +7,13 @@ The rules are in `ledgers.node_doubts`. The sweep, `ledger explain`, the orphan 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
-from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog, OffloadedCopies
+from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog, OffloadedCopies, ReferenceReader
 from bookwarden.errors import BookieError, FormatError, NotFoundError
-from bookwarden.ledgers.kinds import CursorHolder, Holder
+from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.live_references import HolderNode
 from bookwarden.ledgers.managed_ledger import (
@@ -20,6 +21,7 @@ from bookwarden.ledgers.managed_ledger import (
     CursorPosition,
     LedgerInfo,
     ManagedLedgerInfo,
+    NodeInfo,
     SchemaEntryIndex,
     SchemaLocator,
 )
@@ -40,6 +42,7 @@ from bookwarden.ledgers.node_doubts import (
     suspicious_entries,
 )
 from bookwarden.ledgers.pending_deletion import Waiver
+from bookwarden.ledgers.references import Doubt
 
 _T = TypeVar("_T")
 # Each silent bookie costs a connection's timeout; after so many ledgers the others wait for a retry.
@@ -52,9 +55,14 @@ class Suspect(NamedTuple):
 
     holder: Holder
     reading: LedgerReading  #: The ledger; it may be gone where its offloaded copy is to go.
-    nodes: tuple[HolderNode, ...]  #: As in LiveReferences; without any there is nothing to check.
+    nodes: tuple[HolderNode, ...] = ()  #: As in LiveReferences; without any there is nothing to check.
     is_copy: bool = False  #: The offloaded copy is to go.
     waives: frozenset[Waiver] = frozenset()  #: Those of its mark.
+
+    @property
+    def ledger(self) -> UnnamedLedger:
+        """What the ledger's metadata says of it."""
+        return UnnamedLedger.of(self.reading)
 
 
 class BookieReads:
@@ -90,6 +98,20 @@ class BookieReads:
             raise
 
 
+class NodeDoubt(NamedTuple):
+    """A node that may be damaged; as text it is for people."""
+
+    path: str  #: Of the node.
+    reason: str  #: For people.
+
+    def as_listed(self) -> Doubt:
+        """Return it as a scan lists it."""
+        return Doubt(self.path, "", f"it may be damaged: {self.reason}")
+
+    def __str__(self) -> str:
+        return f"the node {self.path} may be damaged: {self.reason}"
+
+
 class NodeCheck:
     """Checks nodes by the ledgers that they name, at most some twenty of each.
 
@@ -109,84 +131,146 @@ class NodeCheck:
         self._copies = copies
         self._owner = owner
 
-    def doubts(self, suspects: Sequence[Suspect], bookies: BookieReads | None = None) -> list[str | None]:
+    def doubts(self, suspects: Sequence[Suspect], bookies: BookieReads | None = None) -> list[NodeDoubt | None]:
         """Return for each why its holder's nodes may have named it before they were damaged; None without a doubt.
 
         Raises StoreError when BookKeeper's metadata, or the owner of a topic, cannot be read.
         """
-        bookies = bookies or BookieReads(self._entries)
-        asked = [one for one in suspects if one.nodes]
-        versions = [_version_of(one, bookies) for one in asked]
-        wanted = [_looked_up_for(one, version) for one, version in zip(asked, versions, strict=True)]
-        ids = list(dict.fromkeys(ledger_id for some in wanted for ledger_id in some))
-        looked_up = self._read(ids)
-        doubts = {
-            id(one): self._doubt(one, version, looked_up, bookies) for one, version in zip(asked, versions, strict=True)
-        }
-        return [doubts.get(id(one)) for one in suspects]
+        look = _Look(self._catalog, bookies or BookieReads(self._entries), self._copies, cache(self._owner))
+        return look.doubts(suspects)
 
-    def _read(self, ledger_ids: Sequence[int]) -> dict[int, LedgerReading]:
-        return dict(zip(ledger_ids, self._catalog.read_many(ledger_ids), strict=True)) if ledger_ids else {}
+    def doubt_about(self, holder: ManagedLedgerHolder, node: HolderNode) -> NodeDoubt | None:
+        """Return why a topic's list may be damaged, whichever ledger it lost by that; StoreError as of `doubts`."""
+        # A copy of a ledger of which nothing is known may have been any entry.
+        (doubt,) = self.doubts([Suspect(holder, AbsentLedger(-1), (node,), is_copy=True)])
+        return doubt
 
-    def _doubt(
+    def doubts_now(self, suspects: Sequence[Suspect], references: ReferenceReader) -> list[NodeDoubt | None]:
+        """Read the nodes of these, which have none yet, and return the doubts as `doubts` does.
+
+        A node that cannot be read or parsed is a doubt too. StoreError also when a metadata root does not answer.
+        """
+        if not suspects:
+            return []
+        found = references.nodes([one.holder for one in suspects])
+        doubts: list[NodeDoubt | None] = []
+        known: list[Suspect] = []
+        for one in suspects:
+            nodes = found[one.holder]
+            doubts.append(NodeDoubt(nodes.path, nodes.reason) if isinstance(nodes, Doubt) else None)
+            known.append(one._replace(nodes=() if isinstance(nodes, Doubt) else nodes))
+        return [doubt or checked for doubt, checked in zip(doubts, self.doubts(known), strict=True)]
+
+
+class _Look:
+    """One look at some nodes; each list is gone through once, and each ledger read once."""
+
+    def __init__(
         self,
-        one: Suspect,
-        version: SchemaEntryIndex | str | None,
-        looked_up: Mapping[int, LedgerReading],
+        catalog: LedgerCatalog,
         bookies: BookieReads,
-    ) -> str | None:
-        if isinstance(version, str):
-            return version
+        copies: Callable[[], OffloadedCopies] | None,
+        owner: Callable[[str], str | None],
+    ) -> None:
+        self._catalog = catalog
+        self._bookies = bookies
+        self._copies = copies
+        self._owner = owner
+        self._lists: dict[int, tuple[LedgerInfo, ...]] = {}
+        self._readings: dict[int, LedgerReading] = {}
+
+    def doubts(self, suspects: Sequence[Suspect]) -> list[NodeDoubt | None]:
+        """Return the doubts, as `NodeCheck` does."""
+        versions = [self._version_of(one) for one in suspects]
+        self._read(
+            ledger_id
+            for one, version in zip(suspects, versions, strict=True)
+            for node in one.nodes
+            for ledger_id in self._looked_up_for(one, node, version)
+        )
+        return [self._doubt(one, version) for one, version in zip(suspects, versions, strict=True)]
+
+    def _read(self, ledger_ids: Iterable[int]) -> None:
+        unread = [ledger_id for ledger_id in dict.fromkeys(ledger_ids) if ledger_id not in self._readings]
+        if unread:
+            self._readings.update(zip(unread, self._catalog.read_many(unread), strict=True))
+
+    def _suspicious(self, info: ManagedLedgerInfo) -> tuple[LedgerInfo, ...]:
+        if id(info) not in self._lists:
+            self._lists[id(info)] = suspicious_entries(info)
+        return self._lists[id(info)]
+
+    def _version_of(self, one: Suspect) -> SchemaEntryIndex | str | None:
+        """Read which version of a schema is in its ledger; None if it has no entry, a text if that is not known."""
+        if not any(isinstance(node.info, SchemaLocator) for node in one.nodes):
+            return None
+        try:
+            return self._bookies.schema_entry(one.reading.ledger_id)
+        except NotFoundError:
+            return None
+        except (BookieError, FormatError) as error:
+            return f"which version of the schema the ledger has is not known: {error}"
+
+    def _looked_up_for(self, one: Suspect, node: HolderNode, version: SchemaEntryIndex | str | None) -> Iterable[int]:
+        if isinstance(node.info, ManagedLedgerInfo):
+            return [entry.ledger_id for entry in self._suspicious(node.info)]
+        if isinstance(node.info, CursorInfo):
+            return ledgers_of_cursor(one.holder, node.info)
+        return [rival_of(node.info, version)] if isinstance(version, SchemaEntryIndex) else []
+
+    def _doubt(self, one: Suspect, version: SchemaEntryIndex | str | None) -> NodeDoubt | None:
         for node in one.nodes:
-            doubt = self._doubt_about(one, node, version, looked_up, bookies)
-            if doubt is not None:
-                return f"the node {node.path} may be damaged: {doubt}"
+            reason = self._reason(one, node.info, version)
+            if reason is not None:
+                return NodeDoubt(node.path, reason)
         return None
 
-    def _doubt_about(
-        self,
-        one: Suspect,
-        node: HolderNode,
-        version: SchemaEntryIndex | None,
-        looked_up: Mapping[int, LedgerReading],
-        bookies: BookieReads,
-    ) -> str | None:
-        if isinstance(node.info, ManagedLedgerInfo):
-            bare = self._doubt_about_bare_topic(one, node.info, looked_up)
-            if bare is not None or Waiver.INSIDE_LIST in one.waives:
-                return bare
+    def _reason(self, one: Suspect, info: NodeInfo, version: SchemaEntryIndex | str | None) -> str | None:
+        bare = self._why_left_bare(one, info) if isinstance(info, ManagedLedgerInfo) else None
+        if bare is not None or Waiver.INSIDE_LIST in one.waives:
+            return bare
+        if isinstance(info, ManagedLedgerInfo):
             return (
-                doubt_about_list(one.holder, node.info, _unnamed(one), looked_up)
-                or self._doubt_about_copies(one, node.info)
-                or self._doubt_about_owner(one, node.info)
+                doubt_about_list(one.holder, info, self._suspicious(info), one.ledger, self._readings)
+                or self._why_no_copy_stands_for_it(one, info)
+                or self._why_perhaps_written(one, info)
             )
-        if Waiver.INSIDE_LIST in one.waives:
+        if isinstance(info, CursorInfo):
+            cursor = one.holder.named_by()[0]
+            return doubt_about_cursor(one.holder, cursor, info, self._readings) or self._why_perhaps_ahead(one, info)
+        if isinstance(version, SchemaEntryIndex):
+            rival = self._readings[rival_of(info, version)]
+            return doubt_about_locator(info) or doubt_about_version(one.holder, info, version, rival)
+        return version or doubt_about_locator(info)
+
+    def _why_left_bare(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
+        """Keep the last ledger with entries of a topic whose listed ledgers are all gone from BookKeeper."""
+        has_entries = not one.is_copy and bool(one.ledger.entries)
+        if not has_entries or Waiver.EMPTIED in one.waives or not info.ledgers or info.offloaded:
             return None
-        if isinstance(node.info, CursorInfo):
-            owner = one.holder.named_by()[0]
-            return doubt_about_cursor(one.holder, owner, node.info, looked_up) or _doubt_about_position(
-                one, node.info, bookies
-            )
-        if version is None:
-            return doubt_about_locator(node.info)
-        return doubt_about_locator(node.info) or doubt_about_version(
-            one.holder, node.info, version, looked_up[rival_of(node.info, version)]
+        if not isinstance(self._readings[info.ledgers[-1].ledger_id], AbsentLedger):
+            return None
+        self._read(sorted(info.ledger_ids))
+        if not all(isinstance(self._readings[entry.ledger_id], AbsentLedger) for entry in info.ledgers):
+            return None
+        return (
+            "BookKeeper has none of the ledgers that it lists: without this one the topic would have no ledger at all "
+            "(docs/orphans.md, inside the list)"
         )
 
-    def _doubt_about_copies(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
-        """Examine the offloaded copies that stand for the ledger: of an entry that may have been it, or of itself."""
-        stands_for_it = [
-            entry
-            for entry in (info.ledgers if one.is_copy else suspicious_entries(info))
-            if is_offloaded(entry)
-            and (entry.ledger_id == one.reading.ledger_id if one.is_copy else may_have_been(entry, _unnamed(one)))
-        ]
-        return next(filter(None, (self._why_no_copy(one, entry) for entry in stands_for_it)), None)
+    def _why_no_copy_stands_for_it(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
+        """Examine the offloaded copies of entries that may have been the ledger, or that stand for a copy of it."""
+        if one.is_copy:
+            entries = [entry for entry in info.with_copies if entry.ledger_id == one.ledger.ledger_id]
+        else:
+            entries = [entry for entry in self._suspicious(info) if may_have_been(entry, one.ledger)]
+        problems = (self._why_no_copy(one.holder, entry) for entry in entries if is_offloaded(entry))
+        return next((problem for problem in problems if problem is not None), None)
 
-    def _why_no_copy(self, one: Suspect, entry: LedgerInfo) -> str | None:
+    def _why_no_copy(self, holder: Holder, entry: LedgerInfo) -> str | None:
         if entry.offload is None:
             return None
-        copy = copy_left(entry, entry.offload, str(one.holder))
+        copy = copy_left(entry, entry.offload, str(holder))
         what = f"it names the offloaded copy {copy.uuid} of ledger {entry.ledger_id} in {copy.location}"
         if self._copies is None:
             return f"{what}, and no store of offloaded copies is set up"
@@ -194,10 +278,10 @@ class NodeCheck:
         problem = why_not_whole(copy, reading, entry.size, entry.entries - 1)
         return None if problem is None else f"{what}, which is not whole: {problem}"
 
-    def _doubt_about_owner(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
-        """Doubt that a ledger above a loaded topic's list was never listed, unless it has entries."""
+    def _why_perhaps_written(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
+        """Doubt that a ledger without entries, above the list of a topic that a broker has, was never listed."""
         last = info.ledgers[-1].ledger_id if info.ledgers else -1
-        if one.is_copy or one.reading.ledger_id < last or _unnamed(one).entries:
+        if one.is_copy or one.ledger.entries or one.ledger.ledger_id < last:
             return None
         topic = str(TopicName.of_managed_ledger(one.holder.topic))
         owner = self._owner(topic)
@@ -208,59 +292,17 @@ class NodeCheck:
             f"which has {topic} loaded, or may load it: it goes once the topic lists a newer ledger"
         )
 
-    def _doubt_about_bare_topic(
-        self, one: Suspect, info: ManagedLedgerInfo, looked_up: Mapping[int, LedgerReading]
-    ) -> str | None:
-        """Keep the last ledger with entries of a topic whose listed ledgers are all gone from BookKeeper."""
-        has_entries = not one.is_copy and bool(_unnamed(one).entries)
-        if not has_entries or Waiver.EMPTIED in one.waives or not info.ledgers or info.offloaded:
+    def _why_perhaps_ahead(self, one: Suspect, info: CursorInfo) -> str | None:
+        """Doubt a cursor's node whose position is behind that of a newer ledger."""
+        if not isinstance(one.holder, CursorHolder) or not is_newer_than_named(info, one.ledger.ledger_id):
             return None
-        if not isinstance(looked_up[info.ledgers[-1].ledger_id], AbsentLedger):
+        ids = [one.ledger.ledger_id] + ([] if info.cursors_ledger_id is None else [info.cursors_ledger_id])
+        try:
+            found = [self._bookies.position(each) for each in ids]
+        except NotFoundError:
+            # Gone meanwhile: the delete, or the next look, finds that out.
             return None
-        if not all(isinstance(reading, AbsentLedger) for reading in self._read(sorted(info.ledger_ids)).values()):
-            return None
-        return (
-            "BookKeeper has none of the ledgers that it lists: without this one the topic would have no ledger at all "
-            "(docs/orphans.md, inside the list)"
-        )
-
-
-def _unnamed(one: Suspect) -> UnnamedLedger:
-    return UnnamedLedger.of(one.reading)
-
-
-def _version_of(one: Suspect, bookies: BookieReads) -> SchemaEntryIndex | str | None:
-    """Read which version of a schema is in its ledger; None if it has no entry, a text if that is not known."""
-    if not any(isinstance(node.info, SchemaLocator) for node in one.nodes):
-        return None
-    try:
-        return bookies.schema_entry(one.reading.ledger_id)
-    except NotFoundError:
-        return None
-    except (BookieError, FormatError) as error:
-        return f"which version of the schema it has is not known: {error}"
-
-
-def _looked_up_for(one: Suspect, version: SchemaEntryIndex | str | None) -> Iterator[int]:
-    for node in one.nodes:
-        if isinstance(node.info, ManagedLedgerInfo):
-            yield from (entry.ledger_id for entry in suspicious_entries(node.info))
-        elif isinstance(node.info, CursorInfo):
-            yield from ledgers_of_cursor(one.holder, node.info)
-        elif isinstance(version, SchemaEntryIndex):
-            yield rival_of(node.info, version)
-
-
-def _doubt_about_position(one: Suspect, info: CursorInfo, bookies: BookieReads) -> str | None:
-    if not isinstance(one.holder, CursorHolder) or not is_newer_than_named(info, one.reading.ledger_id):
-        return None
-    ids = [one.reading.ledger_id] + ([] if info.cursors_ledger_id is None else [info.cursors_ledger_id])
-    try:
-        found = [bookies.position(each) for each in ids]
-    except NotFoundError:
-        # Gone meanwhile: the delete, or the next look, finds that out.
-        return None
-    except (BookieError, FormatError) as error:
-        return f"it does not name this newer ledger, and how far the cursor is in it is not known: {error}"
-    own, *named = [None if position is None else position.mark_delete for position in found]
-    return doubt_about_position([info.mark_delete, *named], own)
+        except (BookieError, FormatError) as error:
+            return f"it does not name this newer ledger, and how far the cursor is in it is not known: {error}"
+        own, *named = [None if position is None else position.mark_delete for position in found]
+        return doubt_about_position([info.mark_delete, *named], own)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.kinds import Holder
-from bookwarden.ledgers.live_references import References
+from bookwarden.ledgers.live_references import HolderNode, References
 from bookwarden.ledgers.managed_ledger import (
     CursorPosition,
     Position,
@@ -27,7 +27,7 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.references import ReferenceIndex
+from bookwarden.ledgers.references import Doubt, ReferenceIndex
 
 
 class LedgerCatalog(Protocol):
@@ -221,6 +221,9 @@ class ReferenceReader(Protocol):
 
         Raises StoreError when a metadata root as a whole does not answer.
         """
+
+    def nodes(self, holders: Sequence[Holder]) -> Mapping[Holder, tuple[HolderNode, ...] | Doubt]:
+        """Read the node that names each holder's ledgers first, in each root that has it; errors as for `read`."""
 
 
 class ReferenceSearch(Protocol):

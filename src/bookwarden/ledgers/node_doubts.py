@@ -67,7 +67,11 @@ def suspicious_entries(info: ManagedLedgerInfo) -> tuple[LedgerInfo, ...]:
 
 
 def doubt_about_list(
-    holder: Holder, info: ManagedLedgerInfo, ledger: UnnamedLedger, looked_up: Mapping[int, LedgerReading]
+    holder: Holder,
+    info: ManagedLedgerInfo,
+    suspicious: Iterable[LedgerInfo],
+    ledger: UnnamedLedger,
+    looked_up: Mapping[int, LedgerReading],
 ) -> str | None:
     """Return why a topic's list may have named the ledger; ``looked_up`` has its `suspicious_entries`."""
     if SHADOW_SOURCE_PROPERTY in info.properties:
@@ -75,11 +79,12 @@ def doubt_about_list(
     if not info.ledgers:
         return None
     last = info.ledgers[-1]
-    for entry in suspicious_entries(info):
+    foreign = _why_foreign(holder, looked_up[last.ledger_id])
+    if foreign is not None:
+        return f"its last ledger is {last.ledger_id}, which is another holder's: {foreign}"
+    for entry in suspicious:
         reading = looked_up[entry.ledger_id]
         foreign = _why_foreign(holder, reading)
-        if foreign is not None and entry is last:
-            return f"its last ledger is {entry.ledger_id}, which is another holder's: {foreign}"
         problem = f"which is another holder's: {foreign}" if foreign else _why_not_as_listed(entry, reading)
         if problem is not None and not is_offloaded(entry) and may_have_been(entry, ledger):
             return f"it lists ledger {entry.ledger_id} with {_size_of(entry)}, {problem}"

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.node_check import Suspect
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
-from bookwarden.orphans.applying import Application, ApplyResult, PlanRun
-from bookwarden.orphans.cluster import Cluster
+from bookwarden.orphans.applying import Application, PlanRun
 from bookwarden.orphans.copy_plan import CopyCandidate
-from bookwarden.orphans.guards import GuardLimits, Refusal, check_copies, held_back, held_back_copy
+from bookwarden.orphans.guards import Refusal, check_copies, held_back, held_back_copy
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, PlanManifest
-from bookwarden.orphans.ports import CopyPlanStore, LedgersAsTheyAre, PlanStore
+from bookwarden.orphans.ports import CopyPlanStore, PlanStore
 from bookwarden.orphans.progress import ApplyProgress
 
 
 class Apply(Application[PlanStore, Candidate]):
     """Applies the ledgers of plans, whose metadata is read once more and must be what the plan says."""
-
-    def __init__(
-        self,
-        store: PlanStore,
-        marker: Marker,
-        catalog: LedgersAsTheyAre,
-        cluster: Cluster,
-        limits: GuardLimits,
-        *,
-        batch: int = 1_000,
-        clock: Callable[[], float] = time.time,
-        on_batch: Callable[[ApplyResult], None] = lambda _: None,
-    ) -> None:
-        super().__init__(store, marker, cluster, limits, batch=batch, clock=clock, on_batch=on_batch)
-        self._catalog = catalog
 
     def _begin(self, plan: PlanManifest, execute: bool) -> PlanRun[Candidate]:
         return PlanRun(
@@ -54,24 +38,23 @@ class Apply(Application[PlanStore, Candidate]):
 
     def _apply(self, run: PlanRun[Candidate], due: Sequence[Candidate]) -> None:
         readings = self._catalog.read_many([candidate.ledger_id for candidate in due])
-        sound = []
+        sound: list[tuple[Candidate, LedgerReading]] = []
         for candidate, reading in zip(due, readings, strict=True):
             reason = difference(candidate, reading)
             if reason is None:
-                sound.append(candidate)
+                sound.append((candidate, reading))
             else:
                 run.drop(candidate, reason)
-        self._mark(run, sound)
+        # That a topic would be left without a ledger is a matter of the plan's guards.
+        waives = frozenset({Waiver.EMPTIED})
+        suspects = [Suspect(_holder_of(candidate), reading, waives=waives) for candidate, reading in sound]
+        self._mark_undoubted(run, [candidate for candidate, _ in sound], suspects)
 
     def _mark_of(self, run: PlanRun[Candidate], candidate: Candidate) -> PendingDeletion:
-        owner = owner_of(candidate.kind, candidate.holder)
-        if owner is None:
-            raise RefusedError(
-                f"ledger {candidate.ledger_id} has no holder that a mark could name: it was not compared"
-            )
-        mark = mark_of_holder(candidate.ledger_id, owner.holder, run.reason)
+        holder = _holder_of(candidate)
+        mark = mark_of_holder(candidate.ledger_id, holder, run.reason)
         # Emptying the topic was allowed, or the plan would have been refused; the sweep has the same guard.
-        allowed = owner.topic in run.emptied_topics
+        allowed = holder.topic in run.emptied_topics
         return replace(mark, waives=frozenset({Waiver.EMPTIED})) if allowed else mark
 
     def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None:
@@ -81,9 +64,17 @@ class Apply(Application[PlanStore, Candidate]):
 class ApplyCopies(Application[CopyPlanStore, CopyCandidate]):
     """Applies the copies of plans; the guards are the same as for ledgers, with shares counted per store.
 
-    The copies are not read before: the sweep checks whether their managed ledger names them, and reads from the copies
-    themselves who owns them.
+    The copies are not read before, only the nodes of their managed ledgers are checked: the sweep finds out whether
+    these name them, and reads from the copies themselves who owns them.
     """
+
+    def _apply(self, run: PlanRun[CopyCandidate], due: Sequence[CopyCandidate]) -> None:
+        readings = self._catalog.read_many([candidate.ledger_id for candidate in due])
+        suspects = [
+            Suspect(ManagedLedgerHolder(candidate.managed_ledger), reading, is_copy=True)
+            for candidate, reading in zip(due, readings, strict=True)
+        ]
+        self._mark_undoubted(run, due, suspects)
 
     def _further_refusals(self, plan: PlanManifest) -> Collection[Refusal]:
         return check_copies(plan, self._limits)
@@ -106,6 +97,13 @@ class ApplyCopies(Application[CopyPlanStore, CopyCandidate]):
 
     def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None:
         self._store.record_copies(plan, progress)
+
+
+def _holder_of(candidate: Candidate) -> Holder:
+    owner = owner_of(candidate.kind, candidate.holder)
+    if owner is None:
+        raise RefusedError(f"ledger {candidate.ledger_id} has no holder that a mark could name: it was not compared")
+    return owner.holder
 
 
 def difference(candidate: Candidate, reading: LedgerReading) -> str | None:

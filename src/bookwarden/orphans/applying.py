@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.orphans.cluster import Cluster
 from bookwarden.orphans.guards import GuardLimits, Refusal, check
 from bookwarden.orphans.plan import PlanManifest
-from bookwarden.orphans.ports import Plans
+from bookwarden.orphans.ports import LedgersAsTheyAre, Plans
 from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
@@ -97,6 +98,10 @@ class Planned(Protocol):
     @property
     def length(self) -> int:
         """Its bytes."""
+
+
+def _no_doubts(suspects: Sequence[Suspect]) -> Sequence[NodeDoubt | None]:
+    return [None] * len(suspects)
 
 
 PlannedT = TypeVar("PlannedT", bound=Planned)
@@ -211,21 +216,28 @@ class PlanRun(Generic[PlannedT]):
 
 
 class Application(ABC, Generic[PlansT, PlannedT]):
-    """Applies plans, ``batch`` candidates at a time; ``on_batch`` is called with the result so far."""
+    """Applies plans, ``batch`` candidates at a time; ``on_batch`` is called with the result so far.
+
+    ``doubts`` returns for each why a damaged node may have named it, as `NodeCheck.doubts_now` does.
+    """
 
     def __init__(
         self,
         store: PlansT,
         marker: Marker,
+        catalog: LedgersAsTheyAre,
         cluster: Cluster,
         limits: GuardLimits,
         *,
+        doubts: Callable[[Sequence[Suspect]], Sequence[NodeDoubt | None]] = _no_doubts,
         batch: int = 1_000,
         clock: Callable[[], float] = time.time,
         on_batch: Callable[[ApplyResult], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._marker = marker
+        self._catalog = catalog
+        self._doubts = doubts
         self._cluster = cluster
         self._limits = limits
         self._batch = batch
@@ -271,6 +283,18 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         refusals = check(plan, self._cluster.identity(), self._limits, self._now_ms(), allow_emptied)
         return Examination(plan, (*refusals, *self._further_refusals(plan)))
 
+    def _mark_undoubted(
+        self, run: PlanRun[PlannedT], candidates: Sequence[PlannedT], suspects: Sequence[Suspect]
+    ) -> None:
+        """Mark the candidates that no damaged node may have named, and drop the others."""
+        undoubted = []
+        for candidate, doubt in zip(candidates, self._doubts(suspects), strict=True):
+            if doubt is None:
+                undoubted.append(candidate)
+            else:
+                run.drop(candidate, str(doubt))
+        self._mark(run, undoubted)
+
     def _mark(self, run: PlanRun[PlannedT], candidates: Sequence[PlannedT]) -> None:
         """Send the marks of candidates, or note in a dry run that they would be."""
         if not run.execute:
@@ -285,8 +309,8 @@ class Application(ABC, Generic[PlansT, PlannedT]):
     def _further_refusals(self, plan: PlanManifest) -> Collection[Refusal]:
         return ()
 
-    def _apply(self, run: PlanRun[PlannedT], due: Sequence[PlannedT]) -> None:
-        self._mark(run, due)
+    @abstractmethod
+    def _apply(self, run: PlanRun[PlannedT], due: Sequence[PlannedT]) -> None: ...
 
     @abstractmethod
     def _begin(self, plan: PlanManifest, execute: bool) -> PlanRun[PlannedT]: ...

@@ -65,7 +65,8 @@ class PhaseOneContext(Resources):
             store, topics = ManagedLedgers(self.metadata.store), Topics(self.metadata.admin)
             migrations = self.metadata.migrations
             self.removal = Removal(self.marker, store, topics, migrations=migrations)
-            self.store_trim = StoreTrim(self.marker, store, BundleOwnership(self.metadata.store), self.metadata.catalog)
+            ownership, nodes = BundleOwnership(self.metadata.store), self.metadata.node_check
+            self.store_trim = StoreTrim(self.marker, store, ownership, self.metadata.catalog, nodes)
 
 
 class UndoContext(Resources):

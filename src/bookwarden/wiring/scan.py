@@ -150,20 +150,24 @@ class OrphanApplyContext(Resources):
                 PendingDeletionSender(connection_of(settings.pulsar), deletion.topic, PendingDeletionCodec())
             )
             marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
+            doubts = partial(metadata.node_check.doubts_now, references=metadata.references)
             self.apply = Apply(
                 plans,
                 marker,
                 metadata.catalog,
                 cluster,
                 guard_limits_of(settings.orphans),
+                doubts=doubts,
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
             )
             self.apply_copies = ApplyCopies(
                 plans,
                 marker,
+                metadata.catalog,
                 cluster,
                 guard_limits_of(settings.orphans),
+                doubts=doubts,
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
             )

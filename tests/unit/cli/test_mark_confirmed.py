@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 import bookwarden.cli.mark
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
@@ -23,7 +25,9 @@ URL = "memory:mark-confirmed"
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataStore]:
     with closing(open_store(URL)) as opened:
-        Population(opened)
+        population = Population(opened)
+        for ledger_id in (1, 2, 3, 4, 7, 8):
+            population.ledger(ledger_id, ManagedLedgerHolder(TopicName.parse(TOPIC).managed_ledger))
         opened.create(NODE, managed_ledger([1, 2, 3]).SerializeToString(), make_parents=True)
         with monkeypatch.context() as patched:
             # The command's store is the same, and looked at when the command has ended.

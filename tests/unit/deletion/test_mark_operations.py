@@ -8,6 +8,7 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim, consumed_ledgers
@@ -22,6 +23,7 @@ from bookwarden.errors import (
 )
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.managed_ledger import LedgerInfo, Position, VersionedManagedLedger, as_uuid
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, StoredLedger
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
@@ -35,7 +37,7 @@ NODE = "/managed-ledgers/t/n/persistent/a"
 def managed_ledger(ids: Sequence[int], **properties: str) -> managed_ledger_pb2.ManagedLedgerInfo:
     info = managed_ledger_pb2.ManagedLedgerInfo()
     for ledger_id in ids:
-        info.ledgerInfo.add(ledgerId=ledger_id, entries=10, size=100, timestamp=1000 + ledger_id)
+        info.ledgerInfo.add(ledgerId=ledger_id, entries=10, size=1000, timestamp=1000 + ledger_id)
     for key, value in properties.items():
         info.properties.add(key=key.replace("__", "."), value=value)
     return info
@@ -88,7 +90,16 @@ class Place:
         return [ledger.ledger_id for ledger in read.info.ledgers]
 
     def trim(self) -> StoreTrim:
-        return StoreTrim(self.marker, self.managed_ledgers, self, BookKeeperCatalog(self.store))
+        catalog = BookKeeperCatalog(self.store)
+        return StoreTrim(self.marker, self.managed_ledgers, self, catalog, NodeCheck(AsListed(self.store)))
+
+
+class AsListed(BookKeeperCatalog):
+    """Has every ledger, still open, of whatever list."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        metadata = LedgerMetadata(3, LedgerState.OPEN, 1, 1, 1, ())
+        return [StoredLedger(one, "/", 0, 0, b"", metadata) for one in ledger_ids]
 
 
 class Broker:

@@ -65,7 +65,7 @@ def listing(*entries: LedgerInfo, last: int = 95) -> ManagedLedgerInfo:
 def doubt(info: ManagedLedgerInfo, ledger: UnnamedLedger, *readings: LedgerReading) -> str | None:
     known = {reading.ledger_id: reading for reading in readings}
     looked = {one.ledger_id: known.get(one.ledger_id, stored(one.ledger_id)) for one in info.ledgers}
-    return doubt_about_list(TOPIC, info, ledger, looked)
+    return doubt_about_list(TOPIC, info, suspicious_entries(info), ledger, looked)
 
 
 SAME = UnnamedLedger(88, 10, 1000)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import FormatError, PulsarUnavailableError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
@@ -83,6 +84,7 @@ class World:
         self.kept: bytes | None = None
         self.sent: list[PendingDeletion] = []
         self.refused_marks: set[int] = set()
+        self.doubted: set[int] = set()
         self.identities = itertools.repeat(CLUSTER)
         self.steps = 0
         self.kill_at: int | None = None
@@ -94,7 +96,12 @@ class World:
     def apply(self, batch: int = 2, *, enabled: bool = True, limits: GuardLimits = LIMITS) -> Apply:
         marker = Marker(self, enabled=enabled, clock=lambda: self.now_s)
         clock = lambda: self.now_s  # noqa: E731
-        return Apply(self, marker, self, self, limits, batch=batch, clock=clock, on_batch=self.batches.append)
+        return Apply(
+            self, marker, self, self, limits, doubts=self.doubts, batch=batch, clock=clock, on_batch=self.batches.append
+        )
+
+    def doubts(self, suspects: Sequence[Suspect]) -> list[NodeDoubt | None]:
+        return [NodeDoubt("/m", "odd") if one.reading.ledger_id in self.doubted else None for one in suspects]
 
     def step(self) -> None:
         self.steps += 1
@@ -253,6 +260,14 @@ def test_a_ledger_that_is_not_as_planned_is_dropped_and_reported(reading: Ledger
     # It was not an orphan without a break: only another plan can have it again.
     assert counted(world.apply().run("p", execute=True)) == (3, 0, 0, 0, 0, 0)
     assert difference(candidate(1), stored(1)) is None
+
+
+def test_a_ledger_that_a_damaged_node_may_have_named_is_dropped_and_reported() -> None:
+    world = World([candidate(number) for number in range(3)])
+    world.doubted = {world.all[1].ledger_id}
+    result = world.apply().run("p", execute=True)
+    assert (result.marked, [one.reason for one in result.dropped]) == (2, ["the node /m may be damaged: odd"])
+    assert world.all[1].ledger_id not in {one.ledger_id for one in world.sent}
 
 
 def test_a_candidate_of_no_possible_holder_is_dropped() -> None:

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
     CopyReading,
@@ -226,13 +228,23 @@ class World:
         self.kept: ApplyProgress | None = None
         self.sent: list[PendingDeletion] = []
         self.refused: set[int] = set()
+        self.doubted: set[int] = set()
         self.left_to_send = 10**9
 
     def run(self, *, execute: bool = True, batch: int = 2, limits: GuardLimits | None = None) -> Any:
         now_s = (BEGUN_MS + 60_000) / 1000
         marker = Marker(self, clock=lambda: now_s)
-        applying = ApplyCopies(self, marker, self, limits or GuardLimits(), batch=batch, clock=lambda: now_s)
+        applying = ApplyCopies(
+            self, marker, self, self, limits or GuardLimits(), doubts=self.doubts, batch=batch, clock=lambda: now_s
+        )
         return applying.run("p", execute=execute)
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        return [AbsentLedger(ledger_id) for ledger_id in ledger_ids]
+
+    def doubts(self, suspects: Sequence[Suspect]) -> list[NodeDoubt | None]:
+        assert all(one.is_copy for one in suspects)
+        return [NodeDoubt("/m", "odd") if one.reading.ledger_id in self.doubted else None for one in suspects]
 
     def manifest(self, plan_id: str) -> PlanManifest:
         return PlanManifest.decode(self.plan.encode())
@@ -279,6 +291,14 @@ def test_a_plans_copies_are_marked_once_and_a_killed_run_goes_on() -> None:
     world.refused = set()
     assert world.run().done
     assert sorted(mark.ledger_id for mark in world.sent) == [70, 71, 72, 73, 73, 74]
+
+
+def test_copies_that_a_damaged_node_may_have_named_are_dropped() -> None:
+    world = World([candidate(number) for number in range(3)])
+    world.doubted = {71}
+    result = world.run()
+    assert (result.marked, [one.reason for one in result.dropped]) == (2, ["the node /m may be damaged: odd"])
+    assert [one.ledger_id for one in world.sent] == [70, 72]
 
 
 def test_copies_that_were_not_orphans_in_two_scans_apart_are_held_back() -> None:

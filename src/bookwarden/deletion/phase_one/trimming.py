@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 
+from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.deletion.phase_one.inventory import marks_of_ledgers
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, refuse_shadow
@@ -24,6 +25,8 @@ from bookwarden.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.live_references import HolderNode
 from bookwarden.ledgers.managed_ledger import (
     LedgerInfo,
     ManagedLedgerInfo,
@@ -46,12 +49,18 @@ class StoreTrim:
     """
 
     def __init__(
-        self, marker: Marker, store: ManagedLedgerStore, ownership: TopicOwnership, catalog: LedgerCatalog
+        self,
+        marker: Marker,
+        store: ManagedLedgerStore,
+        ownership: TopicOwnership,
+        catalog: LedgerCatalog,
+        nodes: NodeCheck | None = None,
     ) -> None:
         self._marker = marker
         self._store = store
         self._ownership = ownership
         self._catalog = catalog
+        self._nodes = nodes or NodeCheck(catalog)
 
     def plan(
         self,
@@ -64,11 +73,11 @@ class StoreTrim:
         """Plan to trim given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
 
         As by a broker, they are removed from the front of the list: the sweep keeps ledgers inside it. Raises
-        RefusedError while a broker owns the topic or may have it loaded, for the last ledger, for one without entries
-        or a time of closing, for given ones with older ones left before them, and, unless ``force``, for one that a
-        subscription still needs or may need; without given ledgers, it stops before these. NotFoundError for an absent
-        topic or ledger. A partitioned topic is trimmed partition by partition. The result of the plan reports a failure
-        after its marks were sent.
+        RefusedError while a broker owns the topic or may have it loaded, for a list that may be damaged, for the last
+        ledger, for one without entries or a time of closing, for given ones with older ones left before them, and,
+        unless ``force``, for one that a subscription still needs or may need; without given ledgers, it stops before
+        these. NotFoundError for an absent topic or ledger. A partitioned topic is trimmed partition by partition. The
+        result of the plan reports a failure after its marks were sent.
         """
         name = TopicName.parse(topic)
         if not self._marker.enabled:
@@ -80,6 +89,7 @@ class StoreTrim:
         if read is None:
             raise NotFoundError(f"{name} has no managed ledger; of a partitioned topic name one -partition-N")
         refuse_shadow(name, read.info)
+        self._refuse_damaged(name, read)
         self._refuse_open(name, read.info)
         cursors = self._store.cursors(name.managed_ledger)
         chosen = _choose(name, read.info, cursors, ledger_ids, before_ms, force=force)
@@ -106,6 +116,16 @@ class StoreTrim:
             raise RefusedError(
                 f"{name} is, or may be, loaded by {owner}, which an update from outside would fence: "
                 "trim through the broker, or stop it first"
+            )
+
+    def _refuse_damaged(self, name: TopicName, read: VersionedManagedLedger) -> None:
+        """Refuse to write a list that may be damaged: what it lost by that could not be told from what was trimmed."""
+        holder = ManagedLedgerHolder(name.managed_ledger)
+        doubt = self._nodes.doubt_about(holder, HolderNode(read.path, read.info))
+        if doubt is not None:
+            raise RefusedError(
+                f"{name} is not trimmed: {doubt}. Compare it with a backup; if it is right, let a broker load the "
+                "topic and trim it"
             )
 
     def _refuse_open(self, name: TopicName, info: ManagedLedgerInfo) -> None:

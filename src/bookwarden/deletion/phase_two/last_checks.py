@@ -79,7 +79,7 @@ class LastChecks:
         for (one, _, attempts), doubt in zip(going, doubts, strict=True):
             decision = one.decision
             if doubt is not None:
-                decision = retry(doubt, Outcome.DAMAGED_HOLDER)
+                decision = retry(str(doubt), Outcome.DAMAGED_HOLDER)
             elif decision.action is Action.PROVE_EMPTY:
                 decision = _prove_empty(one, attempts, bookies)
             settled.append(limit_retries(decision, attempts, self._policy))

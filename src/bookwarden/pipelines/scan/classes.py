@@ -12,8 +12,12 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.metadata import StoredLedger
+from bookwarden.ledgers.pending_deletion import Waiver
+from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import PLANNED, LedgerClass
 from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_left, classify_named
 from bookwarden.orphans.owners import owner_of
@@ -29,17 +33,30 @@ from bookwarden.orphans.summary import (
     InsideList,
     age_bucket,
 )
-from bookwarden.pipelines.columns.tables import ABSENT, CLASSIFIED, LEDGERS, REFERENCES, Columns, Description
+from bookwarden.pipelines.columns.tables import (
+    ABSENT,
+    CLASSIFIED,
+    DOUBTS,
+    LEDGERS,
+    REFERENCES,
+    Columns,
+    Description,
+    StoredDoubt,
+    doubt_of,
+    stored_doubt,
+)
 from bookwarden.pipelines.plans.candidate_tables import ORPHANS, merged
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.ids import ABSENT_TABLE
 from bookwarden.pipelines.scan.join import JOIN_STAGE, REFERENCED_CELLS, cells_of
-from bookwarden.pipelines.scan.reading import LATE_STAGE, LOG_PLACES, REFERENCES_STAGE, TOPIC_PLACES
+from bookwarden.pipelines.scan.reading import LATE_STAGE, LOG_PLACES, REFERENCES_STAGE, TOPIC_PLACES, ScanInput
 from bookwarden.pipelines.scan.rows import read_table, read_tables
 from bookwarden.pipelines.scan.stage import Stages
 
 CLASSES_STAGE = "classes"
 _CELLS_TABLE = "other_cells"
+DAMAGED_TABLE = "damaged_nodes"
+_CHECKED_AT_ONCE = 1_000
 _COUNTED_OWNERS = 10_000
 _FIRST = "first_orphan"
 _PLANNED = pc.field("ledger_class").isin(sorted(PLANNED))
@@ -52,15 +69,21 @@ def _references(spark: SparkSession, folder: ScanFolder) -> DataFrame:
 
 @dataclass(frozen=True)
 class ClassifyPiece:
-    """Puts the ledgers that the join left over of a piece, given by number, into classes."""
+    """Puts the ledgers that the join left over of a piece, given by number, into classes.
+
+    What would be planned is checked as by the sweep: nothing that a damaged node may have named is a candidate.
+    """
 
     knowledge: Broadcast[Knowledge]
     now_ms: int
+    source: ScanInput
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         others = folder.read(JOIN_STAGE, piece)
         *fields, only_logs, only_gone = (column.to_pylist() for column in others.columns)
-        found = list(map(self._describe, map(ListedLedger, *fields), only_logs, only_gone))
+        ledgers = list(map(ListedLedger, *fields))
+        found = list(map(self._describe, ledgers, only_logs, only_gone))
+        damaged = self._keep_of_damaged(ledgers, found)
         described = Columns(Description).table(found)
         rows = others.select(LEDGERS.arrow.names)
         for name in described.column_names:
@@ -72,9 +95,37 @@ class ClassifyPiece:
             rows.cast(CLASSIFIED.arrow),
             names=rows.num_rows,
             digest="",
-            others={_CELLS_TABLE: _count(rows)},
+            others={_CELLS_TABLE: _count(rows), DAMAGED_TABLE: DOUBTS.table(list(map(stored_doubt, damaged)))},
             notes={_FIRST: pc.min(orphans).as_py()} if len(orphans) else {},
         )
+
+    def _keep_of_damaged(self, ledgers: Sequence[ListedLedger], found: list[Description]) -> list[Doubt]:
+        """Replace the descriptions of orphans that a damaged node may have named; return a doubt for each node."""
+        doubts: dict[str, Doubt] = {}
+        orphans = [at for at, one in enumerate(found) if one.ledger_class == LedgerClass.ORPHAN.value]
+        for start in range(0, len(orphans), _CHECKED_AT_ONCE):
+            some = orphans[start : start + _CHECKED_AT_ONCE]
+            for at, doubt in zip(some, self._doubts([ledgers[at] for at in some]), strict=True):
+                if doubt is not None:
+                    doubts.setdefault(doubt.path, doubt.as_listed())
+                    kept = LedgerClass.UNKNOWN_REFERENCES.value
+                    found[at] = found[at]._replace(ledger_class=kept, cause="", detail=str(doubt))
+        return list(doubts.values())
+
+    def _doubts(self, ledgers: Sequence[ListedLedger]) -> list[NodeDoubt | None]:
+        metadata = self.source.shared().metadata
+        readings = metadata.catalog.read_many([one.ledger_id for one in ledgers])
+        # That a topic would be left without a ledger is a matter of the plan's guards.
+        waives = frozenset({Waiver.EMPTIED})
+        owners = [owner_of(one.kind or "", one.holder or "") for one in ledgers]
+        suspects = {
+            at: Suspect(owner.holder, reading, waives=waives)
+            for at, (owner, reading) in enumerate(zip(owners, readings, strict=True))
+            if owner is not None and isinstance(reading, StoredLedger)
+        }
+        doubts = metadata.node_check.doubts_now(list(suspects.values()), metadata.references)
+        of_suspects = dict(zip(suspects, doubts, strict=True))
+        return [of_suspects.get(at) for at in range(len(ledgers))]
 
     def _describe(self, row: ListedLedger, only_logs: bool | None, only_gone: bool) -> Description:
         if only_logs is None:
@@ -108,7 +159,7 @@ class Classification:
     ) -> None:
         self._spark = spark
         self._folder = folder
-        self._seals = stages.run(CLASSES_STAGE, lambda: left_over, task, [_CELLS_TABLE], restart=True)
+        self._seals = stages.run(CLASSES_STAGE, lambda: left_over, task, [_CELLS_TABLE, DAMAGED_TABLE], restart=True)
         self.cells = self._read_cells()
 
     def _read_cells(self) -> tuple[Cell, ...]:
@@ -156,6 +207,13 @@ class Classification:
             ForeignOwner(row["detail"], row["ledgers"], row["bytes"], tuple(sorted(first.get(row["detail"], ()))))
             for row in owners
         ]
+
+    def damaged(self) -> list[Doubt]:
+        """Return the first nodes, by path, that may be damaged."""
+        if not any(seal.others[DAMAGED_TABLE] for seal in self._seals):
+            return []
+        rows = read_table(self._spark, self._folder, DAMAGED_TABLE, DOUBTS).orderBy("path").limit(SHOWN_MISSING)
+        return [doubt_of(StoredDoubt(*row)) for row in rows.collect()]
 
     def inside_lists(self) -> list[InsideList]:
         """Return the first ledgers, by id, that their topics' lists lost."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bookwarden.deletion.node_check import Suspect
 from bookwarden.ledgers.holes import NAMES_NOTHING
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.offloaded_copies import CopyReading, OffloadedCopy, StoreLocation
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classify import Knowledge
@@ -47,7 +49,8 @@ class PlannedCopies:
     stores: tuple[StoreCopies, ...] = ()  #: Copies by store.
     #: Orphans, still without number and without the time since when they are.
     candidates: tuple[CopyCandidate, ...] = ()
-    not_scanned: tuple[Doubt, ...] = ()  #: Stores that could not be read.
+    #: Stores that could not be read, and nodes that may be damaged.
+    doubts: tuple[Doubt, ...] = ()
 
 
 class ObjectPlanning:
@@ -76,7 +79,8 @@ class ObjectPlanning:
             store, number, length, copies_named = row
             tally.add_objects(CopyClass.REFERENCED, store, number, length)
             tally.copies[store] += copies_named
-        classified = list(self._classified(self._unnamed(copies.where("not referenced")), knowledge))
+        unnamed = list(self._classified(self._unnamed(copies.where("not referenced")), knowledge))
+        classified, damaged = self._kept_of_damaged(unnamed)
         for copy, found in classified:
             tally.add(copy, found)
         orphans = [(copy, found) for copy, found in classified if found.copy_class is CopyClass.ORPHAN]
@@ -84,8 +88,28 @@ class ObjectPlanning:
             (*tally.counts(), *(Count(NOT_SCANNED, store, 0, 0) for store in sorted(unread))),
             tally.stores(),
             tuple(self._candidate(copy, found) for copy, found in orphans),
-            _not_scanned(unread),
+            (*_not_scanned(unread), *damaged),
         )
+
+    def _kept_of_damaged(
+        self, classified: Sequence[tuple[FoundCopy, ClassifiedCopy]]
+    ) -> tuple[list[tuple[FoundCopy, ClassifiedCopy]], list[Doubt]]:
+        """Keep the orphans that a damaged node may have named, checked as by the sweep; return its doubts too."""
+        orphans = [at for at, (_, found) in enumerate(classified) if found.copy_class is CopyClass.ORPHAN]
+        after, doubts = list(classified), dict[str, Doubt]()
+        metadata = self._context.metadata
+        for start in range(0, len(orphans), _LOOKED_AT_ONCE):
+            some = orphans[start : start + _LOOKED_AT_ONCE]
+            readings = metadata.catalog.read_many([classified[at][0].ledger_id or 0 for at in some])
+            suspects = [
+                Suspect(ManagedLedgerHolder(classified[at][1].owner or ""), reading, is_copy=True)
+                for at, reading in zip(some, readings, strict=True)
+            ]
+            for at, doubt in zip(some, metadata.node_check.doubts_now(suspects, metadata.references), strict=True):
+                if doubt is not None:
+                    after[at] = after[at][0], ClassifiedCopy(CopyClass.UNKNOWN_REFERENCES, detail=str(doubt))
+                    doubts.setdefault(doubt.path, doubt.as_listed())
+        return after, list(doubts.values())
 
     def _unread(self) -> dict[str, str]:
         unread = self._context.objects.not_listed()

@@ -133,12 +133,12 @@ class Planning:
             ids = compare_ids(self._folder, self._seals)
             join = LedgerJoin(stages, self._folder, ids, now_ms=self._header.begun_ms, cutoff_ms=cutoff_ms)
             known = self._knowledge(context, join, cutoff_ms)
-            task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms)
+            task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms, source)
             found = Classification(self._spark, stages, self._folder, join.left_over, task)
             missing = self._missing(stages, ids, source)
             try:
                 copies = ObjectPlanning(self._spark, self._folder, context).make(known)
-                told = [*known.doubts, *self._odd_names(), *copies.not_scanned]
+                told = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
                 lost = () if missing is None else _Missing(missing)
                 findings = Findings(lost, found.foreign(), told, copies.objects, context.fuzzy, found.inside_lists())
                 return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))

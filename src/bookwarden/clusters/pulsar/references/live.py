@@ -120,6 +120,20 @@ class MetadataReferences:
             references[holder] = found
         return references
 
+    def nodes(self, holders: Sequence[Holder]) -> Mapping[Holder, tuple[HolderNode, ...] | Doubt]:
+        """Read the node that names each holder's ledgers first, in each root that has it; never older than this call.
+
+        A node that cannot be read or parsed is a doubt. StoreError as for `read`.
+        """
+        first = {holder: node_of(holder.named_by()[0]) for holder in dict.fromkeys(holders)}
+        index, _ = self._read(list(dict.fromkeys(first.values())))
+        found: dict[Holder, tuple[HolderNode, ...] | Doubt] = {}
+        for holder, node in first.items():
+            read = [of_root for of_root in index.at(node.path) if of_root is not None]
+            doubt = next((of_root.doubt for of_root in read if of_root.doubt is not None), None)
+            found[holder] = doubt or _holder_nodes(read)
+        return found
+
     def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
         """Log the doubts about shadow topics once as long as they do not change; return those not taken as none."""
         left = [doubt for doubt in doubts if doubt.taken is None]
@@ -163,8 +177,7 @@ class MetadataReferences:
             for node in chain.from_iterable(zip(*found, strict=True)):
                 if node is not None and node.doubt is not None:
                     return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}", elsewhere=of_others)
-        named = tuple(HolderNode(node.path, node.info) for node in own[0] if node is not None and node.info is not None)
-        references = replace(self._own_references(holder, own, others), nodes=named)
+        references = replace(self._own_references(holder, own, others), nodes=_holder_nodes(own[0]))
         return replace(references, shadows=_shadow_lists(needed.others, others)) if others else references
 
     def _own_references(self, holder: Holder, own: Sequence[_OfRoots], others: Sequence[_OfRoots]) -> LiveReferences:
@@ -243,6 +256,10 @@ def _doubt_elsewhere(holder: Holder, needed: _Needed, doubts: Sequence[ShadowDou
     if not isinstance(holder, ManagedLedgerHolder):
         return None
     return next((doubt for doubt in doubts if doubt.path != needed.own[0].path), None)
+
+
+def _holder_nodes(nodes: Iterable[NodeReferences | None]) -> tuple[HolderNode, ...]:
+    return tuple([HolderNode(node.path, node.info) for node in nodes if node is not None and node.info is not None])
 
 
 def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
