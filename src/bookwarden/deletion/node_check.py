@@ -177,6 +177,7 @@ class _Look:
         self._copies = copies
         self._owner = owner
         self._lists: dict[int, tuple[LedgerInfo, ...]] = {}
+        self._named: dict[int, frozenset[int]] = {}
         self._readings: dict[int, LedgerReading] = {}
 
     def doubts(self, suspects: Sequence[Suspect]) -> list[NodeDoubt | None]:
@@ -194,6 +195,11 @@ class _Look:
         unread = [ledger_id for ledger_id in dict.fromkeys(ledger_ids) if ledger_id not in self._readings]
         if unread:
             self._readings.update(zip(unread, self._catalog.read_many(unread), strict=True))
+
+    def _names(self, info: NodeInfo, one: Suspect) -> bool:
+        if id(info) not in self._named:
+            self._named[id(info)] = info.ledger_ids
+        return not one.is_copy and one.reading.ledger_id in self._named[id(info)]
 
     def _suspicious(self, info: ManagedLedgerInfo) -> tuple[LedgerInfo, ...]:
         if id(info) not in self._lists:
@@ -220,7 +226,8 @@ class _Look:
 
     def _doubt(self, one: Suspect, version: SchemaEntryIndex | str | None) -> NodeDoubt | None:
         for node in one.nodes:
-            reason = self._reason(one, node.info, version)
+            # One that is named goes for another reason, such as an offloaded copy that is proven to be whole.
+            reason = None if self._names(node.info, one) else self._reason(one, node.info, version)
             if reason is not None:
                 return NodeDoubt(node.path, reason)
         return None

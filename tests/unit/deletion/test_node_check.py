@@ -225,6 +225,13 @@ def test_each_ledger_is_looked_up_once_however_many_marks_there_are() -> None:
     assert counted == [50, 52]
 
 
+def test_a_ledger_that_its_node_names_is_no_matter_of_the_check() -> None:
+    world = world_of((50, 10), (52, 0))
+    readings = world.catalog.read_many([50])
+    write(world, "/ledgers/00/0000/L0052", closed_ledger(tags_of(OTHER)))
+    assert NodeCheck(world.catalog).doubts_now([Suspect(DATA, one) for one in readings], world.references) == [None]
+
+
 def test_nodes_that_cannot_be_parsed_now_are_a_doubt() -> None:
     world = world_of((50, 10))
     write(world, f"/managed-ledgers/{DATA.name}", b"\x08\x05")

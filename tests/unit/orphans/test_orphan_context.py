@@ -97,6 +97,8 @@ def test_a_plan_is_applied_to_the_cluster_that_the_settings_name(
 ) -> None:
     candidates = [create_ledger(store, ledger_id) for ledger_id in range(1, 6)]
     plans = make_plan(settings, identity_of(settings, store), candidates)
+    for url in settings.metadata_store.urls:
+        open_metadata_store(settings.metadata_store, url).create("/managed-ledgers", b"")
     store.put(candidates[2].path, b"written since", candidates[2].version)
     batches: list[int] = []
     with OrphanApplyContext(settings, plans, on_batch=lambda result: batches.append(result.earlier)) as context:
