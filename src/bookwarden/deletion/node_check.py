@@ -28,16 +28,17 @@ from bookwarden.ledgers.managed_ledger import (
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.node_doubts import (
+    ListFindings,
     UnnamedLedger,
+    check_list,
     doubt_about_cursor,
-    doubt_about_list,
     doubt_about_locator,
     doubt_about_position,
     doubt_about_version,
     is_newer_than_named,
     is_offloaded,
     ledgers_of_cursor,
-    may_have_been,
+    may_be,
     rival_of,
     suspicious_entries,
 )
@@ -58,11 +59,6 @@ class Suspect(NamedTuple):
     nodes: tuple[HolderNode, ...] = ()  #: As in LiveReferences; without any there is nothing to check.
     is_copy: bool = False  #: The offloaded copy is to go.
     waives: frozenset[Waiver] = frozenset()  #: Those of its mark.
-
-    @property
-    def ledger(self) -> UnnamedLedger:
-        """What the ledger's metadata says of it."""
-        return UnnamedLedger.of(self.reading)
 
 
 class BookieReads:
@@ -176,7 +172,8 @@ class _Look:
         self._bookies = bookies
         self._copies = copies
         self._owner = owner
-        self._lists: dict[int, tuple[LedgerInfo, ...]] = {}
+        self._suspicious: dict[int, tuple[LedgerInfo, ...]] = {}
+        self._findings: dict[int, ListFindings] = {}
         self._named: dict[int, frozenset[int]] = {}
         self._readings: dict[int, LedgerReading] = {}
 
@@ -201,10 +198,15 @@ class _Look:
             self._named[id(info)] = info.ledger_ids
         return not one.is_copy and one.reading.ledger_id in self._named[id(info)]
 
-    def _suspicious(self, info: ManagedLedgerInfo) -> tuple[LedgerInfo, ...]:
-        if id(info) not in self._lists:
-            self._lists[id(info)] = suspicious_entries(info)
-        return self._lists[id(info)]
+    def _suspicious_in(self, info: ManagedLedgerInfo) -> tuple[LedgerInfo, ...]:
+        if id(info) not in self._suspicious:
+            self._suspicious[id(info)] = suspicious_entries(info)
+        return self._suspicious[id(info)]
+
+    def _findings_about(self, holder: Holder, info: ManagedLedgerInfo) -> ListFindings:
+        if id(info) not in self._findings:
+            self._findings[id(info)] = check_list(holder, info, self._suspicious_in(info), self._readings)
+        return self._findings[id(info)]
 
     def _version_of(self, one: Suspect) -> SchemaEntryIndex | str | None:
         """Read which version of a schema is in its ledger; None if it has no entry, a text if that is not known."""
@@ -219,29 +221,28 @@ class _Look:
 
     def _looked_up_for(self, one: Suspect, node: HolderNode, version: SchemaEntryIndex | str | None) -> Iterable[int]:
         if isinstance(node.info, ManagedLedgerInfo):
-            return [entry.ledger_id for entry in self._suspicious(node.info)]
+            suspicious, ledger = self._suspicious_in(node.info), UnnamedLedger.of(one.reading)
+            return [entry.ledger_id for entry in suspicious if entry is node.info.ledgers[-1] or may_be(entry, ledger)]
         if isinstance(node.info, CursorInfo):
             return ledgers_of_cursor(one.holder, node.info)
         return [rival_of(node.info, version)] if isinstance(version, SchemaEntryIndex) else []
 
     def _doubt(self, one: Suspect, version: SchemaEntryIndex | str | None) -> NodeDoubt | None:
         for node in one.nodes:
-            # One that is named goes for another reason, such as an offloaded copy that is proven to be whole.
-            reason = None if self._names(node.info, one) else self._reason(one, node.info, version)
+            reason = self._reason(one, node.info, version)
             if reason is not None:
                 return NodeDoubt(node.path, reason)
         return None
 
     def _reason(self, one: Suspect, info: NodeInfo, version: SchemaEntryIndex | str | None) -> str | None:
-        bare = self._why_left_bare(one, info) if isinstance(info, ManagedLedgerInfo) else None
-        if bare is not None or Waiver.INSIDE_LIST in one.waives:
-            return bare
         if isinstance(info, ManagedLedgerInfo):
-            return (
-                doubt_about_list(one.holder, info, self._suspicious(info), one.ledger, self._readings)
-                or self._why_no_copy_stands_for_it(one, info)
-                or self._why_perhaps_written(one, info)
-            )
+            found = self._findings_about(one.holder, info)
+            if not one.is_copy and one.reading.ledger_id < found.sound_up_to:
+                return None
+            # One that is named goes for another reason, such as an offloaded copy that is proven to be whole.
+            return None if self._names(info, one) else self._reason_of_list(one, info, found)
+        if Waiver.INSIDE_LIST in one.waives or self._names(info, one):
+            return None
         if isinstance(info, CursorInfo):
             cursor = one.holder.named_by()[0]
             return doubt_about_cursor(one.holder, cursor, info, self._readings) or self._why_perhaps_ahead(one, info)
@@ -250,9 +251,20 @@ class _Look:
             return doubt_about_locator(info) or doubt_about_version(one.holder, info, version, rival)
         return version or doubt_about_locator(info)
 
-    def _why_left_bare(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
+    def _reason_of_list(self, one: Suspect, info: ManagedLedgerInfo, found: ListFindings) -> str | None:
+        ledger = UnnamedLedger.of(one.reading)
+        bare = self._why_left_bare(one, info, ledger)
+        if bare is not None or Waiver.INSIDE_LIST in one.waives:
+            return bare
+        return (
+            found.doubt_about(ledger)
+            or self._why_no_copy_stands_for_it(one, info, ledger, found)
+            or self._why_perhaps_written(one, info, ledger)
+        )
+
+    def _why_left_bare(self, one: Suspect, info: ManagedLedgerInfo, ledger: UnnamedLedger) -> str | None:
         """Keep the last ledger with entries of a topic whose listed ledgers are all gone from BookKeeper."""
-        has_entries = not one.is_copy and bool(one.ledger.entries)
+        has_entries = not one.is_copy and bool(ledger.entries)
         if not has_entries or Waiver.EMPTIED in one.waives or not info.ledgers or info.offloaded:
             return None
         if not isinstance(self._readings[info.ledgers[-1].ledger_id], AbsentLedger):
@@ -265,13 +277,15 @@ class _Look:
             "(docs/orphans.md, inside the list)"
         )
 
-    def _why_no_copy_stands_for_it(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
+    def _why_no_copy_stands_for_it(
+        self, one: Suspect, info: ManagedLedgerInfo, ledger: UnnamedLedger, found: ListFindings
+    ) -> str | None:
         """Examine the offloaded copies of entries that may have been the ledger, or that stand for a copy of it."""
         if one.is_copy:
-            entries = [entry for entry in info.with_copies if entry.ledger_id == one.ledger.ledger_id]
+            entries = [e for e in info.with_copies if e.ledger_id == ledger.ledger_id and is_offloaded(e)]
         else:
-            entries = [entry for entry in self._suspicious(info) if may_have_been(entry, one.ledger)]
-        problems = (self._why_no_copy(one.holder, entry) for entry in entries if is_offloaded(entry))
+            entries = [entry for entry in found.copies if may_be(entry, ledger)]
+        problems = (self._why_no_copy(one.holder, entry) for entry in entries)
         return next((problem for problem in problems if problem is not None), None)
 
     def _why_no_copy(self, holder: Holder, entry: LedgerInfo) -> str | None:
@@ -285,10 +299,10 @@ class _Look:
         problem = why_not_whole(copy, reading, entry.size, entry.entries - 1)
         return None if problem is None else f"{what}, which is not whole: {problem}"
 
-    def _why_perhaps_written(self, one: Suspect, info: ManagedLedgerInfo) -> str | None:
+    def _why_perhaps_written(self, one: Suspect, info: ManagedLedgerInfo, ledger: UnnamedLedger) -> str | None:
         """Doubt that a ledger without entries, above the list of a topic that a broker has, was never listed."""
         last = info.ledgers[-1].ledger_id if info.ledgers else -1
-        if one.is_copy or one.ledger.entries or one.ledger.ledger_id < last:
+        if one.is_copy or ledger.entries or ledger.ledger_id < last:
             return None
         topic = str(TopicName.of_managed_ledger(one.holder.topic))
         owner = self._owner(topic)
@@ -301,9 +315,9 @@ class _Look:
 
     def _why_perhaps_ahead(self, one: Suspect, info: CursorInfo) -> str | None:
         """Doubt a cursor's node whose position is behind that of a newer ledger."""
-        if not isinstance(one.holder, CursorHolder) or not is_newer_than_named(info, one.ledger.ledger_id):
+        if not isinstance(one.holder, CursorHolder) or not is_newer_than_named(info, one.reading.ledger_id):
             return None
-        ids = [one.ledger.ledger_id] + ([] if info.cursors_ledger_id is None else [info.cursors_ledger_id])
+        ids = [one.reading.ledger_id] + ([] if info.cursors_ledger_id is None else [info.cursors_ledger_id])
         try:
             found = [self._bookies.position(each) for each in ids]
         except NotFoundError:

@@ -11,9 +11,8 @@ How brokers write the nodes: ManagedLedgerImpl, ManagedCursorImpl and Bookkeeper
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder
@@ -32,8 +31,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedge
 MOST_LOOKED_UP: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class UnnamedLedger:
+class UnnamedLedger(NamedTuple):
     """A ledger that its holder's nodes do not name, as BookKeeper has it."""
 
     ledger_id: int
@@ -66,38 +64,65 @@ def suspicious_entries(info: ManagedLedgerInfo) -> tuple[LedgerInfo, ...]:
     return tuple(found.values())[:MOST_LOOKED_UP]
 
 
-def doubt_about_list(
+class ListFindings(NamedTuple):
+    """The findings about a topic's list, whichever ledger they are asked for."""
+
+    whole: str | None  #: Why it may have named any ledger of the topic; None if there is no reason.
+    unsound: tuple[tuple[LedgerInfo, str], ...]  #: Entries that are not as BookKeeper has their ledgers, and why.
+    copies: tuple[LedgerInfo, ...]  #: Suspicious entries with a finished offloaded copy.
+    last: LedgerInfo | None  #: None where it lists no ledger.
+    terminated: bool  #: The topic takes no more messages.
+
+    @property
+    def sound_up_to(self) -> int:
+        """The id below which there is no doubt about any ledger; -1 where there may be one about each."""
+        return self.last.ledger_id if self.last and not (self.whole or self.unsound or self.copies) else -1
+
+    def doubt_about(self, ledger: UnnamedLedger) -> str | None:
+        """Return why the list may have named the ledger."""
+        if self.whole is not None or self.last is None:
+            return self.whole
+        for entry, problem in self.unsound:
+            if may_be(entry, ledger):
+                return f"it lists ledger {entry.ledger_id} with {_size_of(entry)}, {problem}"
+        above = ledger.ledger_id > self.last.ledger_id and not ledger.entries
+        if above and self.last.entries > 0 and not self.terminated:
+            return (
+                f"its last ledger {self.last.ledger_id} is recorded as closed, so it may have lost the one that "
+                "followed, which may be this one"
+            )
+        return None
+
+
+def check_list(
     holder: Holder,
     info: ManagedLedgerInfo,
     suspicious: Iterable[LedgerInfo],
-    ledger: UnnamedLedger,
     looked_up: Mapping[int, LedgerReading],
-) -> str | None:
-    """Return why a topic's list may have named the ledger; ``looked_up`` has its `suspicious_entries`."""
+) -> ListFindings:
+    """Check a topic's list by those of its `suspicious_entries` that were looked up, the last one at least.
+
+    The others need not be, where they cannot be any ledger that is asked for (`may_be`).
+    """
+    whole, unsound, last = None, [], info.ledgers[-1] if info.ledgers else None
     if SHADOW_SOURCE_PROPERTY in info.properties:
-        return "it says that the topic is a shadow topic, which has no ledgers of its own"
-    if not info.ledgers:
-        return None
-    last = info.ledgers[-1]
-    foreign = _why_foreign(holder, looked_up[last.ledger_id])
-    if foreign is not None:
-        return f"its last ledger is {last.ledger_id}, which is another holder's: {foreign}"
+        whole = "it says that the topic is a shadow topic, which has no ledgers of its own"
     for entry in suspicious:
-        reading = looked_up[entry.ledger_id]
+        reading = looked_up.get(entry.ledger_id)
+        if reading is None:
+            continue
         foreign = _why_foreign(holder, reading)
+        if foreign is not None and entry is last:
+            whole = whole or f"its last ledger is {entry.ledger_id}, which is another holder's: {foreign}"
         problem = f"which is another holder's: {foreign}" if foreign else _why_not_as_listed(entry, reading)
-        if problem is not None and not is_offloaded(entry) and may_have_been(entry, ledger):
-            return f"it lists ledger {entry.ledger_id} with {_size_of(entry)}, {problem}"
-    if ledger.ledger_id > last.ledger_id and not ledger.entries and last.entries > 0 and info.terminated is None:
-        return (
-            f"its last ledger {last.ledger_id} is recorded as closed, so it may have lost the one that followed, which "
-            "may be this one"
-        )
-    return None
+        if problem is not None and not is_offloaded(entry):
+            unsound.append((entry, problem))
+    copies = tuple([entry for entry in suspicious if is_offloaded(entry)])
+    return ListFindings(whole, tuple(unsound), copies, last, info.terminated is not None)
 
 
-def may_have_been(entry: LedgerInfo, ledger: UnnamedLedger) -> bool:
-    """Return whether an entry of a list, but for its id, can be of this ledger."""
+def may_be(entry: LedgerInfo, ledger: UnnamedLedger) -> bool:
+    """Return whether an entry of a list, but for its id, may be of this ledger."""
     if entry.entries <= 0 or ledger.entries is None:
         return True
     return (entry.entries, entry.size) == (ledger.entries, ledger.size)

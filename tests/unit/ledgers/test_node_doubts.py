@@ -29,8 +29,8 @@ from bookwarden.ledgers.metadata import (
 from bookwarden.ledgers.node_doubts import (
     MOST_LOOKED_UP,
     UnnamedLedger,
+    check_list,
     doubt_about_cursor,
-    doubt_about_list,
     doubt_about_locator,
     doubt_about_position,
     doubt_about_version,
@@ -65,7 +65,7 @@ def listing(*entries: LedgerInfo, last: int = 95) -> ManagedLedgerInfo:
 def doubt(info: ManagedLedgerInfo, ledger: UnnamedLedger, *readings: LedgerReading) -> str | None:
     known = {reading.ledger_id: reading for reading in readings}
     looked = {one.ledger_id: known.get(one.ledger_id, stored(one.ledger_id)) for one in info.ledgers}
-    return doubt_about_list(TOPIC, info, suspicious_entries(info), ledger, looked)
+    return check_list(TOPIC, info, suspicious_entries(info), looked).doubt_about(ledger)
 
 
 SAME = UnnamedLedger(88, 10, 1000)
@@ -157,7 +157,7 @@ def test_an_empty_ledger_above_the_list_is_kept_where_the_list_may_have_lost_its
     assert doubt(listing(entry(89)), ledger) is None
     assert doubt(replace(cut, terminated=Position(95, 9)), ledger) is None
     # With entries it is within the list.
-    assert doubt(cut, replace(ledger, entries=10, size=1)) is None
+    assert doubt(cut, ledger._replace(entries=10, size=1)) is None
 
 
 def test_the_ledger_that_a_cursor_names_must_be_its_own() -> None:

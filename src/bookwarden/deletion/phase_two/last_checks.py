@@ -53,11 +53,13 @@ class LastChecks:
     ) -> list[_Decided]:
         """Check the ledgers and copies that are to go; other decisions stay as they are. StoreError as of the check."""
         going = {
-            at: _Going(message.mark, decision, readings[message.mark.ledger_id], references[message.mark.holder()])
+            at: _Going(message.mark, decision, readings[message.mark.ledger_id], waives, message.attempts)
             for at, (message, decision) in enumerate(decided)
-            if message.mark is not None and decision.action in _CHECKED and Waiver.SUPERSEDED not in message.waives
+            if message.mark is not None
+            and decision.action in _CHECKED
+            and Waiver.SUPERSEDED not in (waives := message.waives)
         }
-        settled = self._settle([(one, decided[at][0].waives, decided[at][0].attempts) for at, one in going.items()])
+        settled = self._settle(list(going.values()), references)
         after = dict(zip(going, settled, strict=True))
         for at, decision in after.items():
             if decision.outcome in _WARNED:
@@ -70,20 +72,29 @@ class LastChecks:
         """Do the same for a single decision about a mark that waives nothing."""
         if decision.action not in _CHECKED:
             return decision
-        return self._settle([(_Going(mark, decision, reading, references), frozenset(), attempts)])[0]
+        return self._settle([_Going(mark, decision, reading, frozenset(), attempts)], {mark.holder(): references})[0]
 
-    def _settle(self, going: Sequence[tuple[_Going, frozenset[Waiver], int]]) -> list[Decision]:
+    def _settle(self, going: Sequence[_Going], references: Mapping[Holder, References]) -> list[Decision]:
         bookies = BookieReads(self._entries)
-        doubts = self._nodes.doubts([one.suspect(waives) for one, waives, _ in going], bookies)
+        holders = [one.mark.holder() for one in going]
+        known = [_live(references[holder]) for holder in holders]
+        suspects = [
+            Suspect(holder, one.reading, found.nodes if found else (), one.decision.action in _OF_COPIES, one.waives)
+            for one, holder, found in zip(going, holders, known, strict=True)
+        ]
         settled = []
-        for (one, _, attempts), doubt in zip(going, doubts, strict=True):
+        for one, found, doubt in zip(going, known, self._nodes.doubts(suspects, bookies), strict=True):
             decision = one.decision
             if doubt is not None:
                 decision = retry(str(doubt), Outcome.DAMAGED_HOLDER)
-            elif decision.action is Action.PROVE_EMPTY:
-                decision = _prove_empty(one, attempts, bookies)
-            settled.append(limit_retries(decision, attempts, self._policy))
+            elif decision.action is Action.PROVE_EMPTY and found is not None:
+                decision = _prove_empty(one, found, bookies)
+            settled.append(limit_retries(decision, one.attempts, self._policy))
         return settled
+
+
+def _live(references: References) -> LiveReferences | None:
+    return references if isinstance(references, LiveReferences) else None
 
 
 class _Going(NamedTuple):
@@ -92,15 +103,11 @@ class _Going(NamedTuple):
     mark: PendingDeletion
     decision: Decision
     reading: LedgerReading
-    references: References
-
-    def suspect(self, waives: frozenset[Waiver]) -> Suspect:
-        """Return what is to be checked."""
-        nodes = self.references.nodes if isinstance(self.references, LiveReferences) else ()
-        return Suspect(self.mark.holder(), self.reading, nodes, self.decision.action in _OF_COPIES, waives)
+    waives: frozenset[Waiver]
+    attempts: int
 
 
-def _prove_empty(one: _Going, attempts: int, bookies: BookieReads) -> Decision:
+def _prove_empty(one: _Going, references: LiveReferences, bookies: BookieReads) -> Decision:
     """Decide about a ledger that goes only if it has no entry."""
     try:
         last = bookies.last_entry(one.mark.ledger_id)
@@ -108,6 +115,6 @@ def _prove_empty(one: _Going, attempts: int, bookies: BookieReads) -> Decision:
         return _GONE
     except (BookieError, FormatError) as error:
         return retry(f"it is not closed, and whether it has entries is not known: {error}")
-    if last is None or not isinstance(one.references, LiveReferences):
+    if last is None:
         return Decision(Action.DELETE, Outcome.DELETED, "")
-    return judge_proven(one.mark, one.references, attempts)
+    return judge_proven(one.mark, references, one.attempts)

@@ -177,7 +177,9 @@ class MetadataReferences:
             for node in chain.from_iterable(zip(*found, strict=True)):
                 if node is not None and node.doubt is not None:
                     return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}", elsewhere=of_others)
-        references = replace(self._own_references(holder, own, others), nodes=_holder_nodes(own[0]))
+        references = self._own_references(holder, own, others)
+        if not references.nodes and references.exists:
+            references = replace(references, nodes=_holder_nodes(own[0]))
         return replace(references, shadows=_shadow_lists(needed.others, others)) if others else references
 
     def _own_references(self, holder: Holder, own: Sequence[_OfRoots], others: Sequence[_OfRoots]) -> LiveReferences:
@@ -185,14 +187,16 @@ class MetadataReferences:
         if isinstance(holder, ManagedLedgerHolder):
             found = [node.managed_ledger for root in chain(own, others) for node in root if node is not None]
             lists = [info for info in found if info is not None]
+            with_copies = tuple(chain.from_iterable(info.with_copies for info in lists))
             return LiveReferences(
                 _named(own[0]),
                 exists,
-                offloaded=frozenset[UUID]().union(*(info.offloaded for info in lists)),
-                with_copies=tuple(chain.from_iterable(info.with_copies for info in lists)),
-                left_behind=_left_behind(lists),
+                offloaded=frozenset[UUID]().union(*(one.offload.uuids for one in with_copies if one.offload)),
+                with_copies=with_copies,
+                left_behind=_left_behind(lists) if with_copies else {},
                 puzzling=frozenset[int]().union(*(info.puzzling for info in lists)),
                 names_nothing=any(node is not None and not node.ledger_ids for node in own[0]),
+                nodes=_holder_nodes(own[0]),
             )
         named = _named(chain(*own))
         if isinstance(holder, CompactedHolder):
