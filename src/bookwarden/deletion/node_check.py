@@ -300,9 +300,9 @@ class _Look:
         return None if problem is None else f"{what}, which is not whole: {problem}"
 
     def _why_perhaps_written(self, one: Suspect, info: ManagedLedgerInfo, ledger: UnnamedLedger) -> str | None:
-        """Doubt that a ledger without entries, above the list of a topic that a broker has, was never listed."""
+        """Doubt that a ledger above the list of a topic that a broker has was never listed."""
         last = info.ledgers[-1].ledger_id if info.ledgers else -1
-        if one.is_copy or ledger.entries or ledger.ledger_id < last:
+        if one.is_copy or ledger.ledger_id < last:
             return None
         topic = str(TopicName.of_managed_ledger(one.holder.topic))
         owner = self._owner(topic)
