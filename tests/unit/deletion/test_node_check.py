@@ -135,9 +135,11 @@ def test_an_empty_ledger_above_the_list_of_a_loaded_topic_is_kept() -> None:
     assert world.outcomes(mark(3)) == [Outcome.DELETED]
     assert asked == ["persistent://t/ns/orders"]
     # Nor is anybody asked for it where another entry is wrong that it cannot have been.
-    write(world, f"/managed-ledgers/{DATA.name}", listing((2, 12), (4, 0)))
-    emptied(world, 3)
-    assert world.outcomes(mark(3)) == [Outcome.DELETED]
+    world.population.ledger(40, DATA)
+    write(world, f"/managed-ledgers/{DATA.name}", listing((2, 12), (40, 0)))
+    opened(world, 30)
+    emptied(world, 31)
+    assert world.outcomes(mark(30), mark(31)) == [Outcome.RETRY, Outcome.DELETED]
     owners.clear()
     write(world, f"/managed-ledgers/{DATA.name}", listing((2, 10), (4, 0)))
     assert world.outcomes(mark(5)) == [Outcome.DELETED]
