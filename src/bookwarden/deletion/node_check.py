@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog, OffloadedCopies, ReferenceReader
 from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds.holder import CursorsHolder
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.live_references import HolderNode
 from bookwarden.ledgers.managed_ledger import (
@@ -223,8 +224,10 @@ class _Look:
         if isinstance(node.info, ManagedLedgerInfo):
             suspicious, ledger = self._suspicious_in(node.info), UnnamedLedger.of(one.reading)
             return [entry.ledger_id for entry in suspicious if entry is node.info.ledgers[-1] or may_be(entry, ledger)]
-        if isinstance(node.info, CursorInfo):
-            return ledgers_of_cursor(one.holder, node.info)
+        if isinstance(node.info, CursorInfo) and isinstance(one.holder, CursorsHolder):
+            return ledgers_of_cursor(one.holder, node.info, node.listed)
+        if not isinstance(node.info, SchemaLocator):
+            return []
         return [rival_of(node.info, version)] if isinstance(version, SchemaEntryIndex) else []
 
     def _doubt(self, one: Suspect, version: SchemaEntryIndex | str | None) -> NodeDoubt | None:
@@ -244,8 +247,10 @@ class _Look:
         if Waiver.INSIDE_LIST in one.waives or self._names(info, one):
             return None
         if isinstance(info, CursorInfo):
-            cursor = one.holder.named_by()[0]
-            return doubt_about_cursor(one.holder, cursor, info, self._readings) or self._why_perhaps_ahead(one, info)
+            doubt = None
+            if isinstance(one.holder, CursorsHolder):
+                doubt = doubt_about_cursor(one.holder, info, self._readings)
+            return doubt or self._why_perhaps_ahead(one, info)
         if isinstance(version, SchemaEntryIndex):
             rival = self._readings[rival_of(info, version)]
             return doubt_about_locator(info) or doubt_about_version(one.holder, info, version, rival)
@@ -325,5 +330,8 @@ class _Look:
             return None
         except (BookieError, FormatError) as error:
             return f"it does not name this newer ledger, and how far the cursor is in it is not known: {error}"
-        own, *named = [None if position is None else position.mark_delete for position in found]
-        return doubt_about_position([info.mark_delete, *named], own)
+        last, *named = found
+        recorded = [position for position in named if position is not None]
+        if info.mark_delete is not None:
+            recorded.append(CursorPosition(info.mark_delete, acknowledged=info.acknowledged))
+        return doubt_about_position(recorded, last)

@@ -34,6 +34,7 @@ class HolderNode(NamedTuple):
 
     path: str
     info: NodeInfo
+    listed: frozenset[int] = frozenset()  #: Of a cursor's node: the ledgers that its topic lists.
 
 
 @dataclass(frozen=True, slots=True)

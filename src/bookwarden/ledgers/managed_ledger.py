@@ -132,6 +132,8 @@ class CursorInfo:
     mark_delete: Position | None = None
     properties: Mapping[str, int] = field(default_factory=dict)  #: As old as ``mark_delete``.
     cursor_properties: Mapping[str, str] = field(default_factory=dict)  #: Always up to date.
+    #: What is acknowledged behind ``mark_delete``, as the broker wrote it; as old as that.
+    acknowledged: tuple[bytes, ...] = ()
 
     @property
     def compacted_ledger_id(self) -> int | None:
@@ -160,6 +162,7 @@ class CursorPosition:
 
     mark_delete: Position
     properties: Mapping[str, int] = field(default_factory=dict)
+    acknowledged: tuple[bytes, ...] = ()  #: As in CursorInfo.
 
     @property
     def compacted_ledger_id(self) -> int | None:

@@ -10,15 +10,18 @@ How brokers write the nodes: ManagedLedgerImpl, ManagedCursorImpl and Bookkeeper
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody
-from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder
+from bookwarden.ledgers.kinds import CompactedHolder, Holder
+from bookwarden.ledgers.kinds.holder import CursorsHolder
 from bookwarden.ledgers.managed_ledger import (
     SHADOW_SOURCE_PROPERTY,
     CursorInfo,
+    CursorPosition,
     LedgerInfo,
     ManagedLedgerInfo,
     Position,
@@ -107,6 +110,9 @@ def check_list(
     whole, unsound, last = None, [], info.ledgers[-1] if info.ledgers else None
     if SHADOW_SOURCE_PROPERTY in info.properties:
         whole = "it says that the topic is a shadow topic, which has no ledgers of its own"
+    twice = next((a.ledger_id for a, b in pairwise(info.ledgers) if a.ledger_id == b.ledger_id), None)
+    if twice is not None:
+        whole = f"it lists ledger {twice} twice"
     for entry in suspicious:
         reading = looked_up.get(entry.ledger_id)
         if reading is None:
@@ -133,31 +139,51 @@ def is_offloaded(entry: LedgerInfo) -> bool:
     return entry.offload is not None and entry.offload.complete and entry.offload.uuid.int != 0
 
 
-def ledgers_of_cursor(holder: Holder, info: CursorInfo) -> frozenset[int]:
-    """Return the ledgers that a cursor's node names, and that a doubt about ledgers of this holder depends on."""
-    named = set() if info.cursors_ledger_id is None else {info.cursors_ledger_id}
-    if isinstance(holder, BucketHolder):
-        named |= info.delayed_bucket_ids
-    if isinstance(holder, CompactedHolder) and info.cursors_ledger_id is None and (info.compacted_ledger_id or -1) >= 0:
-        # While the cursor has a ledger the node's value is of earlier, and mostly gone.
-        named |= {info.compacted_ledger_id or 0}
-    return frozenset(sorted(named)[-MOST_LOOKED_UP:])
+def ledgers_of_cursor(holder: CursorsHolder, info: CursorInfo, listed: Container[int]) -> frozenset[int]:
+    """Return the ledgers in a cursor's node that a doubt about ledgers of this holder depends on.
+
+    Without a ledger of the cursor's own the one of its position tells whose node it is, unless the topic has it
+    ``listed``, as a shadow topic has those of its source.
+    """
+    at = -1 if info.mark_delete is None or info.mark_delete.ledger_id in listed else info.mark_delete.ledger_id
+    own = at if info.cursors_ledger_id is None else info.cursors_ledger_id
+    named = {own} if own >= 0 else set()
+    return frozenset(sorted(named | _of_holder(holder, info))[-MOST_LOOKED_UP:])
 
 
-def doubt_about_cursor(
-    holder: Holder, owner: Holder, info: CursorInfo, looked_up: Mapping[int, LedgerReading]
-) -> str | None:
-    """Return why a cursor's node may have named other ledgers of the holder; ``owner`` is the cursor."""
-    for ledger_id in sorted(ledgers_of_cursor(holder, info)):
-        reading = looked_up[ledger_id]
-        whose = owner if ledger_id == info.cursors_ledger_id else holder
-        foreign = _why_foreign(whose, reading)
+def _of_holder(holder: CursorsHolder, info: CursorInfo) -> frozenset[int]:
+    # While the cursor has a ledger the compacted one in the node is of earlier, and mostly gone.
+    outdated = isinstance(holder, CompactedHolder) and info.cursors_ledger_id is not None
+    return frozenset() if outdated else holder.ledgers_in(info)
+
+
+def doubt_about_cursor(holder: CursorsHolder, info: CursorInfo, looked_up: Mapping[int, LedgerReading]) -> str | None:
+    """Return why a cursor's node may have named other ledgers of the holder; `ledgers_of_cursor` were looked up."""
+    cursor, topic = holder.named_by()
+    if info.cursors_ledger_id is not None:
+        doubt = _why_not_named(cursor, looked_up[info.cursors_ledger_id])
+        if doubt is not None:
+            return doubt
+    elif info.mark_delete is not None and info.mark_delete.ledger_id in looked_up:
+        # It may be gone, trimmed since.
+        foreign = _why_foreign(topic, looked_up[info.mark_delete.ledger_id])
         if foreign is not None:
-            return f"it names ledger {ledger_id}, which is another holder's: {foreign}"
-        # A compacted ledger that is gone holds nothing back: the next compaction names another.
-        if not isinstance(reading, StoredLedger) and (whose is owner or not isinstance(holder, CompactedHolder)):
-            return f"it names ledger {ledger_id}, {_not_read(reading)}"
-    return None
+            return f"its position is in ledger {info.mark_delete.ledger_id}, which is another topic's: {foreign}"
+    if holder == cursor:
+        return None
+    # A compacted ledger that is gone holds nothing back: the next compaction names another.
+    may_be_gone = isinstance(holder, CompactedHolder)
+    doubts = (_why_not_named(holder, looked_up[one], may_be_gone) for one in sorted(_of_holder(holder, info)))
+    return next((doubt for doubt in doubts if doubt is not None), None)
+
+
+def _why_not_named(holder: Holder, reading: LedgerReading, may_be_gone: bool = False) -> str | None:
+    foreign = _why_foreign(holder, reading)
+    if foreign is not None:
+        return f"it names ledger {reading.ledger_id}, which is another holder's: {foreign}"
+    if isinstance(reading, StoredLedger) or may_be_gone:
+        return None
+    return f"it names ledger {reading.ledger_id}, {_not_read(reading)}"
 
 
 def is_newer_than_named(info: CursorInfo, ledger_id: int) -> bool:
@@ -165,20 +191,26 @@ def is_newer_than_named(info: CursorInfo, ledger_id: int) -> bool:
     return info.cursors_ledger_id is None or ledger_id > info.cursors_ledger_id
 
 
-def doubt_about_position(recorded: Iterable[Position | None], position: Position | None) -> str | None:
-    """Return why a cursor's node may be an earlier one, by the last position in a ledger that it does not name.
+def doubt_about_position(recorded: Iterable[CursorPosition], last: CursorPosition | None) -> str | None:
+    """Return why a cursor's node may be an earlier one, by the last entry of a ledger that it does not name.
 
-    ``recorded`` are the positions in the node and in the ledger that it names; None stands for no position.
+    ``recorded`` are the positions in the node and in the ledger that it names.
     """
-    if position is None:
+    if last is None:
         return None
-    furthest = max((one for one in recorded if one is not None), default=None)
-    if furthest is not None and position <= furthest:
+    furthest = max(recorded, key=attrgetter("mark_delete"), default=None)
+    if furthest is not None and last.mark_delete < furthest.mark_delete:
         return None
-    where = "no position" if furthest is None else f"{furthest.ledger_id}:{furthest.entry_id}"
+    if furthest is not None and last.mark_delete == furthest.mark_delete:
+        if set(last.acknowledged) <= set(furthest.acknowledged):
+            return None
+        what = "acknowledges messages behind"
+    else:
+        what = "is at"
+    where = "no position" if furthest is None else _position(furthest.mark_delete)
     return (
-        f"the last position in the ledger is {position.ledger_id}:{position.entry_id}, and it and the ledger that it "
-        f"names have {where}: it may be an earlier value of itself"
+        f"the last entry of the ledger {what} {_position(last.mark_delete)}, and it and the ledger that it names have "
+        f"{where}: it may be an earlier value of itself"
     )
 
 
@@ -206,11 +238,9 @@ def doubt_about_version(
     holder: Holder, locator: SchemaLocator, entry: SchemaEntryIndex, rival: LedgerReading
 ) -> str | None:
     """Return why a schema's node may have named the ledger of this entry; ``rival`` is `rival_of` it as it was read."""
-    foreign = _why_foreign(holder, rival)
-    if foreign is not None:
-        return f"it names ledger {rival.ledger_id}, which is another holder's: {foreign}"
-    if not isinstance(rival, StoredLedger):
-        return f"it names ledger {rival.ledger_id}, {_not_read(rival)}"
+    doubt = _why_not_named(holder, rival)
+    if doubt is not None:
+        return doubt
     newest = locator.entries[0].version
     of_version = {one.version: one.position for one in locator.entries}
     # One of an earlier schema of the same name has other ledgers for the same versions.
@@ -238,6 +268,10 @@ def _not_read(reading: AbsentLedger | UnreadableLedger) -> str:
     if isinstance(reading, AbsentLedger):
         return "which BookKeeper does not have"
     return f"whose metadata cannot be read: {reading.reason}"
+
+
+def _position(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"
 
 
 def _size_of(entry: LedgerInfo) -> str:

@@ -38,7 +38,8 @@ def decode_cursor(raw: bytes) -> CursorInfo:
     _check_properties(message.cursorProperties, _NODE)
     named = {entry.name: entry.value for entry in message.cursorProperties}
     _check_buckets(named.items())
-    return CursorInfo(None if ledger_id == _NO_LEDGER else ledger_id, _mark_delete(message), properties, named)
+    own = None if ledger_id == _NO_LEDGER else ledger_id
+    return CursorInfo(own, _mark_delete(message), properties, named, _acknowledged(message))
 
 
 def decode_position_info(raw: bytes) -> CursorPosition:
@@ -48,7 +49,7 @@ def decode_position_info(raw: bytes) -> CursorPosition:
     require(message, "ledgerId", _ENTRY)
     require(message, "entryId", _ENTRY)
     properties = _properties(message.properties, _ENTRY)
-    return CursorPosition(Position(message.ledgerId, message.entryId), properties)
+    return CursorPosition(Position(message.ledgerId, message.entryId), properties, _acknowledged(message))
 
 
 def _properties(entries: Collection[pb.LongProperty], what: str) -> dict[str, int]:
@@ -62,6 +63,11 @@ def _check_properties(entries: Iterable[pb.LongProperty | pb.StringProperty], wh
         refuse_unknown(entry, f"{what}, property {entry.name!r}")
         require(entry, "name", f"{what}, property")
         require(entry, "value", f"{what}, property {entry.name!r}")
+
+
+def _acknowledged(message: pb.ManagedCursorInfo | pb.PositionInfo) -> tuple[bytes, ...]:
+    found = (*message.individualDeletedMessages, *message.batchedEntryDeletionIndexInfo)
+    return found if isinstance(message, pb.ManagedCursorInfo) else (*found, *message.individualDeletedMessageRanges)
 
 
 def _mark_delete(message: pb.ManagedCursorInfo) -> Position | None:

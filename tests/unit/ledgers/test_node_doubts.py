@@ -10,6 +10,7 @@ from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import (
     CursorInfo,
+    CursorPosition,
     LedgerInfo,
     ManagedLedgerInfo,
     OffloadInfo,
@@ -162,7 +163,7 @@ def test_an_empty_ledger_above_the_list_is_kept_where_the_list_may_have_lost_its
 
 def test_the_ledger_that_a_cursor_names_must_be_its_own() -> None:
     info = CursorInfo(7, Position(1, 1))
-    assert doubt_about_cursor(CURSOR, CURSOR, info, {7: stored(7, CURSOR)}) is None
+    assert doubt_about_cursor(CURSOR, info, {7: stored(7, CURSOR)}) is None
     for reading, text in (
         (AbsentLedger(7), "which BookKeeper does not have"),
         (stored(7, CursorHolder(TOPIC.name, "z")), "another holder's"),
@@ -170,7 +171,7 @@ def test_the_ledger_that_a_cursor_names_must_be_its_own() -> None:
         (UnreadableLedger(7, "short"), "cannot be read: short"),
     ):
         for holder in (CURSOR, BucketHolder(TOPIC.name, "s"), CompactedHolder(TOPIC.name)):
-            found = doubt_about_cursor(holder, CURSOR, info, {7: reading})
+            found = doubt_about_cursor(holder, info, {7: reading})
             assert found is not None
             assert text in found
 
@@ -178,29 +179,61 @@ def test_the_ledger_that_a_cursor_names_must_be_its_own() -> None:
 def test_the_buckets_that_a_cursor_names_count_for_buckets_alone() -> None:
     info = CursorInfo(None, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "9"})
     holder = BucketHolder(TOPIC.name, "s")
-    assert ledgers_of_cursor(CURSOR, info) == frozenset()
-    assert ledgers_of_cursor(holder, info) == {9}
-    assert doubt_about_cursor(holder, CURSOR, info, {9: stored(9, holder)}) is None
-    assert doubt_about_cursor(holder, CURSOR, info, {9: AbsentLedger(9)}) is not None
+    assert ledgers_of_cursor(CURSOR, info, ()) == frozenset()
+    assert ledgers_of_cursor(holder, info, ()) == {9}
+    assert doubt_about_cursor(holder, info, {9: stored(9, holder)}) is None
+    assert doubt_about_cursor(holder, info, {9: AbsentLedger(9)}) is not None
 
 
 def test_a_compacted_view_that_names_an_old_ledger_holds_nothing_back() -> None:
     holder = CompactedHolder(TOPIC.name)
     info = CursorInfo(None, properties={"CompactedTopicLedger": 9})
-    assert doubt_about_cursor(holder, CURSOR, info, {9: AbsentLedger(9)}) is None
-    assert doubt_about_cursor(holder, CURSOR, info, {9: stored(9, CompactedHolder(OTHER.name))}) is not None
+    assert doubt_about_cursor(holder, info, {9: AbsentLedger(9)}) is None
+    assert doubt_about_cursor(holder, info, {9: stored(9, CompactedHolder(OTHER.name))}) is not None
     # While the cursor has a ledger what its node says of the view is of before.
-    assert ledgers_of_cursor(holder, replace(info, cursors_ledger_id=7)) == {7}
+    assert ledgers_of_cursor(holder, replace(info, cursors_ledger_id=7), ()) == {7}
 
 
 def test_a_cursors_newer_ledger_goes_only_if_its_position_is_settled() -> None:
     assert [is_newer_than_named(CursorInfo(7), one) for one in (6, 8)] == [False, True]
     assert is_newer_than_named(CursorInfo(None), 6)
-    assert doubt_about_position([Position(5, 3)], None) is None
-    assert doubt_about_position([Position(5, 3), None], Position(5, 3)) is None
-    assert doubt_about_position([Position(5, 3), Position(6, 0)], Position(5, 9)) is None
-    assert doubt_about_position([Position(5, 3), Position(4, 9)], Position(5, 4)) is not None
-    assert doubt_about_position([None], Position(0, 0)) is not None
+    assert doubt_about_position([at(5, 3)], None) is None
+    assert doubt_about_position([at(5, 3)], at(5, 3)) is None
+    assert doubt_about_position([at(5, 3), at(6, 0)], at(5, 9)) is None
+    assert doubt_about_position([at(5, 3), at(4, 9)], at(5, 4)) is not None
+    assert doubt_about_position([], at(0, 0)) is not None
+
+
+def at(ledger_id: int, entry_id: int, *acknowledged: bytes) -> CursorPosition:
+    return CursorPosition(Position(ledger_id, entry_id), acknowledged=acknowledged)
+
+
+def test_what_is_acknowledged_behind_a_position_counts_too() -> None:
+    assert doubt_about_position([at(5, 3)], at(5, 3, b"5..7")) == (
+        "the last entry of the ledger acknowledges messages behind 5:3, and it and the ledger that it names have 5:3: "
+        "it may be an earlier value of itself"
+    )
+    assert doubt_about_position([at(5, 3, b"5..7", b"9..9")], at(5, 3, b"5..7")) is None
+    assert doubt_about_position([at(5, 4)], at(5, 3, b"5..7")) is None
+
+
+def test_a_cursor_without_a_ledger_has_its_position_in_its_own_topic() -> None:
+    info = CursorInfo(None, Position(9, 0))
+    for holder in (CURSOR, BucketHolder(TOPIC.name, "s"), CompactedHolder(TOPIC.name)):
+        assert ledgers_of_cursor(holder, info, ()) == {9}
+        assert doubt_about_cursor(holder, info, {9: stored(9)}) is None
+        assert doubt_about_cursor(holder, info, {9: AbsentLedger(9)}) is None
+        found = doubt_about_cursor(holder, info, {9: stored(9, OTHER)})
+        assert found is not None
+        assert found.startswith("its position is in ledger 9, which is another topic's")
+    assert ledgers_of_cursor(CURSOR, info, {9}) == frozenset()
+    assert doubt_about_cursor(CURSOR, info, {}) is None
+    assert ledgers_of_cursor(CURSOR, CursorInfo(7, Position(9, 0)), ()) == {7}
+    assert ledgers_of_cursor(CURSOR, CursorInfo(None, Position(-1, -1)), ()) == frozenset()
+
+
+def test_a_list_that_has_a_ledger_twice_is_a_doubt_about_all() -> None:
+    assert doubt(listing(entry(89), entry(89), entry(91)), LARGER) == "it lists ledger 89 twice"
 
 
 def locator(*ledgers: int, newest: int | None = None) -> SchemaLocator:

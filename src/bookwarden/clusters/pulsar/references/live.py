@@ -125,13 +125,13 @@ class MetadataReferences:
 
         A node that cannot be read or parsed is a doubt. StoreError as for `read`.
         """
-        first = {holder: node_of(holder.named_by()[0]) for holder in dict.fromkeys(holders)}
-        index, _ = self._read(list(dict.fromkeys(first.values())))
+        needed = {holder: _nodes_of(holder) for holder in dict.fromkeys(holders)}
+        index, _ = self._read(list(dict.fromkeys(chain.from_iterable(needed.values()))))
         found: dict[Holder, tuple[HolderNode, ...] | Doubt] = {}
-        for holder, node in first.items():
-            read = [of_root for of_root in index.at(node.path) if of_root is not None]
-            doubt = next((of_root.doubt for of_root in read if of_root.doubt is not None), None)
-            found[holder] = doubt or _holder_nodes(read)
+        for holder, nodes in needed.items():
+            read = [index.at(node.path) for node in nodes]
+            doubts = (node.doubt for node in chain.from_iterable(read) if node is not None and node.doubt is not None)
+            found[holder] = next(doubts, None) or _holder_nodes(read)
         return found
 
     def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
@@ -179,7 +179,7 @@ class MetadataReferences:
                     return UnknownReferences(f"{node.doubt.path}: {node.doubt.reason}", elsewhere=of_others)
         references = self._own_references(holder, own, others)
         if not references.nodes and references.exists:
-            references = replace(references, nodes=_holder_nodes(own[0]))
+            references = replace(references, nodes=_holder_nodes(own))
         return replace(references, shadows=_shadow_lists(needed.others, others)) if others else references
 
     def _own_references(self, holder: Holder, own: Sequence[_OfRoots], others: Sequence[_OfRoots]) -> LiveReferences:
@@ -196,7 +196,7 @@ class MetadataReferences:
                 left_behind=_left_behind(lists) if with_copies else {},
                 puzzling=frozenset[int]().union(*(info.puzzling for info in lists)),
                 names_nothing=any(node is not None and not node.ledger_ids for node in own[0]),
-                nodes=_holder_nodes(own[0]),
+                nodes=_holder_nodes(own),
             )
         named = _named(chain(*own))
         if isinstance(holder, CompactedHolder):
@@ -262,8 +262,16 @@ def _doubt_elsewhere(holder: Holder, needed: _Needed, doubts: Sequence[ShadowDou
     return next((doubt for doubt in doubts if doubt.path != needed.own[0].path), None)
 
 
-def _holder_nodes(nodes: Iterable[NodeReferences | None]) -> tuple[HolderNode, ...]:
-    return tuple([HolderNode(node.path, node.info) for node in nodes if node is not None and node.info is not None])
+def _holder_nodes(own: Sequence[_OfRoots]) -> tuple[HolderNode, ...]:
+    """Return the first of these nodes, as each root has it; the second is that of a cursor's topic."""
+    topics = own[1] if len(own) > 1 else [None] * len(own[0])
+    return tuple(
+        [
+            HolderNode(node.path, node.info, frozenset() if topic is None else topic.ledger_ids)
+            for node, topic in zip(own[0], topics, strict=True)
+            if node is not None and node.info is not None
+        ]
+    )
 
 
 def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
