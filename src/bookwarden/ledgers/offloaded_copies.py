@@ -109,6 +109,7 @@ class UnreadableCopy:
     """The store did not say: nothing may be concluded from it."""
 
     reason: str
+    has_store: bool = True  #: False where the settings have no store for its place, so that asking again is no use.
 
 
 CopyReading = PresentCopy | AbsentCopy | UnreadableCopy

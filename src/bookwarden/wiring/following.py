@@ -64,7 +64,6 @@ class FollowContext(Resources):
                 MetadataReferences(list(metadata.stores.values())),
                 self._copies,
                 None if follow.dry_run else self._marker,
-                time.time,
                 partial(Topics(metadata.admin).why_nothing_is_kept, deletion.topic, deletion.subscription),
             )
             self.dropped = DroppedLedgers(

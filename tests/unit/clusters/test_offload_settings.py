@@ -90,6 +90,7 @@ def test_without_any_store_every_copy_is_kept_with_its_place_in_the_reason() -> 
     copy = OffloadedCopy(7, "t/n/persistent/x", UUID(int=1), StoreLocation("aws-s3", "b", "eu-west-1", ""))
     (reading,), (done,) = OffloadStores().read_many([copy]), OffloadStores().delete_many([copy])
     assert isinstance(reading, UnreadableCopy)
+    assert not reading.has_store
     assert done.fate is CopyFate.FAILED
     for reason in (reading.reason, done.reason):
         assert "no driver 'aws-s3'" in reason

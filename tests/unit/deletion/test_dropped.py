@@ -10,7 +10,7 @@ import pytest
 from bookwarden.deletion.dropped.checking import DropCheck
 from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
 from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow, Timer
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
 from bookwarden.deletion.ports import OffloadedCopies
@@ -103,7 +103,7 @@ def test_a_ledger_that_left_its_node_is_due_after_the_time_of_grace(nodes: Follo
     (drop,) = nodes.take([now(topic(2, 3), at_ms=900)], 1000)
     assert (drop.ledger_id, drop.at_ms, drop.root, drop.path) == (1, 900, ROOT, TOPIC)
     assert nodes.due(GRACE_MS + 999, 10) == []
-    assert nodes.due(GRACE_MS + 1000, 10) == [drop]
+    assert nodes.due(GRACE_MS + 1000, 10) == [Timer(GRACE_MS + 1000, drop)]
     assert nodes.due(GRACE_MS * 9, 10) == []
     nodes.settle([drop])
     assert not nodes.timers
@@ -234,7 +234,7 @@ class Ground:
         marks = None if dry else Marker(self.sent, clock=lambda: self.now_s)
         self.why_not_kept: str | None = None
         check = DropCheck(
-            *(self.nodes, self.ledgers, self.live, copies or NoStores(), marks, lambda: self.now_s),  # type: ignore[arg-type]  # what it asks for
+            *(self.nodes, self.ledgers, self.live, copies or NoStores(), marks),  # type: ignore[arg-type]  # what it asks for
             why_not_kept=lambda: self.why_not_kept,
         )
         self.dropped = DroppedLedgers(
@@ -345,18 +345,64 @@ def test_what_its_holder_names_at_the_look_is_not_marked() -> None:
     assert not ground.sent.marks
 
 
-def test_a_doubt_about_its_holder_waits_and_is_left_to_the_scan_after_a_day() -> None:
+def doubted(reason: str = "damaged") -> Ground:
+    """Drop a ledger whose holder cannot be read."""
     ground = Ground()
     ground.ledgers.add(1, ORDERS)
-    ground.live.known[ORDERS] = UnknownReferences("damaged")
+    ground.live.known[ORDERS] = UnknownReferences(reason)
     ground.now_s = 1.0
     ground.begin(now(topic(1)))
     ground.take(now(None))
-    assert ground.settle() == {1: DropOutcome.WAITING}
-    assert ground.settle(59) == {}
-    assert ground.settle(1) == {1: DropOutcome.WAITING}
-    assert ground.settle(24 * 3600) == {1: DropOutcome.LEFT}
+    return ground
+
+
+def test_what_waits_is_looked_at_seldom_and_told_once() -> None:
+    ground = doubted()
+    looks: list[int] = []
+    rows = 0
+    for minute in range(10, 10 + 24 * 60):
+        asked = len(ground.ledgers.asked)
+        found = ground.settle(600 if minute == 10 else 60)
+        rows += len(found)
+        if len(ground.ledgers.asked) > asked:
+            looks.append(minute - 10)
+    assert looks[:9] == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+    assert len(looks) == 29
+    assert rows == 1
+    # The next one is more than a day after the first.
+    assert ground.settle(3600) == {1: DropOutcome.LEFT}
+    assert not ground.nodes.timers
     assert not ground.sent.marks
+
+
+def test_what_waits_for_another_reason_than_before_is_told_again() -> None:
+    ground = doubted()
+    assert ground.settle() == {1: DropOutcome.WAITING}
+    assert ground.settle(60) == {}
+    ground.live.known[ORDERS] = UnknownReferences("no access")
+    assert ground.settle(120) == {1: DropOutcome.WAITING}
+    assert ground.settle(240) == {}
+    ground.live.known[ORDERS] = LiveReferences(frozenset([2]), True)
+    assert ground.settle(480) == {1: DropOutcome.MARKED}
+
+
+def test_a_doubt_is_waited_for_from_its_first_look_on_however_late_that_is() -> None:
+    ground = doubted()
+    assert ground.settle(3 * 24 * 3600) == {1: DropOutcome.WAITING}
+    assert ground.settle(60) == {}
+    assert ground.settle(24 * 3600) == {1: DropOutcome.LEFT}
+
+
+def test_a_mark_that_is_not_confirmed_is_sent_again_however_long_that_takes() -> None:
+    ground = Ground()
+    ground.ledgers.add(1, ORDERS)
+    ground.begin(now(topic(1)))
+    ground.take(now(None))
+    ground.sent.refusing = True
+    assert ground.settle() == {1: DropOutcome.WAITING}
+    assert ground.settle(3 * 24 * 3600) == {}
+    ground.sent.refusing = False
+    assert ground.settle(3600) == {1: DropOutcome.MARKED}
 
 
 @pytest.mark.parametrize(
@@ -413,7 +459,8 @@ def test_a_copy_that_is_gone_or_named_or_whose_store_is_not_set_up_is_not_marked
         ground.begin(now(topic(3, copies=[COPY])))
         ground.take(now(None))
     found = [ground.settle().get(2) for ground in (gone, named, unknown)]
-    assert found == [None, DropOutcome.NAMED, DropOutcome.WAITING]
+    assert found == [None, DropOutcome.NAMED, DropOutcome.LEFT]
+    assert not unknown.nodes.timers
     assert not any(ground.sent.marks for ground in (gone, named, unknown))
 
 

@@ -40,7 +40,7 @@ def test_nodes_and_timers_come_back(tmp_path: Path) -> None:
     nodes.take([now(1, 2), now(2, gone=True), now(3, 5)], 100)
     kept.keep(nodes)
     nodes.take([now(3, 4, 5)], 100)
-    nodes.settle(nodes.due(1100, 1))
+    nodes.settle(timer.drop for timer in nodes.due(1100, 1))
     kept.keep(nodes)
     before, after = nodes, loaded(tmp_path)
     assert list(after.items()) == list(before.items())
@@ -116,3 +116,14 @@ def test_what_could_not_be_written_is_kept_for_the_next_time(tmp_path: Path) -> 
     nodes.take([now(2, 2)], 0)
     kept.keep(nodes)
     assert [one for _, one, _ in loaded(tmp_path / "state").items()] == [path(1), path(2)]
+
+
+def test_a_timer_keeps_what_is_known_of_its_wait(tmp_path: Path) -> None:
+    nodes, kept = FollowedNodes(1000), KeptState(str(tmp_path))
+    nodes.take([now(1, 1)], 0)
+    nodes.take([now(1, gone=True)], 0)
+    (timer,) = nodes.due(1000, 1)
+    waiting = timer._replace(due_ms=61_000, first_look_ms=1000, looks=1, reason="no \N{EM DASH} answer")
+    nodes.postpone([waiting])
+    kept.keep(nodes)
+    assert dict(loaded(tmp_path).timers) == {1: waiting}

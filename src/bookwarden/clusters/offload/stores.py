@@ -31,6 +31,10 @@ _T = TypeVar("_T")
 _SILENCE = 30.0
 
 
+class _NoStoreError(ConfigError):
+    """The settings have no store for a place."""
+
+
 class CopyStore(Protocol):
     """The copies of one location; every call may raise StoreSilentError, and none for a single copy."""
 
@@ -94,19 +98,19 @@ class OffloadStores:
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Check each copy, in the order asked; a copy that cannot be read is UnreadableCopy."""
-        return self._each(copies, lambda store, some: store.read_many(some), UnreadableCopy)
+        return self._each(copies, lambda store, some: store.read_many(some), _unread)
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Look at data and index of each copy, and read the index, in the order asked.
 
         A copy that cannot be read is UnreadableCopy.
         """
-        return self._each(copies, lambda store, some: store.examine_many(some), UnreadableCopy)
+        return self._each(copies, lambda store, some: store.examine_many(some), _unread)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
         """Delete each copy with its index and the remains of its uploads, in the order asked; never raises for one."""
         return self._each(
-            copies, lambda store, some: store.delete_many(some), lambda reason: CopyDeletion(CopyFate.FAILED, reason)
+            copies, lambda store, some: store.delete_many(some), lambda error: CopyDeletion(CopyFate.FAILED, str(error))
         )
 
     def locations(self) -> tuple[StoreLocation, ...]:
@@ -136,7 +140,7 @@ class OffloadStores:
         self,
         copies: Sequence[OffloadedCopy],
         ask: Callable[[CopyStore, Sequence[OffloadedCopy]], Sequence[_T]],
-        refuse: Callable[[str], _T],
+        refuse: Callable[[Exception], _T],
     ) -> list[_T]:
         by_location: dict[StoreLocation, list[OffloadedCopy]] = {}
         for copy in copies:
@@ -146,10 +150,10 @@ class OffloadStores:
             try:
                 answers.update(zip(some, ask(self._store(location), some), strict=True))
             except ConfigError as error:
-                answers.update(dict.fromkeys(some, refuse(str(error))))
+                answers.update(dict.fromkeys(some, refuse(error)))
             except StoreSilentError as error:
                 self._silent.setdefault(location, (str(error), self._clock() + _SILENCE))
-                answers.update(dict.fromkeys(some, refuse(str(error))))
+                answers.update(dict.fromkeys(some, refuse(error)))
         return [answers[copy] for copy in copies]
 
     def _store(self, location: StoreLocation) -> CopyStore:
@@ -161,7 +165,7 @@ class OffloadStores:
         if location not in self._opened:
             allowed = next((store for store in self._allowed if store.allows(location)), None)
             if allowed is None:
-                raise ConfigError(self._why_not(location))
+                raise _NoStoreError(self._why_not(location))
             self._opened[location] = allowed.open(location)
         return self._opened[location]
 
@@ -169,6 +173,10 @@ class OffloadStores:
         if any(store.driver == location.driver for store in self._allowed):
             return f"offload.stores has other buckets, regions or endpoints than recorded: {location}; the copy is kept"
         return f"offload.stores has no driver {location.driver!r} ({location}); the copy is kept"
+
+
+def _unread(error: Exception) -> UnreadableCopy:
+    return UnreadableCopy(str(error), has_store=not isinstance(error, _NoStoreError))
 
 
 def normal_endpoint(endpoint: str) -> str:

@@ -7,10 +7,10 @@ here is told, and left to the orphan scan.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Final, Protocol
+from typing import Protocol
 
 from bookwarden.deletion.dropped.drops import Drop, Key
 from bookwarden.deletion.dropped.table import FollowedNodes
@@ -28,8 +28,6 @@ from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, mark_of_holder
 
 logger = logging.getLogger(__name__)
-
-_DAY_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +57,13 @@ class DropCheck:
     references: ReferenceReader  #: Reads single holders.
     copies: OffloadedCopies  #: Stores of offloaded copies.
     marks: Marks | None  #: None in a dry run.
-    clock: Callable[[], float]  #: In seconds since the epoch.
     #: Tells, before marks are sent, why the deletion topic would not keep them; None where it does.
     why_not_kept: Callable[[], str | None] = lambda: None
 
-    def look(self, drops: Sequence[Drop]) -> list[Looked]:
+    def look(self, drops: Sequence[Drop], given_up: Collection[Key] = ()) -> list[Looked]:
         """Look at each and mark what is to be marked; the order is kept.
 
+        Of those ``given_up`` a doubt is waited for no longer; a mark that is not confirmed is, however long.
         Raises StoreError, PulsarError, and NotFoundError where marks would not be kept. Where it raises nothing was
         marked, or marks were sent that may be sent again.
         """
@@ -78,8 +76,15 @@ class DropCheck:
             batch.references = dict(
                 self.references.read([holder for holder in batch.holders.values() if holder is not None])
             )
-        looked = [self._patient(batch.judge(drop)) for drop in drops]
-        return self._marked(looked)
+        looked = [batch.judge(drop) for drop in drops]
+        return self._marked(
+            [
+                Looked(one.drop, DropOutcome.LEFT, one.reason, one.holder, one.ledger)
+                if one.outcome is DropOutcome.WAITING and one.drop.key in given_up
+                else one
+                for one in looked
+            ]
+        )
 
     def _read_ledgers(self, drops: Sequence[Drop]) -> dict[Key, LedgerReading]:
         ids = [drop.ledger_id for drop in drops if drop.copy is None]
@@ -91,12 +96,6 @@ class DropCheck:
             return {}
         readings = self.copies.read_many([copy_of(mark_of_copy(drop)) for drop in asked])
         return {drop.key: reading for drop, reading in zip(asked, readings, strict=True)}
-
-    def _patient(self, looked: Looked) -> Looked:
-        """Return it as left to the scan if it has waited for a day."""
-        if looked.outcome is DropOutcome.WAITING and self.clock() * 1000 - looked.drop.at_ms > _DAY_MS:
-            return Looked(looked.drop, DropOutcome.LEFT, looked.reason, looked.holder, looked.ledger)
-        return looked
 
     def _marked(self, looked: Sequence[Looked]) -> list[Looked]:
         wanted = [one for one in looked if one.outcome is DropOutcome.MARKED]
@@ -155,7 +154,9 @@ class _Batch:
         if key in references.offloaded:
             return Looked(drop, DropOutcome.NAMED, f"{holder} names it", holder)
         if isinstance(reading, UnreadableCopy):
-            return Looked(drop, DropOutcome.WAITING, f"{reading.reason}; {_described(drop)}", holder)
+            # Without a store another look finds no more than this one.
+            outcome = DropOutcome.WAITING if reading.has_store else DropOutcome.LEFT
+            return Looked(drop, outcome, f"{reading.reason}; {_described(drop)}", holder)
         return Looked(drop, DropOutcome.MARKED, _reason(drop), holder)
 
     def _judge_ledger(self, drop: Drop) -> Looked:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bookwarden.deletion.dropped.checking import DropCheck, Looked
-from bookwarden.deletion.dropped.drops import DropCause
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.drops import DropCause, Key
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow, Timer
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 # So many looks go through all nodes once, if anything is still there.
 _STEP: Final = 10_000
 _READ_AT_ONCE: Final = 5_000
+_DAY_MS: Final = 24 * 3600 * 1000
+_LONGEST_PAUSE_MS: Final = 3600 * 1000
 
 
 class ReadsNodes(Protocol):
@@ -44,7 +46,8 @@ class DroppedLedgers:
     """Takes batches of nodes, and settles what is due; one thread at a time.
 
     Nothing is looked at before the first comparison with the present has ended: before, not every node is known that
-    may name a ledger. ``most_due`` limits the looks, and so the marks, of a batch.
+    may name a ledger. ``most_due`` limits the looks, and so the marks, of a batch. What waits is looked at again after
+    ``look_again_s`` seconds, and then after twice as long each time, an hour at most.
     """
 
     def __init__(
@@ -73,19 +76,23 @@ class DroppedLedgers:
             self._end_listing(ended, tally)
 
     def settle(self, tally: Tally) -> list[Looked]:
-        """Look at what is due; return all that was not simply gone. Raises StoreError, and PulsarError."""
+        """Look at what is due; return what is to be told. Raises StoreError, and PulsarError.
+
+        That is all that was not simply gone, and what waits on as it did only once.
+        """
         if not self.nodes.listed:
             return []
-        drops = self.nodes.due(self._now_ms(), self._most_due)
+        timers = self.nodes.due(self._now_ms(), self._most_due)
         told: list[Looked] = []
-        for at in range(0, len(drops), _STEP):
+        for at in range(0, len(timers), _STEP):
+            some, now_ms = timers[at : at + _STEP], self._now_ms()
             try:
-                looked = self._check.look(drops[at : at + _STEP])
+                looked = self._check.look([timer.drop for timer in some], _waited_for_a_day(some, now_ms))
             except BaseException:
-                self.nodes.postpone(drops[at:], self._now_ms())
+                self.nodes.postpone(timer._replace(due_ms=now_ms) for timer in timers[at:])
                 raise
-            self._account(looked, tally)
-            told += [one for one in looked if one.outcome is not DropOutcome.GONE]
+            self._account(some, looked, tally)
+            told += [one for timer, one in zip(some, looked, strict=True) if _is_news(timer, one)]
         return told
 
     @property
@@ -104,7 +111,7 @@ class DroppedLedgers:
         if self.nodes.end_listing(listing):
             logger.info("following %d nodes", len(self.nodes))
 
-    def _account(self, looked: Sequence[Looked], tally: Tally) -> None:
+    def _account(self, timers: Sequence[Timer], looked: Sequence[Looked], tally: Tally) -> None:
         for one in looked:
             kind = (one.drop.place, one.drop.cause)
             tally.outcomes[one.outcome] += 1
@@ -113,9 +120,17 @@ class DroppedLedgers:
             if one.outcome.is_there:
                 tally.still_there[kind] += 1
                 _tell(one)
-        again = [one.drop for one in looked if one.outcome is DropOutcome.WAITING]
         self.nodes.settle(one.drop for one in looked if one.outcome is not DropOutcome.WAITING)
-        self.nodes.postpone(again, self._now_ms() + int(self._look_again_s * 1000))
+        now_ms = self._now_ms()
+        self.nodes.postpone(
+            self._later(timer, one.reason, now_ms)
+            for timer, one in zip(timers, looked, strict=True)
+            if one.outcome is DropOutcome.WAITING
+        )
+
+    def _later(self, timer: Timer, reason: str, now_ms: int) -> Timer:
+        pause_ms = min(int(self._look_again_s * 1000) << min(timer.looks, 30), _LONGEST_PAUSE_MS)
+        return Timer(now_ms + pause_ms, timer.drop, timer.first_look_ms or now_ms, timer.looks + 1, reason)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -137,6 +152,16 @@ class _Noted:
             elif row.listing is None:
                 self.tally.lag_s = max(self.tally.lag_s, (self.now_ms - row.at_ms) / 1000)
             yield row
+
+
+def _waited_for_a_day(timers: Iterable[Timer], now_ms: int) -> set[Key]:
+    return {timer.drop.key for timer in timers if timer.looks and now_ms - timer.first_look_ms > _DAY_MS}
+
+
+def _is_news(timer: Timer, one: Looked) -> bool:
+    if one.outcome is DropOutcome.WAITING:
+        return timer.looks == 0 or one.reason != timer.reason
+    return one.outcome is not DropOutcome.GONE
 
 
 def _tell(one: Looked) -> None:

@@ -34,6 +34,9 @@ class Timer(NamedTuple):
 
     due_ms: int
     drop: Drop
+    first_look_ms: int = 0  #: When it was first found waiting; 0 before.
+    looks: int = 0  #: That found it waiting.
+    reason: str = ""  #: Why it waited at the last of them.
 
 
 @dataclass
@@ -124,14 +127,14 @@ class FollowedNodes:
         self._listing = _Listing(0)
         return whole
 
-    def due(self, now_ms: int, most: int) -> list[Drop]:
-        """Return the drops whose time has come, the oldest first; each has to be settled or postponed then."""
-        found: list[Drop] = []
+    def due(self, now_ms: int, most: int) -> list[Timer]:
+        """Return the timers whose time has come, the oldest first; each has to be settled or postponed then."""
+        found: list[Timer] = []
         while self._queue and self._queue[0][0] <= now_ms and len(found) < most:
             due_ms, _, key = heapq.heappop(self._queue)
             timer = self._timers.get(key)
             if timer is not None and timer.due_ms == due_ms:
-                found.append(timer.drop)
+                found.append(timer)
         return found
 
     def settle(self, drops: Iterable[Drop]) -> None:
@@ -139,10 +142,10 @@ class FollowedNodes:
         for drop in drops:
             self._change_timer(drop.key, None)
 
-    def postpone(self, drops: Iterable[Drop], due_ms: int) -> None:
-        """Have them looked at again."""
-        for drop in drops:
-            self._change_timer(drop.key, Timer(due_ms, drop))
+    def postpone(self, timers: Iterable[Timer]) -> None:
+        """Have their drops looked at again, when these are due."""
+        for timer in timers:
+            self._change_timer(timer.drop.key, timer)
 
     def named_among(self, keys: Collection[Key]) -> dict[Key, str]:
         """Find those ledgers and copies that any node names, each with the path of one; this looks at all nodes."""

@@ -57,7 +57,7 @@ class NoStores:
 
     def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Read none."""
-        return [UnreadableCopy(_NO_STORE) for _ in copies]
+        return [UnreadableCopy(_NO_STORE, has_store=False) for _ in copies]
 
     def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
         """Examine none."""

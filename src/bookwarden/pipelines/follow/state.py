@@ -164,12 +164,18 @@ def _key_of(text: str) -> Key:
 def _timer_text(timer: Timer) -> str:
     drop, copy = timer.drop, timer.drop.copy
     context = None if copy is None else [copy.msb, copy.lsb, copy.driver_name, dict(copy.metadata)]
+    waited = [timer.first_look_ms, timer.looks, timer.reason] if timer.looks else []
     return json.dumps(
-        [timer.due_ms, drop.ledger_id, drop.place.value, drop.cause.value, drop.path, drop.root, drop.at_ms, context]
+        [
+            timer.due_ms,
+            *(drop.ledger_id, drop.place.value, drop.cause.value, drop.path, drop.root, drop.at_ms),
+            context,
+            *waited,
+        ]
     )
 
 
 def _timer_of(text: str) -> Timer:
-    due_ms, ledger_id, place, cause, path, root, at_ms, context = json.loads(text)
+    due_ms, ledger_id, place, cause, path, root, at_ms, context, *waited = json.loads(text)
     copy: Any = None if context is None else OffloadContext(*context)
-    return Timer(due_ms, Drop(ledger_id, PlaceKind(place), DropCause(cause), path, root, at_ms, copy))
+    return Timer(due_ms, Drop(ledger_id, PlaceKind(place), DropCause(cause), path, root, at_ms, copy), *waited)
