@@ -18,6 +18,7 @@ from benchmarks import (
     mark,
     missing,
     offload,
+    pending,
     scan,
     scan_snapshot,
     source,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "switch": switch.run,
     "copy": copy.run,
     "follow": follow.run,
+    "pending": pending.run,
 }
 
 

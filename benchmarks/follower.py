@@ -17,7 +17,7 @@ from bookwarden.config import load_settings
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.pipelines.follow.driver import follow_session
 from bookwarden.pipelines.follow.metrics import FollowMetrics
-from bookwarden.pipelines.follow.query import ReferenceChanges
+from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.streams.supervisor import Pulse
@@ -37,9 +37,10 @@ def main(settings_file: str) -> None:
     ):
         _report({"ready": True})
         nodes = FollowedNodes(int(settings.follow.grace_seconds * 1000))
-        with FollowContext(settings, metadata, nodes, partial(read_now, metadata.stores)) as context:
-            state = KeptState(settings.follow.checkpoint)
-            query = ReferenceChanges(spark, settings, Pulse(), FollowMetrics(), context.dropped, state)
+        state = KeptState(settings.follow.checkpoint)
+        record = FollowRecord(settings, nodes, state)
+        with FollowContext(settings, metadata, nodes, partial(read_now, metadata.stores), record.keep) as context:
+            query = ReferenceChanges(spark, settings, Pulse(), FollowMetrics(), context.dropped)
             running = None
             for order in sys.stdin:
                 started = time.monotonic()

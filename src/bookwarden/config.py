@@ -284,6 +284,7 @@ class FollowSettings(_Section):
     grace_seconds: float = Field(default=600.0, gt=0)
     trigger_seconds: float = Field(default=1.0, ge=0)
     ledgers_per_batch: int = Field(default=10_000, ge=1)
+    max_pending: int = Field(default=10_000_000, ge=0)
     compare_hours: float = Field(default=24.0, gt=0)
 
 

@@ -39,11 +39,12 @@ class DropOutcome(enum.Enum):
     INSIDE_LIST = "inside the list"  #: A topic lists older ledgers, or none at all: no trim, but a bad write.
     LEFT = "left to the scan"  #: It cannot be marked from here.
     WAITING = "waiting"  #: It is looked at again.
+    HANDED_OVER = "left to the sweep"  #: Too many are pending: it was marked before its time of grace was over.
 
     @property
     def is_there(self) -> bool:
         """Whether the ledger, or copy, is still there although nothing names it."""
-        return self not in (DropOutcome.GONE, DropOutcome.NAMED, DropOutcome.WAITING)
+        return self not in (DropOutcome.GONE, DropOutcome.NAMED, DropOutcome.WAITING, DropOutcome.HANDED_OVER)
 
 
 @dataclass(frozen=True, slots=True)

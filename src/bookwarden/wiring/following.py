@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable
 from functools import cached_property, partial
 
-from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.mark_sender import DelayedSender, PendingDeletionSender
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.deletion.dropped.checking import DropCheck
-from bookwarden.deletion.dropped.following import DroppedLedgers, ReadsNodes
+from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadsNodes
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
-from bookwarden.deletion.ports import OffloadedCopies
+from bookwarden.deletion.ports import MarkSender, OffloadedCopies
+from bookwarden.errors import NotFoundError
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
@@ -39,7 +40,8 @@ class RootsContext(Resources):
 class FollowContext(Resources):
     """Everything that looks for what brokers dropped, over a state; close it, or use it in a with statement.
 
-    ``read`` reads single nodes of the roots, and ``on_report`` is called with each report of marks.
+    ``read`` reads single nodes of the roots, ``keep`` keeps what is told and what changed, and ``on_report`` is called
+    with each report of marks.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class FollowContext(Resources):
         metadata: MetadataContext,
         nodes: FollowedNodes,
         read: ReadsNodes,
+        keep: Keep,
         *,
         on_report: Callable[[MarkReport], None] = lambda _: None,
     ) -> None:
@@ -55,6 +58,7 @@ class FollowContext(Resources):
         self._settings = settings
         self._metadata = metadata
         self._on_report = on_report
+        self._topics = Topics(metadata.admin)
         follow, deletion = settings.follow, settings.deletion
         with self._closed_on_error():
             check = DropCheck(
@@ -64,24 +68,42 @@ class FollowContext(Resources):
                 MetadataReferences(list(metadata.stores.values())),
                 self._copies,
                 None if follow.dry_run else self._marker,
-                partial(Topics(metadata.admin).why_nothing_is_kept, deletion.topic, deletion.subscription),
+                partial(self._topics.why_nothing_is_kept, deletion.topic, deletion.subscription),
+                None if follow.dry_run else self._later,
             )
             self.dropped = DroppedLedgers(
                 nodes,
                 check,
                 read,
                 time.time,
+                keep,
                 most_due=follow.ledgers_per_batch,
                 look_again_s=min(60.0, follow.grace_seconds),
+                most_pending=follow.max_pending,
             )
 
     @cached_property
     def _marker(self) -> Marker:
+        return self._marking(self._sender(self._settings.deletion.topic))
+
+    @cached_property
+    def _retry_sender(self) -> PendingDeletionSender:
+        return self._sender(self._settings.deletion.retry_topic)
+
+    def _later(self, delay_s: float) -> Marker:
+        """Make what marks by the retry topic, for the sweep to read after the delay."""
         deletion = self._settings.deletion
-        sender = self._keep(
-            PendingDeletionSender(connection_of(self._settings.pulsar), deletion.topic, PendingDeletionCodec())
-        )
-        return Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=self._on_report)
+        missing = self._topics.why_nothing_is_kept(deletion.retry_topic, deletion.subscription)
+        if missing is not None:
+            raise NotFoundError(missing)
+        return self._marking(DelayedSender(self._retry_sender, delay_s, deletion.topic))
+
+    def _sender(self, topic: str) -> PendingDeletionSender:
+        return self._keep(PendingDeletionSender(connection_of(self._settings.pulsar), topic, PendingDeletionCodec()))
+
+    def _marking(self, sender: MarkSender) -> Marker:
+        enabled = self._settings.deletion.topic_two_phase_deletion_enabled
+        return Marker(sender, enabled=enabled, on_report=self._on_report)
 
     @property
     def _copies(self) -> OffloadedCopies:

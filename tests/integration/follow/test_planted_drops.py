@@ -96,7 +96,7 @@ def test_kills_lose_no_drop_and_a_lost_state_is_told(
     eventually(following.has_caught_up, LATE_S, pause=0.5)
 
     ground.population.names(topic, ids[2:])
-    eventually(lambda: set(following.state().timers) >= set(ids[:2]), LATE_S, pause=0.2)
+    eventually(lambda: dict(following.state().timers.items()).keys() >= set(ids[:2]), LATE_S, pause=0.2)
     # With its timers armed, and nothing looked at.
     following.process.kill()
     ground.population.names(topic, ids[4:])
@@ -123,8 +123,35 @@ def test_a_run_that_ends_marks_what_was_dropped_since_the_last_and_a_dry_one_onl
     ground.population.names(topic, ids[2:])
     # It notes them, and their time of grace begins.
     assert "2 to be looked at" in following.run(spark, "--once")
-    eventually(lambda: all(timer.due_ms < time.time() * 1000 for timer in following.state().timers.values()), LATE_S)
+    # They are due to the second.
+    eventually(
+        lambda: all(timer.due_ms + 1000 < time.time() * 1000 for _, timer in following.state().timers.items()), LATE_S
+    )
     assert "2 would mark" in following.run(spark, "--once", "--dry-run")
     assert following.marked() == []
     assert "2 marked" in following.run(spark, "--once")
     assert following.marked() == ids[:2]
+
+
+def test_drops_too_many_to_be_kept_reach_the_sweep_by_the_retry_topic(
+    store: MetadataStore,
+    site: DeletionSite,
+    following: FollowingSite,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ground = PlantedNodes(store, site.namespace)
+    topic = ground.topic("trimmed")
+    ids = ground.named(6, topic)
+    following.run(spark, "--once")
+    ground.population.names(topic, ids[2:])
+    monkeypatch.setenv("BOOKWARDEN_FOLLOW__MAX_PENDING", "0")
+    said, handed_over = following.run(spark, "--once"), time.monotonic()
+    assert ("2 left to the sweep" in said, "0 to be looked at" in said) == (True, True), said
+    assert following.with_outcome("left to the sweep") == set(ids[:2])
+    assert all(ground.has(ledger) for ledger in ids)
+    # Past the time of grace.
+    time.sleep(max(0.0, handed_over + 6 - time.monotonic()))
+    site.sweep_once(spark)
+    assert [ground.has(ledger) for ledger in ids] == [False] * 2 + [True] * 4
+    assert all(row["topic"].startswith(site.settings.deletion.retry_topic) for row in site.outcomes())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.mark_sender import DelayedSender, PendingDeletionSender
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.errors import MarkingInterrupted
 from bookwarden.ledgers.kinds import LedgerComponent
@@ -38,10 +38,12 @@ class ScriptedProducer:
     def __init__(self, answers: list[tuple[pulsar.Result, int] | BaseException]) -> None:
         self._answers = answers
         self.payloads: list[bytes] = []
+        self.options: list[dict[str, Any]] = []
         self._without_callback = 0
 
-    def send_async(self, payload: bytes, callback: Callable[..., None] | None, **_: Any) -> None:
+    def send_async(self, payload: bytes, callback: Callable[..., None] | None, **options: Any) -> None:
         self.payloads.append(payload)
+        self.options.append(options)
         if callback is None:
             self._without_callback += 1
             return
@@ -147,3 +149,16 @@ def test_marks_too_long_for_a_whole_batch_are_confirmed_one_by_one(monkeypatch: 
     count = BATCH + 3
     assert sending.sender.send_all(marks(count, f"t/n/persistent/{'x' * 300}")) == [None] * count
     assert len(sending.producer.payloads) == count
+
+
+def test_delayed_marks_go_singly_with_what_a_retry_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    sending = Sending(monkeypatch)
+    delayed = DelayedSender(sending.sender, 600.5, "persistent://t/n/d", clock=lambda: 1000.0)
+    assert delayed.send_all(marks(2 * BATCH)) == [None] * 2 * BATCH
+    assert sending.producer.options == [
+        {
+            "properties": {"DELAY_TIME": "600500", "REAL_TOPIC": "persistent://t/n/d"},
+            "partition_key": "t/n/persistent/orders",
+            "deliver_at": 1_600_500,
+        }
+    ] * (2 * BATCH)

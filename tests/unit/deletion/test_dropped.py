@@ -7,10 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from bookwarden.deletion.dropped.checking import DropCheck
+from bookwarden.deletion.dropped import following
+from bookwarden.deletion.dropped.checking import DropCheck, Looked
 from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
 from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow, Timer
+from bookwarden.deletion.dropped.table import Changes, FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
 from bookwarden.deletion.ports import OffloadedCopies
@@ -98,6 +100,10 @@ def nodes() -> FollowedNodes:
     return FollowedNodes(GRACE_MS)
 
 
+def pending(nodes: FollowedNodes) -> list[object]:
+    return [key for key, _ in nodes.timers.items()]
+
+
 def test_a_ledger_that_left_its_node_is_due_after_the_time_of_grace(nodes: FollowedNodes) -> None:
     nodes.take([now(topic(1, 2, 3))], 0)
     (drop,) = nodes.take([now(topic(2, 3), at_ms=900)], 1000)
@@ -118,7 +124,7 @@ def test_what_was_never_seen_named_is_never_dropped(nodes: FollowedNodes) -> Non
 def test_a_ledger_that_is_named_again_anywhere_is_dropped_no_more(nodes: FollowedNodes, where: str, root: str) -> None:
     nodes.take([now(topic(1, 2, copies=[COPY]))], 0)
     nodes.take([now(topic(2))], 0)
-    assert set(nodes.timers) == {1, COPY.uuid}
+    assert pending(nodes) == [1, COPY.uuid]
     nodes.take([now(topic(1, 2, copies=[COPY]), where, root=root)], 1)
     assert not nodes.timers
     assert nodes.due(GRACE_MS * 2, 10) == []
@@ -140,8 +146,8 @@ def test_what_a_comparison_did_not_meet_is_to_be_read(nodes: FollowedNodes) -> N
     away, closed = "/managed-ledgers/t/n/persistent/away", "/managed-ledgers/t/closed/persistent/one"
     nodes.take([now(topic(1)), now(topic(2), away), now(topic(3), closed), now(topic(4), root=OTHER)], 0)
     nodes.take([now(topic(1), listing=7), problem("/managed-ledgers/t/closed", listing=7)], 0)
-    assert nodes.unlisted(7) == [(ROOT, away), (OTHER, TOPIC)]
-    assert nodes.unlisted(6) == []
+    assert nodes.unlisted(7) == {ROOT: [away], OTHER: [TOPIC]}
+    assert nodes.unlisted(6) == {}
     # A later one begins anew, and the former never ends.
     nodes.take([now(topic(1), away, listing=8)], 0)
     assert not nodes.end_listing(7)
@@ -226,7 +232,14 @@ class Copies(NoStores):
 class Ground:
     """Following with all that it asks in a test's hand."""
 
-    def __init__(self, copies: OffloadedCopies | None = None, *, dry: bool = False, most_due: int = 100) -> None:
+    def __init__(
+        self,
+        copies: OffloadedCopies | None = None,
+        *,
+        dry: bool = False,
+        most_due: int = 100,
+        most_pending: int = 1000,
+    ) -> None:
         self.ledgers, self.live, self.sent = Ledgers(), Live(), Sent()
         self.now_s = 0.0
         self.present: dict[tuple[str, str], NodeNow] = {}
@@ -236,10 +249,28 @@ class Ground:
         check = DropCheck(
             *(self.nodes, self.ledgers, self.live, copies or NoStores(), marks),  # type: ignore[arg-type]  # what it asks for
             why_not_kept=lambda: self.why_not_kept,
+            later=None if dry else self._later,
         )
+        self.late, self.delays = Sent(), list[float]()
+        self.told: list[Looked] = []
+        self.keeps = 0
         self.dropped = DroppedLedgers(
-            self.nodes, check, self._read, lambda: self.now_s, most_due=most_due, look_again_s=60
+            *(self.nodes, check, self._read, lambda: self.now_s, self._keep),
+            most_due=most_due,
+            look_again_s=60,
+            most_pending=most_pending,
         )
+
+    def _keep(self, told: Sequence[Looked]) -> None:
+        self.told += told
+        self.keeps += 1
+        self.nodes.changes = Changes()
+
+    def _later(self, delay_s: float) -> Marker:
+        if self.why_not_kept is not None:
+            raise NotFoundError(self.why_not_kept)
+        self.delays.append(delay_s)
+        return Marker(self.late, clock=lambda: self.now_s)
 
     def _read(self, root: str, paths: Sequence[str]) -> list[NodeNow]:
         return [self.present.get((root, path), now(None, path, root=root)) for path in paths]
@@ -254,7 +285,9 @@ class Ground:
 
     def settle(self, after_s: float = 600.0) -> dict[int, DropOutcome]:
         self.now_s += after_s
-        return {one.drop.ledger_id: one.outcome for one in self.dropped.settle(Tally())}
+        before = len(self.told)
+        self.dropped.settle(Tally())
+        return {one.drop.ledger_id: one.outcome for one in self.told[before:]}
 
 
 def test_a_dropped_ledger_that_is_gone_leaves_no_mark() -> None:
@@ -262,7 +295,7 @@ def test_a_dropped_ledger_that_is_gone_leaves_no_mark() -> None:
     ground.begin(now(topic(1, 2)))
     ground.take(now(topic(2)))
     assert ground.settle() == {}
-    assert (ground.ledgers.asked, ground.sent.marks, ground.nodes.timers) == ([1], [], {})
+    assert (ground.ledgers.asked, ground.sent.marks, pending(ground.nodes)) == ([1], [], [])
 
 
 @pytest.mark.parametrize(
@@ -308,7 +341,7 @@ def test_where_the_deletion_topic_would_keep_no_marks_none_is_sent_and_the_drop_
     ground.why_not_kept = "deletion-partition-1 has no subscription"
     with pytest.raises(NotFoundError, match="partition-1 has no subscription"):
         ground.settle()
-    assert (ground.sent.marks, list(ground.nodes.timers)) == ([], [1])
+    assert (ground.sent.marks, pending(ground.nodes)) == ([], [1])
     ground.why_not_kept = None
     assert ground.settle(0) == {1: DropOutcome.MARKED}
     assert len(ground.sent.marks) == 1
@@ -506,10 +539,93 @@ def test_nodes_that_went_unseen_are_dropped_once_they_were_looked_for() -> None:
     ground.present[ROOT, missed] = now(topic(2), missed)
     # The second comparison lacks two of the three; one of them is there all the same.
     ground.take(now(topic(3), listing=2), ended=2)
-    assert set(ground.nodes.timers) == {1}
+    assert pending(ground.nodes) == [1]
     assert len(ground.nodes) == 2
 
 
 def test_a_drop_has_the_key_of_what_it_is() -> None:
     drop = Drop(1, PlaceKind.MANAGED_LEDGER, DropCause.TRIMMED, TOPIC, ROOT, 0)
     assert (drop.key, drop._replace(copy=COPY.context).key) == (1, COPY.uuid)
+
+
+def with_many(count: int, *, most_pending: int, dry: bool = False) -> Ground:
+    """Drop so many ledgers, a second after the other; each is still there."""
+    ground = Ground(most_pending=most_pending, dry=dry)
+    ids = range(1, count + 1)
+    for ledger_id in ids:
+        ground.ledgers.add(ledger_id, ORDERS)
+    ground.begin(now(topic(*ids, 1000)))
+    for ledger_id in ids:
+        ground.now_s = float(ledger_id)
+        ground.take(now(topic(*range(ledger_id + 1, count + 1), 1000)))
+    return ground
+
+
+def test_of_too_many_drops_those_due_first_go_to_the_retry_topic_until_they_are_due() -> None:
+    ground = with_many(10, most_pending=7)
+    del ground.ledgers.stored[2]
+    assert ground.settle(0) == {1: DropOutcome.HANDED_OVER, 3: DropOutcome.HANDED_OVER}
+    assert [mark.ledger_id for mark in ground.late.marks] == [1, 3]
+    # Of the three that went the last one was dropped 7 s ago.
+    assert ground.delays == [593.0]
+    assert (pending(ground.nodes), ground.sent.marks) == ([4, 5, 6, 7, 8, 9, 10], [])
+    assert ground.late.marks[0].reason.startswith("dropped by the broker at")
+    assert ground.settle(0) == {}
+
+
+def test_a_copy_too_many_goes_to_the_retry_topic_with_its_place() -> None:
+    ground = Ground(most_pending=0)
+    ground.begin(now(topic(3, copies=[COPY])))
+    ground.take(now(topic(3)))
+    assert ground.settle(0) == {2: DropOutcome.HANDED_OVER}
+    (mark,) = ground.late.marks
+    assert (mark.offload_context, mark.holder()) == (COPY.context, ORDERS)
+
+
+def test_what_cannot_be_handed_over_stays_as_it_was() -> None:
+    ground = with_many(4, most_pending=2)
+    before = dict(ground.nodes.timers.items())
+    ground.why_not_kept = "the retry topic has no subscription"
+    with pytest.raises(NotFoundError, match="retry topic"):
+        ground.settle(0)
+    assert dict(ground.nodes.timers.items()) == before
+    ground.why_not_kept, ground.ledgers.silent = None, True
+    with pytest.raises(StoreUnavailableError):
+        ground.settle(0)
+    assert dict(ground.nodes.timers.items()) == before
+    ground.ledgers.silent, ground.late.refusing = False, True
+    assert ground.settle(0) == {1: DropOutcome.WAITING, 2: DropOutcome.WAITING}
+    assert sorted(map(str, pending(ground.nodes))) == ["1", "2", "3", "4"]
+
+
+def test_what_nobody_can_be_marked_for_is_left_to_the_scan_when_too_many_are_pending() -> None:
+    ground = Ground(most_pending=0)
+    ground.ledgers.add(1, None)
+    ground.begin(now(topic(1)))
+    ground.take(now(None))
+    assert ground.settle(0) == {1: DropOutcome.LEFT}
+    assert not ground.late.marks
+
+
+def test_a_dry_run_hands_nothing_over() -> None:
+    ground = with_many(3, most_pending=1, dry=True)
+    assert ground.settle(0) == dict.fromkeys((1, 2), DropOutcome.WOULD_MARK)
+    assert not ground.late.marks
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_batch_of_very_many_drops_is_kept_part_by_part(monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
+    monkeypatch.setattr(following, "_MANY_CHANGES", 50)
+    ground = Ground(most_pending=80)
+    paths = [f"/managed-ledgers/t/n/persistent/{number}" for number in range(100)]
+    ground.begin(*(now(topic(number), path) for number, path in enumerate(paths)))
+    kept = ground.keeps
+    if listed:
+        # A comparison that meets none of them.
+        ground.take(now(topic(1000), listing=2), ended=2)
+    else:
+        ground.take(*(now(None, path) for path in paths))
+    # A node and a timer for each.
+    assert ground.keeps - kept >= 4
+    assert len(ground.nodes.timers) <= 80
+    assert len(ground.nodes.changes) < 50

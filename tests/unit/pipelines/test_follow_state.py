@@ -40,13 +40,13 @@ def test_nodes_and_timers_come_back(tmp_path: Path) -> None:
     nodes.take([now(1, 2), now(2, gone=True), now(3, 5)], 100)
     kept.keep(nodes)
     nodes.take([now(3, 4, 5)], 100)
-    nodes.settle(timer.drop for timer in nodes.due(1100, 1))
+    nodes.settle(timer.drop for timer in nodes.due(2000, 1))
     kept.keep(nodes)
     before, after = nodes, loaded(tmp_path)
     assert list(after.items()) == list(before.items())
-    assert after.timers == before.timers
-    assert set(after.timers) == {3, COPY.uuid}
-    assert after.due(1100, 10) == before.due(1100, 10) != []
+    assert dict(after.timers.items()) == dict(before.timers.items())
+    assert dict(after.timers.items()).keys() == {3, COPY.uuid}
+    assert after.due(2000, 10) == before.due(2000, 10) != []
 
 
 def test_nothing_changed_is_nothing_written(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_one_file_with_everything_replaces_many(tmp_path: Path, monkeypatch: pyt
     assert len(names) <= 5
     after = loaded(tmp_path)
     assert list(after.items()) == list(nodes.items())
-    assert after.timers == nodes.timers
+    assert dict(after.timers.items()) == dict(nodes.timers.items())
 
 
 def test_files_before_one_with_everything_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_roots_that_are_followed_no_more_are_forgotten(tmp_path: Path) -> None:
     kept.keep(nodes)
     others = FollowedNodes(1000)
     assert KeptState(str(tmp_path)).load(others, ["zk:other"])
-    assert (len(others), others.timers) == (0, {})
+    assert (len(others), len(others.timers)) == (0, 0)
 
 
 def test_a_damaged_file_is_named_and_what_to_do(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ def test_a_timer_keeps_what_is_known_of_its_wait(tmp_path: Path) -> None:
     waiting = timer._replace(due_ms=61_000, first_look_ms=1000, looks=1, reason="no \N{EM DASH} answer")
     nodes.postpone([waiting])
     kept.keep(nodes)
-    assert dict(loaded(tmp_path).timers) == {1: waiting}
+    assert dict(loaded(tmp_path).timers.items()) == {1: waiting}

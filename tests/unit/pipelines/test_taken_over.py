@@ -78,7 +78,7 @@ def test_the_state_of_follow_comes_back_and_says_whose_it_is_from_then_on(
         nodes, kept = FollowedNodes(600_000), KeptState(str(folder))
         begun = kept.load(nodes, [TOPICS["store"]])
         assert begun
-        assert list(nodes.timers) == [5_000_000_010]
+        assert [key for key, _ in nodes.timers.items()] == [5_000_000_010]
         named = f"/managed-ledgers/{TOPICS['namespace']}/persistent/named"
         assert named in {path for _, path, _ in nodes.items()}
         require_own(FolderIdentityFile(str(folder), begun=begun), ours, "follow.checkpoint")

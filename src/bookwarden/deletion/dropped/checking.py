@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Protocol
+from typing import Final, Protocol
 
 from bookwarden.deletion.dropped.drops import Drop, Key
 from bookwarden.deletion.dropped.table import FollowedNodes
@@ -29,6 +29,8 @@ from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, mar
 
 logger = logging.getLogger(__name__)
 
+_WITH_MARK: Final = frozenset((DropOutcome.MARKED, DropOutcome.HANDED_OVER))
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
@@ -39,6 +41,10 @@ class Looked:
     reason: str = ""  #: For people; empty where the outcome says it all.
     holder: Holder | None = None  #: By its metadata; None where that was not read, or names none.
     ledger: StoredLedger | None = None  #: None where it is not there, and for a copy.
+
+    def ending_as(self, outcome: DropOutcome, reason: str = "") -> Looked:
+        """Return it with another outcome, and reason where there is another one."""
+        return Looked(self.drop, outcome, reason or self.reason, self.holder, self.ledger)
 
 
 class Marks(Protocol):
@@ -59,6 +65,8 @@ class DropCheck:
     marks: Marks | None  #: None in a dry run.
     #: Tells, before marks are sent, why the deletion topic would not keep them; None where it does.
     why_not_kept: Callable[[], str | None] = lambda: None
+    #: Makes what sends marks that the sweep reads after a delay in seconds; NotFoundError where they would not be kept.
+    later: Callable[[float], Marks] | None = None
 
     def look(self, drops: Sequence[Drop], given_up: Collection[Key] = ()) -> list[Looked]:
         """Look at each and mark what is to be marked; the order is kept.
@@ -76,15 +84,26 @@ class DropCheck:
             batch.references = dict(
                 self.references.read([holder for holder in batch.holders.values() if holder is not None])
             )
-        looked = [batch.judge(drop) for drop in drops]
-        return self._marked(
-            [
-                Looked(one.drop, DropOutcome.LEFT, one.reason, one.holder, one.ledger)
-                if one.outcome is DropOutcome.WAITING and one.drop.key in given_up
-                else one
-                for one in looked
-            ]
-        )
+        looked = [
+            one.ending_as(DropOutcome.LEFT) if one.outcome is DropOutcome.WAITING and one.drop.key in given_up else one
+            for one in (batch.judge(drop) for drop in drops)
+        ]
+        if self.marks is None or not any(one.outcome is DropOutcome.MARKED for one in looked):
+            return _sent(looked, None)
+        if (why := self.why_not_kept()) is not None:
+            raise NotFoundError(why)
+        return _sent(looked, self.marks)
+
+    def hand_over(self, drops: Sequence[Drop], delay_s: float) -> list[Looked]:
+        """Mark each for the sweep to verify after the delay, without more than a look at BookKeeper's metadata.
+
+        The order is kept. Raises as `look`.
+        """
+        batch = _Batch(self._read_ledgers(drops), {})
+        batch.holders = {drop.key: batch.holder_of(drop) for drop in drops}
+        looked = [batch.judge_early(drop) for drop in drops]
+        is_wanted = any(one.outcome is DropOutcome.HANDED_OVER for one in looked)
+        return _sent(looked, self.later(delay_s) if self.later is not None and is_wanted else None)
 
     def _read_ledgers(self, drops: Sequence[Drop]) -> dict[Key, LedgerReading]:
         ids = [drop.ledger_id for drop in drops if drop.copy is None]
@@ -97,25 +116,19 @@ class DropCheck:
         readings = self.copies.read_many([copy_of(mark_of_copy(drop)) for drop in asked])
         return {drop.key: reading for drop, reading in zip(asked, readings, strict=True)}
 
-    def _marked(self, looked: Sequence[Looked]) -> list[Looked]:
-        wanted = [one for one in looked if one.outcome is DropOutcome.MARKED]
-        if not wanted:
-            return list(looked)
-        if self.marks is None:
-            return [
-                Looked(one.drop, DropOutcome.WOULD_MARK, one.reason, one.holder, one.ledger) if one in wanted else one
-                for one in looked
-            ]
-        if (why := self.why_not_kept()) is not None:
-            raise NotFoundError(why)
-        report = self.marks.mark([_mark_of(one) for one in wanted])
-        failures = {_key_of(marked.mark): marked.failure for marked in report.ledgers if marked.failure is not None}
-        return [
-            Looked(one.drop, DropOutcome.WAITING, f"its mark was not confirmed: {why}", one.holder, one.ledger)
-            if one.outcome is DropOutcome.MARKED and (why := failures.get(one.drop.key)) is not None
-            else one
-            for one in looked
-        ]
+
+def _sent(looked: Sequence[Looked], marks: Marks | None) -> list[Looked]:
+    """Send the marks of those that are to be marked; None is for a dry run, and where there are none."""
+    if marks is None:
+        return [one.ending_as(DropOutcome.WOULD_MARK) if one.outcome in _WITH_MARK else one for one in looked]
+    report = marks.mark([_mark_of(one) for one in looked if one.outcome in _WITH_MARK])
+    failures = {_key_of(marked.mark): marked.failure for marked in report.ledgers if marked.failure is not None}
+    return [
+        one.ending_as(DropOutcome.WAITING, f"its mark was not confirmed: {why}")
+        if one.outcome in _WITH_MARK and (why := failures.get(one.drop.key)) is not None
+        else one
+        for one in looked
+    ]
 
 
 @dataclass
@@ -146,6 +159,18 @@ class _Batch:
             return Looked(drop, DropOutcome.NAMED, f"{self.named[drop.key]} names it")
         return self._judge_copy(drop, drop.key) if drop.copy is not None else self._judge_ledger(drop)
 
+    def judge_early(self, drop: Drop) -> Looked:
+        """Judge by BookKeeper's metadata alone."""
+        if drop.copy is not None:
+            return Looked(drop, DropOutcome.HANDED_OVER, _reason(drop), self.holders[drop.key])
+        if not self.is_there(drop):
+            return Looked(drop, DropOutcome.GONE)
+        found = self._markable(drop)
+        if isinstance(found, Looked):
+            return found
+        reading, holder = found
+        return Looked(drop, DropOutcome.HANDED_OVER, _reason(drop), holder, reading)
+
     def _judge_copy(self, drop: Drop, key: Key) -> Looked:
         holder, reading = self.holders[key], self.copies[key]
         references = self.references.get(holder) if holder is not None else None
@@ -159,12 +184,20 @@ class _Batch:
             return Looked(drop, outcome, f"{reading.reason}; {_described(drop)}", holder)
         return Looked(drop, DropOutcome.MARKED, _reason(drop), holder)
 
-    def _judge_ledger(self, drop: Drop) -> Looked:
+    def _markable(self, drop: Drop) -> tuple[StoredLedger, Holder] | Looked:
+        """Return a ledger and its holder, or how it ends because it has none that can be marked."""
         reading, holder = self.ledgers[drop.key], self.holders[drop.key]
         if isinstance(reading, UnreadableLedger) or not isinstance(reading, StoredLedger):
             return Looked(drop, DropOutcome.LEFT, reading.reason if isinstance(reading, UnreadableLedger) else "")
         if holder is None or not holder.is_markable():
             return Looked(drop, DropOutcome.LEFT, "its custom metadata names nobody that can be marked", None, reading)
+        return reading, holder
+
+    def _judge_ledger(self, drop: Drop) -> Looked:
+        found = self._markable(drop)
+        if isinstance(found, Looked):
+            return found
+        reading, holder = found
         references = self.references.get(holder)
         if not isinstance(references, LiveReferences):
             return Looked(drop, DropOutcome.WAITING, _why_unknown(references), holder, reading)

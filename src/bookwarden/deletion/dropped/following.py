@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 from bookwarden.deletion.dropped.checking import DropCheck, Looked
 from bookwarden.deletion.dropped.drops import DropCause, Key
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow, Timer
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 
@@ -20,6 +21,12 @@ _STEP: Final = 10_000
 _READ_AT_ONCE: Final = 5_000
 _DAY_MS: Final = 24 * 3600 * 1000
 _LONGEST_PAUSE_MS: Final = 3600 * 1000
+# Changed nodes and timers, half a kilobyte each: with so many the state is kept before a batch ends.
+_MANY_CHANGES: Final = 50_000
+_ALL_TIMES: Final = 2**62
+
+# Keeps what is told, and then what changed in the nodes and timers.
+Keep = Callable[[Sequence[Looked]], None]
 
 
 class ReadsNodes(Protocol):
@@ -47,7 +54,11 @@ class DroppedLedgers:
 
     Nothing is looked at before the first comparison with the present has ended: before, not every node is known that
     may name a ledger. ``most_due`` limits the looks, and so the marks, of a batch. What waits is looked at again after
-    ``look_again_s`` seconds, and then after twice as long each time, an hour at most.
+    ``look_again_s`` seconds, and then after twice as long each time, an hour at most. More than ``most_pending`` drops
+    are not kept: those that are due first are marked for the sweep to look at them then.
+
+    ``keep`` is called with each part of the looks, all that is to be told of it: what was not simply gone, and what
+    waits, when it begins to and for another reason.
     """
 
     def __init__(
@@ -56,34 +67,36 @@ class DroppedLedgers:
         check: DropCheck,
         read: ReadsNodes,
         clock: Callable[[], float],
+        keep: Keep,
         *,
         most_due: int = 10_000,
         look_again_s: float = 60.0,
+        most_pending: int = 10_000_000,
     ) -> None:
         self.nodes = nodes
         self._check = check
         self._read = read
         self._clock = clock
+        self._keep = keep
+        self._most_pending = most_pending
         self._most_due = most_due
         self._look_again_s = look_again_s
 
     def take(self, rows: Iterable[NodeNow], tally: Tally, ended: int | None = None) -> None:
         """Take what nodes name now; ``ended`` is the number of a comparison that has ended with these rows."""
         now_ms = self._now_ms()
-        taken = _Noted(tally, now_ms)
-        tally.seen_dropped += len(self.nodes.take(taken.noted(rows), now_ms))
+        for row in _Noted(tally, now_ms).noted(rows):
+            tally.seen_dropped += len(self.nodes.take((row,), now_ms))
+            if len(self.nodes.changes) >= _MANY_CHANGES:
+                self._hand_over(tally)
+                self._keep(())
         if ended is not None:
             self._end_listing(ended, tally)
 
-    def settle(self, tally: Tally) -> list[Looked]:
-        """Look at what is due; return what is to be told. Raises StoreError, and PulsarError.
-
-        That is all that was not simply gone, and what waits on as it did only once.
-        """
-        if not self.nodes.listed:
-            return []
-        timers = self.nodes.due(self._now_ms(), self._most_due)
-        told: list[Looked] = []
+    def settle(self, tally: Tally) -> None:
+        """Look at what is due, and keep everything. Raises StoreError, PulsarError, and NotFoundError."""
+        self._hand_over(tally)
+        timers = self.nodes.due(self._now_ms(), self._most_due) if self.nodes.listed else []
         for at in range(0, len(timers), _STEP):
             some, now_ms = timers[at : at + _STEP], self._now_ms()
             try:
@@ -91,27 +104,43 @@ class DroppedLedgers:
             except BaseException:
                 self.nodes.postpone(timer._replace(due_ms=now_ms) for timer in timers[at:])
                 raise
-            self._account(some, looked, tally)
-            told += [one for timer, one in zip(some, looked, strict=True) if _is_news(timer, one)]
-        return told
+            self._keep(self._account(some, looked, tally))
+        self._keep(())
 
     @property
     def has_due(self) -> bool:
-        """Whether there is something to be looked at now."""
-        now_ms = self._now_ms()
-        return bool(self.nodes.listed) and any(timer.due_ms <= now_ms for timer in self.nodes.timers.values())
+        """Whether there may be something to be looked at now."""
+        return bool(self.nodes.listed) and self.nodes.timers.has_due(self._now_ms())
+
+    def _hand_over(self, tally: Tally) -> None:
+        """Have the sweep look at what is due first, where too many are pending."""
+        excess = len(self.nodes.timers) - self._most_pending
+        if excess <= 0:
+            return
+        logger.warning(
+            "%d dropped ledgers and copies are pending, more than follow.max_pending: %d go to the retry topic, and "
+            "the sweep looks at them in place of this",
+            *(len(self.nodes.timers), excess),
+        )
+        while excess > 0 and (timers := self.nodes.due(_ALL_TIMES, min(excess, _STEP))):
+            excess -= len(timers)
+            delay_s = max(0.0, max(timer.due_ms for timer in timers) / 1000 - self._clock())
+            try:
+                looked = self._check.hand_over([timer.drop for timer in timers], delay_s)
+            except BaseException:
+                self.nodes.postpone(timers)
+                raise
+            self._keep(self._account(timers, looked, tally))
 
     def _end_listing(self, listing: int, tally: Tally) -> None:
-        left: dict[str, list[str]] = {}
-        for root, path in self.nodes.unlisted(listing):
-            left.setdefault(root, []).append(path)
-        for root, paths in left.items():
+        for root, paths in self.nodes.unlisted(listing).items():
             for at in range(0, len(paths), _READ_AT_ONCE):
                 self.take(self._read(root, paths[at : at + _READ_AT_ONCE]), tally)
         if self.nodes.end_listing(listing):
             logger.info("following %d nodes", len(self.nodes))
 
-    def _account(self, timers: Sequence[Timer], looked: Sequence[Looked], tally: Tally) -> None:
+    def _account(self, timers: Sequence[Timer], looked: Sequence[Looked], tally: Tally) -> list[Looked]:
+        """Settle or postpone what was looked at; return what is to be told."""
         for one in looked:
             kind = (one.drop.place, one.drop.cause)
             tally.outcomes[one.outcome] += 1
@@ -127,6 +156,7 @@ class DroppedLedgers:
             for timer, one in zip(timers, looked, strict=True)
             if one.outcome is DropOutcome.WAITING
         )
+        return [one for timer, one in zip(timers, looked, strict=True) if _is_news(timer, one)]
 
     def _later(self, timer: Timer, reason: str, now_ms: int) -> Timer:
         pause_ms = min(int(self._look_again_s * 1000) << min(timer.looks, 30), _LONGEST_PAUSE_MS)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from bookwarden.deletion.dropped.drops import Drop, Key, drops_between, keys_in
+from bookwarden.deletion.dropped.timers import PackedTimers, Timer
 from bookwarden.ledgers.nodes.naming import has_copies, ids_in, unpack
 
 
@@ -29,16 +28,6 @@ class NodeNow(NamedTuple):
     problem: str = ""  #: For people; with a listing it stands for all nodes below the path as well.
 
 
-class Timer(NamedTuple):
-    """A drop, and when to look whether it is gone; times in milliseconds since the epoch."""
-
-    due_ms: int
-    drop: Drop
-    first_look_ms: int = 0  #: When it was first found waiting; 0 before.
-    looks: int = 0  #: That found it waiting.
-    reason: str = ""  #: Why it waited at the last of them.
-
-
 @dataclass
 class Changes:
     """The changes of a batch in the state, to be kept before the batch counts as done."""
@@ -46,8 +35,8 @@ class Changes:
     nodes: dict[tuple[str, str], bytes | None] = field(default_factory=dict)
     timers: dict[Key, Timer | None] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return bool(self.nodes or self.timers)
+    def __len__(self) -> int:
+        return len(self.nodes) + len(self.timers)
 
 
 class FollowedNodes:
@@ -59,9 +48,8 @@ class FollowedNodes:
     def __init__(self, grace_ms: int) -> None:
         self._grace_ms = grace_ms
         self._nodes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
-        self._timers: dict[Key, Timer] = {}
-        self._queue: list[tuple[int, int, Key]] = []
-        self._numbers = count()
+        #: All timers, of what was dropped.
+        self.timers = PackedTimers()
         self._listing = _Listing(0)
         self.changes = Changes()
         #: The comparisons with the present that were finished.
@@ -69,11 +57,6 @@ class FollowedNodes:
 
     def __len__(self) -> int:
         return sum(map(len, self._nodes.values()))
-
-    @property
-    def timers(self) -> Mapping[Key, Timer]:
-        """All timers, by what was dropped."""
-        return self._timers
 
     def items(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield root, path and naming of each node."""
@@ -103,21 +86,23 @@ class FollowedNodes:
                 drops += self._put(row, now_ms)
         return drops
 
-    def unlisted(self, listing: int) -> list[tuple[str, str]]:
-        """Return root and path of known nodes that a comparison, which has ended, did not meet.
+    def unlisted(self, listing: int) -> dict[str, list[str]]:
+        """Return by root the paths of known nodes that a comparison, which has ended, did not meet.
 
         They are to be read, and taken as changes: a store may have given a part of its names only. Nothing is returned
         for a comparison of which a part was not taken.
         """
         if self._listing.number != listing:
-            return []
+            return {}
         seen, closed = self._listing.seen, self._listing.closed
-        return [
-            (root, path)
+        return {
+            root: [
+                path
+                for path in nodes
+                if path not in seen[root] and not any(path.startswith(below) for below in closed[root])
+            ]
             for root, nodes in self._nodes.items()
-            for path in nodes
-            if path not in seen[root] and not any(path.startswith(below) for below in closed[root])
-        ]
+        }
 
     def end_listing(self, listing: int) -> bool:
         """Note the end of a comparison; return whether all of it was taken."""
@@ -129,13 +114,7 @@ class FollowedNodes:
 
     def due(self, now_ms: int, most: int) -> list[Timer]:
         """Return the timers whose time has come, the oldest first; each has to be settled or postponed then."""
-        found: list[Timer] = []
-        while self._queue and self._queue[0][0] <= now_ms and len(found) < most:
-            due_ms, _, key = heapq.heappop(self._queue)
-            timer = self._timers.get(key)
-            if timer is not None and timer.due_ms == due_ms:
-                found.append(timer)
-        return found
+        return self.timers.due(now_ms, most)
 
     def settle(self, drops: Iterable[Drop]) -> None:
         """End the timers of these."""
@@ -172,12 +151,12 @@ class FollowedNodes:
         else:
             nodes[row.path] = row.naming
         self.changes.nodes[row.root, row.path] = row.naming
-        if before is None and not self._timers:
+        if before is None and not self.timers:
             return []
         now = None if row.naming is None else unpack(row.naming)
-        if now is not None and self._timers:
+        if now is not None and self.timers:
             for key in keys_in(now):
-                if key in self._timers:
+                if key in self.timers:
                     self._change_timer(key, None)
         if before is None:
             return []
@@ -199,10 +178,9 @@ class FollowedNodes:
 
     def _set_timer(self, key: Key, timer: Timer | None) -> None:
         if timer is None:
-            self._timers.pop(key, None)
+            self.timers.end(key)
         else:
-            self._timers[key] = timer
-            heapq.heappush(self._queue, (timer.due_ms, next(self._numbers), key))
+            self.timers.put(timer)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.errors import ConfigError, StoppedFailingError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.follow.metrics import FollowMetrics
-from bookwarden.pipelines.follow.query import ReferenceChanges
+from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.scan.driver import OWN_JVM
@@ -80,8 +80,10 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
         supervisor: Supervisor
         query: ReferenceChanges
         nodes = FollowedNodes(int(follow.grace_seconds * 1000))
+        record = FollowRecord(settings, nodes, None if follow.dry_run else state, pulse.beat)
         with FollowContext(
-            settings, metadata, nodes, partial(read_now, metadata.stores), on_report=metrics.count_marks
+            *(settings, metadata, nodes, partial(read_now, metadata.stores), record.keep),
+            on_report=metrics.count_marks,
         ) as context:
             supervisor = Supervisor(
                 lambda: query.start(once=once),
@@ -98,9 +100,7 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
                 _published(settings, metrics),
             ):
                 begun = _load(state, nodes, settings)
-                query = ReferenceChanges(
-                    spark, settings, pulse, metrics, context.dropped, None if follow.dry_run else state
-                )
+                query = ReferenceChanges(spark, settings, pulse, metrics, context.dropped)
                 if not follow.dry_run:
                     once_answered(partial(require_marking, settings, metadata.admin), patience, supervisor.wait)
                     prove_roots(settings, metadata, patience, supervisor.wait)

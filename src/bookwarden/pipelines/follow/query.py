@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bookwarden.config import Settings
 from bookwarden.deletion.dropped.checking import Looked
 from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
+from bookwarden.deletion.dropped.table import Changes, FollowedNodes
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.pipelines.follow.metrics import FollowMetrics
@@ -30,14 +31,45 @@ from bookwarden.pipelines.streams.supervisor import BatchRefusedError, Pulse
 
 logger = logging.getLogger(__name__)
 
+# A start of the query replays nothing, so its batches go on behind those of former starts, under one name.
+_TABLE_NAME = "follow"
 _TICKS_IN_GRACE = 60
 _MOST_TICK_S = 10.0
+
+
+class FollowRecord:
+    """The rows of what is told and then the state, kept part by part; ``state`` is None in a dry run, which has none.
+
+    ``beat`` gives a sign of life, since a batch may have very many parts.
+    """
+
+    def __init__(
+        self, settings: Settings, nodes: FollowedNodes, state: KeptState | None, beat: Callable[[], None] = lambda: None
+    ) -> None:
+        self._table = OutcomeTable(outcomes_location(settings))
+        self._nodes = nodes
+        self._state = state
+        self._beat = beat
+        self._next: int | None = None
+
+    def keep(self, told: Sequence[Looked]) -> None:
+        """Write rows of these, and make what changed in the nodes since the last call durable."""
+        if told:
+            if self._next is None:
+                self._next = self._table.next_batch(_TABLE_NAME)
+            self._table.write(_rows(told, self._next), _TABLE_NAME, self._next)
+            self._next += 1
+        if self._state is None:
+            self._nodes.changes = Changes()
+        else:
+            self._state.keep(self._nodes)
+        self._beat()
 
 
 class ReferenceChanges:
     """Assembles and starts the query; `pulse` is the gate that each batch passes.
 
-    ``totals`` counts what was looked at, by outcome. ``state`` is None in a dry run, which keeps nothing.
+    ``totals`` counts what was looked at, by outcome.
     """
 
     def __init__(
@@ -47,15 +79,12 @@ class ReferenceChanges:
         pulse: Pulse,
         metrics: FollowMetrics,
         dropped: DroppedLedgers,
-        state: KeptState | None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._pulse = pulse
         self._metrics = metrics
         self._dropped = dropped
-        self._state = state
-        self._table = OutcomeTable(outcomes_location(settings))
         self.totals: Counter[str] = Counter()
         spark.dataSource.register(bound_source(settings))
 
@@ -76,10 +105,8 @@ class ReferenceChanges:
 
     def finish_due(self) -> None:
         """Look at all that is due now, for a run that ends."""
-        number = 1_000_000
         while self._dropped.has_due:
-            number += 1
-            self._settle(Tally(), "once", number, time.monotonic())
+            self._settle(Tally(), time.monotonic())
 
     def _batch(self, batch: DataFrame, number: int) -> None:
         try:
@@ -91,20 +118,16 @@ class ReferenceChanges:
         finished = False
         try:
             started = time.monotonic()
-            query = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
             rows, tally = batch.toArrow(), Tally()
             if rows.num_rows:
                 self._dropped.take(nodes_in(rows), tally, ended_in(rows))
-            self._settle(tally, query, number, started)
+            self._settle(tally, started)
             finished = True
         finally:
             self._pulse.leave(number, finished=finished)
 
-    def _settle(self, tally: Tally, query: str, number: int, started: float) -> None:
-        told = self._dropped.settle(tally)
-        self._table.write(_rows(told, number), query, number)
-        if self._state is not None:
-            self._state.keep(self._dropped.nodes)
+    def _settle(self, tally: Tally, started: float) -> None:
+        self._dropped.settle(tally)
         seconds = time.monotonic() - started
         for outcome, count in tally.outcomes.items():
             self.totals[outcome.value] += count

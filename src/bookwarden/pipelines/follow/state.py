@@ -16,7 +16,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from bookwarden.deletion.dropped.drops import Drop, DropCause, Key
-from bookwarden.deletion.dropped.table import Changes, FollowedNodes, Timer
+from bookwarden.deletion.dropped.table import Changes, FollowedNodes
+from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.pending_deletion import OffloadContext
@@ -40,6 +41,8 @@ _ROWS: Final = 50_000
 # Below so many rows, and so many files, a restart reads them at once.
 _FEW_ROWS: Final = 100_000
 _FEW_FILES: Final = 200
+# Where there is much to write, a file for so many rows may be left, lest most of the time go into writing everything.
+_ROWS_OF_A_FILE: Final = 10_000
 
 # Root, path and naming of a node, then key and timer, in place of each other; the last is None for one that is gone.
 _Row = tuple[str | None, str | None, bytes | None, str | None, str | None]
@@ -77,8 +80,9 @@ class KeptState:
         if not changes:
             return
         try:
-            if self._rows_since > _FEW_ROWS + len(nodes) or len(self._files) > _FEW_FILES:
-                self._keep_all(nodes)
+            entries = len(nodes) + len(nodes.timers)
+            if self._rows_since > _FEW_ROWS + entries or len(self._files) > _FEW_FILES + entries // _ROWS_OF_A_FILE:
+                self.keep_all(nodes)
                 return
             rows = len(changes.nodes) + len(changes.timers)
             self._write(f"{self._next:012d}{_MORE}", _rows_of_changes(changes))
@@ -89,7 +93,8 @@ class KeptState:
             nodes.changes = changes
             raise
 
-    def _keep_all(self, nodes: FollowedNodes) -> None:
+    def keep_all(self, nodes: FollowedNodes) -> None:
+        """Write everything that is known into one file, and remove those before it."""
         former = list(self._files)
         self._write(f"{self._next:012d}{_ALL}", _rows_of_all(nodes))
         self._files = self._files[-1:]

@@ -1,8 +1,9 @@
 """The outcome table: Parquet files partitioned by day, one file a batch, so that a replay replaces its own.
 
 The columns are those of schemas/ledger_outcome.avsc. A file is named ``<query>-<first batch>-<last batch>.parquet``,
-where ``query`` is the id that a checkpoint keeps; many small files of finished batches are merged into one, whose
-name covers their batches, so that an interrupted merge shows in the names and is cleaned up at the next start.
+where ``query`` is the id that a checkpoint keeps, or the name of a stream that replays no batch; many small files of
+finished batches are merged into one, whose name covers their batches, so that an interrupted merge shows in the names
+and is cleaned up at the next start.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
 _SMALL_ROWS = 2_000
 # No outcome: see repeat_batch.
 _REPEAT = "repeat"
-_NAME = re.compile(r"^(?P<query>[0-9a-f-]+)-(?P<first>\d{12})-(?P<last>\d{12})\.parquet$")
+_NAME = re.compile(r"^(?P<query>[0-9a-z-]+)-(?P<first>\d{12})-(?P<last>\d{12})\.parquet$")
 
 
 def _columns() -> Iterator[tuple[str, pa.DataType, str, bool]]:
@@ -150,6 +151,10 @@ class OutcomeTable:
         self._merge_after = merge_after
         self._recovered: set[str] = set()
         self._small: list[_File] = []
+
+    def next_batch(self, query: str) -> int:
+        """Return a number behind those of all batches of a query: for one that replays none."""
+        return 1 + max((file.last for file in self._files() if file.query == query), default=-1)
 
     def write(self, table: pa.Table, query: str, batch: int, now: datetime | None = None) -> None:
         """Write the outcomes of a batch; a second write of the same batch replaces the first."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from bookwarden.clusters.pulsar.messages.producers import GRACE_S, SEND_TIMEOUT_
 from bookwarden.clusters.pulsar.rest.schemas import WriterSchema
 from bookwarden.errors import MarkingInterrupted
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.received import waiving
+from bookwarden.ledgers.received import DELAY_TIME, REAL_TOPIC, waiving
 from bookwarden.wire.avro import PendingDeletionCodec
 
 # A batch with a single answer: the number of messages, and the most characters of payloads and keys.
@@ -76,8 +77,15 @@ class PendingDeletionSender:
         self._filling = threading.Lock()
         self._topic = topic
 
-    def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
+    def send_all(
+        self,
+        marks: Sequence[PendingDeletion],
+        properties: Mapping[str, str] | None = None,
+        deliver_at: int | None = None,
+    ) -> list[str | None]:
         """Send each and wait for the broker; None where it confirmed, else the reason, in the order given.
+
+        ``properties`` are set on each; without ``deliver_at``, in milliseconds since the epoch, they are for now.
 
         Raises PulsarError only when nothing could be sent at all. A send that timed out may have arrived: that is
         harmless as long as its ledger stays referenced. MarkingInterrupted (a KeyboardInterrupt) tells how many were
@@ -90,8 +98,9 @@ class PendingDeletionSender:
             with _interruptible():
                 partitions = self._producers.partitions(self._topic)
                 producers = self._open(self._producers, partitions)
-                messages = self._messages(marks, len(partitions))
-                if len(marks) >= _WHOLE_BATCH:
+                messages = self._messages(marks, len(partitions), properties or {}, deliver_at)
+                # The client sends each delayed message as an entry of its own.
+                if len(marks) >= _WHOLE_BATCH and deliver_at is None:
                     messages = self._send_whole_batches(messages, partitions, confirmations)
                 self._send_each(list(messages), producers, confirmations)
             return confirmations.results()
@@ -143,7 +152,9 @@ class PendingDeletionSender:
         schema = WriterSchema("AVRO", self._encoder.registry_schema())
         return [producers.producer(partition, schema) for partition in partitions]
 
-    def _messages(self, marks: Sequence[PendingDeletion], partitions: int) -> Iterator[_Message]:
+    def _messages(
+        self, marks: Sequence[PendingDeletion], partitions: int, all_have: Mapping[str, str], deliver_at: int | None
+    ) -> Iterator[_Message]:
         encode = self._encoder.encode
         routes: dict[tuple[object, ...], tuple[int, str]] = {}
         for place, mark in enumerate(marks):
@@ -152,7 +163,8 @@ class PendingDeletionSender:
             if route is None:
                 key = str(mark.holder())
                 route = routes[named] = (crc32(key.encode("utf-8")) % partitions, key)
-            yield _Message(place, route[0], encode(mark), route[1], waiving(mark.waives) if mark.waives else None)
+            properties = {**all_have, **waiving(mark.waives)} if all_have or mark.waives else None
+            yield _Message(place, route[0], encode(mark), route[1], properties, deliver_at)
 
     def close(self) -> None:
         """Close the connections; a later send opens new ones."""
@@ -166,6 +178,30 @@ class PendingDeletionSender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class DelayedSender:
+    """Sends pending deletions to the retry topic, by a sender of that, for the sweep to read them after a delay.
+
+    The messages are as those of `RetrySender`, with no retry counted; ``origin`` is the deletion topic.
+    """
+
+    def __init__(
+        self,
+        sender: PendingDeletionSender,
+        delay_s: float,
+        origin: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sender = sender
+        self._delay_ms = max(0, int(delay_s * 1000))
+        self._origin = origin
+        self._clock = clock
+
+    def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
+        """Send each and wait for the broker, as PendingDeletionSender does."""
+        properties = {DELAY_TIME: str(self._delay_ms), REAL_TOPIC: self._origin}
+        return self._sender.send_all(marks, properties, int(self._clock() * 1000) + self._delay_ms)
 
 
 @contextmanager
@@ -183,15 +219,18 @@ def _interruptible() -> Iterator[None]:
 
 
 class _Message(NamedTuple):
-    place: int
-    partition: int
-    payload: bytes
-    key: str
-    properties: dict[str, str] | None = None
+    place: int  #: In the marks that were given.
+    partition: int  #: Number of the topic's.
+    payload: bytes  #: The mark, encoded.
+    key: str  #: Text of the holder.
+    properties: dict[str, str] | None = None  #: None for none.
+    deliver_at: int | None = None  #: In ms since the epoch; None for now.
 
     def send(self, producer: pulsar.Producer, confirm: _Confirm | None) -> None:
         """Hand it to the client, which calls back with the broker's answer."""
-        producer.send_async(self.payload, confirm, properties=self.properties, partition_key=self.key)
+        producer.send_async(
+            self.payload, confirm, properties=self.properties, partition_key=self.key, deliver_at=self.deliver_at
+        )
 
 
 @dataclass
