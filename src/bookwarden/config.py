@@ -245,6 +245,7 @@ class SweepSettings(_Section):
 
     checkpoint: str = "var/checkpoint"
     outcomes: str = "var/outcomes"
+    outcomes_retention_days: int | None = Field(default=None, ge=1)
     journal: str = "var/journal"
     journal_retention_days: float | None = Field(default=None, ge=1)
     journal_per_machine: bool = False
@@ -279,6 +280,7 @@ class FollowSettings(_Section):
 
     checkpoint: str = Field(default="var/follow", min_length=1)
     outcomes: str = "var/follow-outcomes"
+    outcomes_retention_days: int | None = Field(default=None, ge=1)
     lock: str = "/bookwarden/follow"
     dry_run: bool = False
     grace_seconds: float = Field(default=600.0, gt=0)

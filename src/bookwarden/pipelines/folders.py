@@ -119,9 +119,17 @@ class Folder:
         found = [info for info in self._entries(recursive=True) if self._is_shown(info, fs.FileType.File)]
         return sorted(info.path.removeprefix(f"{self._root}/") for info in found)
 
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name."""
+        self._fs.move(self._path(name), self._path(to))
+
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         self._remove_path(self._path(name))
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder inside this one, with all that is in it."""
+        self._fs.delete_dir(self._path(name))
 
     def _entries(self, name: str = "", *, recursive: bool = False) -> list[fs.FileInfo]:
         selector = fs.FileSelector(self._path(name), allow_not_found=True, recursive=recursive)

@@ -129,3 +129,58 @@ def test_a_batch_that_was_cut_short_is_seen_by_nobody_and_its_replay_is(tmp_path
     (tmp_path / "day=2026-03-01" / f"_{QUERY}-000000000001-000000000001.parquet.1-x").write_bytes(b"PAR1")
     OutcomeTable(str(tmp_path)).write(rows(1), QUERY, 1, DAY)
     assert len(read(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("merge_after", [3, 64])
+def test_an_older_copy_of_the_checkpoint_costs_no_row_of_what_was_done(tmp_path: Path, merge_after: int) -> None:
+    table = OutcomeTable(str(tmp_path), merge_after=merge_after)
+    for batch in range(6):
+        table.write(rows(batch), QUERY, batch, DAY)
+    before = read(tmp_path)
+    # The checkpoint is one of when batch 2 was done: what follows is another life of batches 3 to 6.
+    for restart in (3, 5):
+        again = OutcomeTable(str(tmp_path), merge_after=merge_after)
+        for batch in range(restart, 7):
+            again.write(rows(batch + 100), QUERY, batch, NEXT_DAY)
+            # Each batch of this life may be replayed as ever.
+            OutcomeTable(str(tmp_path), merge_after=merge_after).write(rows(batch + 100), QUERY, batch, NEXT_DAY)
+    found = read(tmp_path)
+    assert [row for row in found if row[1] < 10_000] == before
+    assert {row[1] // 100 for row in found if row[1] >= 10_000} == {103, 104, 105, 106}
+
+
+def test_batches_merged_with_one_that_comes_again_stay(tmp_path: Path) -> None:
+    table = OutcomeTable(str(tmp_path), merge_after=3)
+    for batch in range(4):
+        table.write(rows(batch), QUERY, batch, DAY)
+    (newest,) = tmp_path.rglob("*-000000000003-000000000003.parquet")
+    newest.unlink()
+    for _ in range(2):
+        OutcomeTable(str(tmp_path)).write(rows(102), QUERY, 2, DAY)
+    assert [row // 100 for _, row in read(tmp_path)] == [0, 0, 1, 1, 2, 2, 102, 102]
+
+
+def test_what_was_removed_for_its_age_is_not_merged(tmp_path: Path) -> None:
+    table = OutcomeTable(str(tmp_path), merge_after=4, keep_days=1)
+    for batch in range(6):
+        table.write(rows(batch), QUERY, batch, DAY if batch < 2 else NEXT_DAY)
+    assert [row // 100 for _, row in read(tmp_path)] == [2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_only_the_newest_days_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "day=kept").mkdir(parents=True)
+    table = OutcomeTable(str(tmp_path), merge_after=2, keep_days=2)
+    days = [datetime(2026, 3, day, tzinfo=timezone.utc) for day in (1, 2, 3, 3, 5, 5)]
+    for batch, day in enumerate(days):
+        table.write(rows(batch), QUERY, batch, day)
+    assert {day for day, _ in read(tmp_path)} == {"day=2026-03-03", "day=2026-03-05"}
+    assert len(read(tmp_path)) == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["day=2026-03-03", "day=2026-03-05", "day=kept"]
+    # A clock that is a year ahead for a moment costs one day.
+    table.write(rows(6), QUERY, 6, DAY.replace(year=2027))
+    table.write(rows(7), QUERY, 7, days[-1])
+    assert {day for day, _ in read(tmp_path)} == {"day=2026-03-05", "day=2027-03-01"}
+    OutcomeTable(str(tmp_path)).write(rows(8), QUERY, 8, NEXT_DAY)
+    assert len({day for day, _ in read(tmp_path)}) == 3
+    OutcomeTable(str(tmp_path), keep_days=1).write(rows(9), QUERY, 9, NEXT_DAY)
+    assert {day for day, _ in read(tmp_path)} == {"day=2026-03-02"}

@@ -46,7 +46,7 @@ class FollowRecord:
     def __init__(
         self, settings: Settings, nodes: FollowedNodes, state: KeptState | None, beat: Callable[[], None] = lambda: None
     ) -> None:
-        self._table = OutcomeTable(outcomes_location(settings))
+        self._table = OutcomeTable(outcomes_location(settings), keep_days=settings.follow.outcomes_retention_days)
         self._nodes = nodes
         self._state = state
         self._beat = beat

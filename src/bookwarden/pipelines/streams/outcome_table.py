@@ -9,7 +9,9 @@ and is cleaned up at the next start.
 from __future__ import annotations
 
 import json
+import logging
 import re
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,7 +27,11 @@ from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.times import LAST_MS, is_time
 from bookwarden.pipelines.folders import Folder
 
+logger = logging.getLogger(__name__)
+
 MERGE_AFTER = 64
+_SUFFIX = ".parquet"
+_DAY = re.compile(r"day=\d{4}-\d{2}-\d{2}")
 _MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
 # A file with more rows is left as it is: merging it would cost memory for no gain.
 _SMALL_ROWS = 2_000
@@ -144,11 +150,17 @@ def read_outcomes(location: str) -> list[dict[str, Any]]:
 
 
 class OutcomeTable:
-    """Writer of the table at `location`, a path or a URI as a `Folder` takes it, with options or without."""
+    """Writer of the table at `location`, a path or a URI as a `Folder` takes it, with options or without.
 
-    def __init__(self, location: str, merge_after: int = MERGE_AFTER) -> None:
+    Of the days that have outcomes the newest ``keep_days`` are kept; None keeps all. No clock is asked for that: one
+    that is wrong costs one day.
+    """
+
+    def __init__(self, location: str, merge_after: int = MERGE_AFTER, *, keep_days: int | None = None) -> None:
         self._folder = Folder(location, with_options=True)
         self._merge_after = merge_after
+        self._keep_days = keep_days
+        self._day = ""
         self._recovered: set[str] = set()
         self._small: list[_File] = []
 
@@ -166,20 +178,52 @@ class OutcomeTable:
         # Only batches before this one are known to be finished; a merge must not take in one that may be replayed.
         if len(self._small) >= self._merge_after:
             self._merge()
-        day = (now or datetime.now(timezone.utc)).strftime("%Y-%m-%d")
-        written = self._publish(table.cast(ARROW_SCHEMA), f"day={day}", query, batch, batch)
+        day = (now or datetime.now(timezone.utc)).strftime("day=%Y-%m-%d")
+        written = self._publish(table.cast(ARROW_SCHEMA), day, query, batch, batch)
+        if day != self._day:
+            self._day = day
+            self._expire(day)
         if table.num_rows < _SMALL_ROWS:
             self._small.append(written)
 
     def _recover(self, query: str, batch: int) -> None:
-        """Remove the files of an earlier attempt at this batch or later ones, or of an interrupted merge."""
+        """Remove the file of an earlier attempt at this batch, and those that an interrupted merge left.
+
+        Later batches, or one with this one among others, are of before the checkpoint was replaced by an older copy of
+        it: these are kept under names that no batch has, since what they tell was done all the same.
+        """
         files = [file for file in self._files() if file.query == query]
+        former = [file for file in files if file.last >= batch]
+        if any(file.last > batch or file.first < file.last for file in former):
+            logger.warning(
+                "%s has outcomes of batch %d and later ones, so the checkpoint is an older one than before: they are "
+                "kept in %d files named .former",
+                *(self._folder.location, batch, len(former)),
+            )
+            for file in former:
+                self._folder.move(
+                    file.name, f"{file.name.removesuffix(_SUFFIX)}.former-{uuid.uuid4().hex[:8]}{_SUFFIX}"
+                )
+        else:
+            for file in former:
+                self._folder.remove(file.name)
+        files = [file for file in files if file.last < batch]
         for file in files:
-            if file.first >= batch or any(other.covers(file) for other in files):
+            if any(other.covers(file) for other in files):
                 self._folder.remove(file.name)
             elif file.first == file.last and self._is_small(file):
                 self._small.append(file)
         self._small.sort()
+
+    def _expire(self, today: str) -> None:
+        if self._keep_days is None:
+            return
+        # Today's stays, even if a clock that was ahead has left later ones.
+        others = [name for name in self._folder.folders() if _DAY.fullmatch(name) and name != today]
+        for day in others[: max(0, len(others) + 1 - self._keep_days)]:
+            logger.info("the outcomes of %s in %s are deleted: newer days are kept", day, self._folder.location)
+            self._folder.remove_folder(day)
+            self._small = [file for file in self._small if file.folder != day]
 
     def _is_small(self, file: _File) -> bool:
         with self._folder.open(file.name) as source:

@@ -197,7 +197,7 @@ class LedgerDeletion:
         self._epoch = epoch
         self._writers = writers or Writers(settings.metadata_store)
         self._with_one_writer = False
-        self._table = OutcomeTable(outcomes_location(settings))
+        self._table = OutcomeTable(outcomes_location(settings), keep_days=settings.sweep.outcomes_retention_days)
         self._driver_file = driver_file_of(settings.sweep)
         self.totals: Counter[str] = Counter()
         spark.dataSource.register(PulsarDataSource)
