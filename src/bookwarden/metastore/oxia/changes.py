@@ -27,8 +27,12 @@ class KeyChanges(ChangeFeed):
 
     def start(self, deadline: Deadline) -> None:
         """Begin all streams, and return when no later change can be missed; raise when there is no connection."""
-        with self._lock:
-            self._follow_shards(deadline)
+        try:
+            with self._lock:
+                self._follow_shards(deadline)
+        except BaseException:
+            self.close()
+            raise
 
     def take(self) -> ChangedNodes:
         with self._lock:

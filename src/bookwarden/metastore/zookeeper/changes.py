@@ -30,8 +30,12 @@ class TreeChanges(ChangeFeed):
     def start(self) -> None:
         """Set the watches; raise when there is no connection."""
         self._session.listen(self._note)
-        with self._lock:
-            self._watch()
+        try:
+            with self._lock:
+                self._watch()
+        except BaseException:
+            self.close()
+            raise
 
     def take(self) -> ChangedNodes:
         with self._lock:
