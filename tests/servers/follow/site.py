@@ -142,7 +142,7 @@ class FollowingSite:
             for piece in roots.pieces.pieces():
                 if piece.kind == LOGS:
                     continue
-                for nodes in roots.pieces.values(piece):
+                for nodes, _ in roots.pieces.values(piece):
                     for node, value in nodes:
                         said = now_of(said_by(node, value, url), url)
                         if not said.problem and known.get(said.path) != said.naming:

@@ -16,8 +16,8 @@ from bookwarden.clusters.pulsar.references.pieces import TOPICS as KIND_OF_TOPIC
 from bookwarden.clusters.pulsar.references.pieces import ReferencePiece
 from bookwarden.clusters.pulsar.references.said import followed_node, kind_of, read_said, said_by
 from bookwarden.config import Settings, load_settings
-from bookwarden.deletion.dropped.table import NodeNow
-from bookwarden.errors import ConfigError, StoreUnavailableError
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.nodes.naming import unpack
 from bookwarden.metastore.changes import ChangedNodes
@@ -335,6 +335,44 @@ def test_a_refused_namespace_closes_what_is_below_it(settings: Settings) -> None
     share = PieceShare((ReferencePiece(URL, KIND_OF_TOPICS, "t/n", problem="no right"),), 7)
     rows = [row for batch in read_share(share, settings) for row in nodes_in(pa.Table.from_batches([batch]))]
     assert [(row.path, row.problem, row.listing) for row in rows] == [("/managed-ledgers/t/n", "no right", 7)]
+
+
+@pytest.mark.parametrize("what", ["topic", "cursor", "names of cursors"])
+def test_one_refused_node_closes_itself_and_what_is_below_it(
+    settings: Settings, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    topic, billing, clicks = f"{TOPICS}/orders", f"{TOPICS}/orders/billing", f"{TOPICS}/clicks"
+    nodes, (url,) = FollowedNodes(0), settings.metadata_store.urls
+    piece = ReferencePiece(url, KIND_OF_TOPICS, "t/n/persistent")
+
+    def compare(listing: int) -> list[NodeNow]:
+        batches = read_share(PieceShare((piece,), listing), settings)
+        rows = [row for batch in batches for row in nodes_in(pa.Table.from_batches([batch]))]
+        nodes.take(rows, 0)
+        return rows
+
+    compare(1)
+    nodes.end_listing(1)
+    get_many, list_children = MemoryStore.get_many, MemoryStore.list_children
+
+    def refusing_values(self: MemoryStore, paths: Sequence[str]) -> list[Versioned | None]:
+        if {"topic": topic, "cursor": billing}.get(what) in paths:
+            raise StoreAccessError("not for us")
+        return get_many(self, paths)
+
+    def refusing_names(self: MemoryStore, path: str) -> list[str]:
+        if what == "names of cursors" and path == topic:
+            raise StoreAccessError("not for us")
+        return list_children(self, path)
+
+    monkeypatch.setattr(MemoryStore, "get_many", refusing_values)
+    monkeypatch.setattr(MemoryStore, "list_children", refusing_names)
+    store.put(clicks, listed(2), 0)
+    rows = compare(2)
+    assert [row.path for row in rows if row.problem] == [billing if what == "cursor" else topic]
+    # Of the others everything is seen, and of the refused one nothing counts as gone.
+    assert [key for key, _ in nodes.timers.items()] == [1]
+    assert nodes.unlisted(2) == {url: []}
 
 
 def test_offsets_are_kept_as_text() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from bookwarden.clusters.pulsar.references.pieces import ReferencePiece
-from bookwarden.clusters.pulsar.references.said import Said, read_said
+from bookwarden.clusters.pulsar.references.said import Said, read_said, said_by
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.nodes.naming import NodeKind
@@ -69,8 +69,10 @@ def _read_piece(context: RootsContext, piece: ReferencePiece, listing: int) -> I
     problem = piece.problem
     if not problem:
         try:
-            for nodes in context.pieces.values(piece):
+            for nodes, refused in context.pieces.values(piece):
                 yield from node_batches(nodes, piece.root, listing)
+                if refused:
+                    yield said_batch([said_by(node, error, piece.root) for node, error in refused], piece.root, listing)
         except (StoreAccessError, FormatError) as error:
             problem = str(error)
     if problem:

@@ -28,6 +28,7 @@ from bookwarden.clusters.pulsar.references.nodes import (
     schema_node,
     was_emptied,
 )
+from bookwarden.clusters.pulsar.references.refused_nodes import read_each
 from bookwarden.clusters.pulsar.references.rows import copies_of, rows_of
 from bookwarden.errors import FormatError, StoreAccessError, StoreError, TruncatedListingError
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
@@ -50,6 +51,7 @@ _TOPS: Final = {TOPICS: f"{MANAGED_LEDGERS_ROOT}/", SCHEMAS: f"{SCHEMAS_ROOT}/",
 _NodeT = TypeVar("_NodeT", bound=ReferenceNode)
 # Nodes, with their values if these were read already: for all of them or for none.
 _Portion = Sequence[tuple[ReferenceNode, Versioned | None]]
+_Refused = list[tuple[ReferenceNode, StoreAccessError]]
 # Reads topics and their values together; returns for each whether it was read.
 ReadsTopics = Callable[[Sequence[ManagedLedgerNode], Sequence[bytes]], Sequence[bool]]
 
@@ -154,16 +156,21 @@ class ReferencePieces:
         """Read node by node, without those that are gone; a doubt about the whole piece has no node."""
         yield from self._guarded(piece, self._root(piece.root), None)
 
-    def values(self, piece: ReferencePiece) -> Iterator[list[tuple[ReferenceNode, Versioned]]]:
-        """Yield all nodes of the piece with their values, some at a time; never older than this call.
+    def values(
+        self, piece: ReferencePiece
+    ) -> Iterator[tuple[list[tuple[ReferenceNode, Versioned]], list[tuple[ReferenceNode, StoreAccessError]]]]:
+        """Yield all nodes of the piece with their values, some at a time, and those that are refused with the errors.
 
-        Raises StoreAccessError and FormatError where the piece cannot be listed or read; nothing is known of it then.
+        A refused topic stands for its cursors as well, and may be among both: then only their names are refused.
+        Never older than this call. Raises StoreAccessError and FormatError where the piece itself cannot be listed.
         """
-        store = self._root(piece.root)
-        for portion in _listed(store, piece):
+        store, refused = self._root(piece.root), _Refused()
+        for portion in _listed(store, piece, refused):
             unread = [node for node, value in portion if value is None]
-            read = _values(store, unread) if unread else portion
-            yield [(node, value) for node, value in read if value is not None]
+            read = _values(store, unread, refused) if unread else portion
+            yield [(node, value) for node, value in read if value is not None], refused[:]
+            refused.clear()
+        yield [], refused
 
     def read_into(self, index: ReferenceIndex) -> None:
         """Add what every node of all roots names, and note each that cannot be read or parsed.
@@ -275,8 +282,8 @@ def _pieces_of_schemas(url: str, store: MetadataStore) -> Iterator[ReferencePiec
     yield from (ReferencePiece(url, SCHEMAS, name, problem=problem) for name, problem in problems.items())
 
 
-def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
-    """Yield all nodes of a piece."""
+def _listed(store: MetadataStore, piece: ReferencePiece, refused: _Refused | None = None) -> Iterator[_Portion]:
+    """Yield all nodes of a piece; without ``refused``, to which they are added, one that is refused is an error."""
     if piece.kind == LOGS:
         yield from _logs(store, piece.name)
         return
@@ -285,10 +292,10 @@ def _listed(store: MetadataStore, piece: ReferencePiece) -> Iterator[_Portion]:
         yield from _portions([schema_node(f"{piece.name}/{name}") for name in names])
         return
     for portion in _portions([managed_ledger_node(f"{piece.name}/{name}") for name in names]):
-        topics = _values(store, [topic for topic, _ in portion])
+        topics = _values(store, [topic for topic, _ in portion], refused)
         yield topics
         # Most stores tell with the value that a topic has no cursors, which saves a request.
-        yield from _portions(_cursors(store, [topic for topic, value in topics if value.children != 0]))
+        yield from _portions(_cursors(store, [topic for topic, value in topics if value.children != 0], refused))
 
 
 # The parts of a large namespace are read one after another, and each is listed with all of its names.
@@ -301,13 +308,21 @@ def _divided(names: tuple[str, ...], parts: int) -> list[list[str]]:
     return found
 
 
-def _cursors(store: MetadataStore, topics: Sequence[ManagedLedgerNode]) -> list[CursorNode]:
-    paths = [topic.path for topic in topics]
+def _cursors(store: MetadataStore, topics: Sequence[ManagedLedgerNode], refused: _Refused | None) -> list[CursorNode]:
+    def names_of(topic: ManagedLedgerNode) -> Sequence[str]:
+        try:
+            return store.children_of(topic.path)
+        except StoreAccessError as error:
+            if refused is None:
+                raise
+            refused.append((topic, error))
+            return ()
+
     if store.answers_at_once:
-        listed = [store.children_of(path) for path in paths]
+        listed = [names_of(topic) for topic in topics]
     else:
         with ThreadPoolExecutor(_LISTED_AT_ONCE, thread_name_prefix="cursors") as pool:
-            listed = list(pool.map(store.children_of, paths))
+            listed = list(pool.map(names_of, topics))
     return [cursor_node(topic.name, name) for topic, names in zip(topics, listed, strict=True) for name in names]
 
 
@@ -324,10 +339,16 @@ def _portions(nodes: Sequence[_NodeT]) -> Iterator[list[tuple[_NodeT, None]]]:
         yield [(node, None) for node in nodes[at : at + _READ_AT_ONCE]]
 
 
-def _values(store: MetadataStore, nodes: Sequence[_NodeT]) -> list[tuple[_NodeT, Versioned]]:
-    """Read the nodes, without those that vanished since they were listed."""
-    values = store.get_many([node.path for node in nodes])
-    return [(node, value) for node, value in zip(nodes, values, strict=True) if value is not None]
+def _values(
+    store: MetadataStore, nodes: Sequence[_NodeT], refused: _Refused | None = None
+) -> list[tuple[_NodeT, Versioned]]:
+    """Read the nodes, without those that vanished since they were listed; those refused as in `_listed`."""
+    paths = [node.path for node in nodes]
+    if refused is None:
+        return [(node, value) for node, value in zip(nodes, store.get_many(paths), strict=True) if value is not None]
+    read = list(zip(nodes, read_each(store, paths), strict=True))
+    refused += [(node, value) for node, value in read if isinstance(value, StoreAccessError)]
+    return [(node, value) for node, value in read if isinstance(value, Versioned)]
 
 
 def _node_of(piece: ReferencePiece, path: str) -> ReferenceNode:
