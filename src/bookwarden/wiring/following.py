@@ -37,6 +37,12 @@ class RootsContext(Resources):
             self.pieces = ReferencePieces(self.stores)
 
 
+def _clock_from_now_on() -> Callable[[], float]:
+    """Make a clock of seconds since the epoch that goes on steadily, whatever this machine's is set to meanwhile."""
+    began = time.time() - time.monotonic()
+    return lambda: began + time.monotonic()
+
+
 class FollowContext(Resources):
     """Everything that looks for what brokers dropped, over a state; close it, or use it in a with statement.
 
@@ -75,7 +81,7 @@ class FollowContext(Resources):
                 nodes,
                 check,
                 read,
-                time.time,
+                _clock_from_now_on(),
                 keep,
                 most_due=follow.ledgers_per_batch,
                 look_again_s=min(60.0, follow.grace_seconds),

@@ -378,12 +378,12 @@ def test_what_its_holder_names_at_the_look_is_not_marked() -> None:
     assert not ground.sent.marks
 
 
-def doubted(reason: str = "damaged") -> Ground:
+def doubted(now_s: float = 1.0) -> Ground:
     """Drop a ledger whose holder cannot be read."""
     ground = Ground()
     ground.ledgers.add(1, ORDERS)
-    ground.live.known[ORDERS] = UnknownReferences(reason)
-    ground.now_s = 1.0
+    ground.live.known[ORDERS] = UnknownReferences("damaged")
+    ground.now_s = now_s
     ground.begin(now(topic(1)))
     ground.take(now(None))
     return ground
@@ -629,3 +629,30 @@ def test_a_batch_of_very_many_drops_is_kept_part_by_part(monkeypatch: pytest.Mon
     assert ground.keeps - kept >= 4
     assert len(ground.nodes.timers) <= 80
     assert len(ground.nodes.changes) < 50
+
+
+@pytest.mark.parametrize("ahead_s", [4000.0, 365 * 86_400.0])
+def test_what_was_noted_by_a_clock_that_was_ahead_is_looked_at_within_an_hour_once_it_is_right(
+    ahead_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, after = doubted(ahead_s), doubted()
+    assert before.settle() == {1: DropOutcome.WAITING}
+    after.nodes.settle(timer.drop for _, timer in list(after.nodes.timers.items()))
+    after.nodes.restore((), before.nodes.timers.items())
+    after.dropped.resume()
+    assert "1 dropped ledgers and copies were to be looked at in more than 3600 s" in caplog.text
+    assert after.settle(3599) == {}
+    assert after.ledgers.asked == []
+    assert after.settle(2) == {}
+    assert after.ledgers.asked == [1]
+    # The day of its wait counts from now on.
+    looks = [after.settle(3600) for _ in range(23)]
+    assert looks == [{}] * 22 + [{1: DropOutcome.LEFT}]
+
+
+def test_timers_that_any_clock_may_have_set_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    ground = doubted()
+    ground.settle()
+    before = dict(ground.nodes.timers.items())
+    ground.dropped.resume()
+    assert (dict(ground.nodes.timers.items()), caplog.text) == (before, "")

@@ -106,3 +106,16 @@ def test_a_timer_takes_less_than_160_bytes() -> None:
     assert size / MANY < 160
     # While a dictionary grows it is there twice.
     assert peak / MANY < 200
+
+
+def test_what_is_pulled_in_leaves_nothing_where_it_was() -> None:
+    packed = PackedTimers()
+    for ledger_id in range(3000):
+        packed.put(timer(ledger_id, 10**9 + ledger_id))
+    packed.put(timer(9999, 50_000))
+    packed.end(5)
+    assert packed.pull_in(1000, 60_000) == 2999
+    assert {one.due_ms for _, one in packed.items()} == {50_000, 60_000}
+    assert (len(packed), len(packed._pages)) == (3000, 4)
+    assert len(packed.due(60_000, 9999)) == 3000
+    assert packed._pages == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ from prometheus_client import CollectorRegistry
 import bookwarden.wiring.deletion
 import bookwarden.wiring.metadata
 from bookwarden.config import Settings, load_settings
+from bookwarden.deletion.dropped.following import Tally
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.nodes.naming import pack, pack_ids
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.pipelines.metrics import MarkMetrics
 from bookwarden.resources import Resources
 from bookwarden.wiring.deletion import PhaseOneContext, SweepContext
+from bookwarden.wiring.following import FollowContext
 from bookwarden.wiring.metadata import MetadataContext
 
 OPENED = {
@@ -167,3 +172,26 @@ def test_a_program_that_asks_for_metrics_of_phase_one_gets_them(
     sent = {"ledger_type": "LEDGER", "destination": "deletion"}
     assert registry.get_sample_value("bookwarden_pending_deletions_sent_total", sent) == 2
     assert registry.get_sample_value("bookwarden_marks_failed_total", {"ledger_type": "LEDGER"}) == 1
+
+
+def test_a_clock_that_is_set_while_follow_runs_changes_no_time_of_a_look(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = 3600.0
+    path = "/managed-ledgers/t/n/persistent/orders"
+    nodes, steady = FollowedNodes(600_000), [hour]
+    monkeypatch.setattr(time, "monotonic", lambda: steady[0])
+    monkeypatch.setattr(time, "time", lambda: 1_000 * hour)
+    with (
+        MetadataContext(settings) as metadata,
+        FollowContext(settings, metadata, nodes, lambda *_: [], lambda _: None) as context,
+    ):
+        context.dropped.take([NodeNow("zk:one", path, pack("topic", pack_ids([1])), 5, listing=1)], Tally())
+        context.dropped.take([], Tally(), 1)
+        context.dropped.take([NodeNow("zk:one", path, None, 5)], Tally())
+        for wall in (1.0, 1_000_000 * hour):
+            monkeypatch.setattr(time, "time", lambda wall=wall: wall)
+            assert not context.dropped.has_due
+        monkeypatch.setattr(time, "time", lambda: 1.0)
+        steady[0] += 601.0
+        assert context.dropped.has_due

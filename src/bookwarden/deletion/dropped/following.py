@@ -82,6 +82,18 @@ class DroppedLedgers:
         self._most_due = most_due
         self._look_again_s = look_again_s
 
+    def resume(self) -> None:
+        """Take up timers that were loaded, and may have been set by a clock that was ahead."""
+        now_ms = self._now_ms()
+        longest_ms = max(self.nodes.grace_ms, _LONGEST_PAUSE_MS)
+        pulled = self.nodes.timers.pull_in(now_ms, now_ms + longest_ms)
+        if pulled:
+            logger.warning(
+                "%d dropped ledgers and copies were to be looked at in more than %d s, so the clock that noted them was"
+                " ahead, or this machine's is behind: they are looked at by then",
+                *(pulled, longest_ms // 1000),
+            )
+
     def take(self, rows: Iterable[NodeNow], tally: Tally, ended: int | None = None) -> None:
         """Take what nodes name now; ``ended`` is the number of a comparison that has ended with these rows."""
         now_ms = self._now_ms()

@@ -46,7 +46,8 @@ class FollowedNodes:
     """
 
     def __init__(self, grace_ms: int) -> None:
-        self._grace_ms = grace_ms
+        #: From a drop to the look.
+        self.grace_ms = grace_ms
         self._nodes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
         #: All timers, of what was dropped.
         self.timers = PackedTimers()
@@ -162,7 +163,7 @@ class FollowedNodes:
             return []
         drops = drops_between(unpack(before), now, row.path, row.root, row.at_ms)
         for drop in drops:
-            self._change_timer(drop.key, Timer(now_ms + self._grace_ms, drop))
+            self._change_timer(drop.key, Timer(now_ms + self.grace_ms, drop))
         return drops
 
     def _note_listed(self, row: NodeNow) -> None:

@@ -100,6 +100,20 @@ class PackedTimers:
                 del self._pages[pages.popleft()]
         return found
 
+    def pull_in(self, now_ms: int, latest_ms: int) -> int:
+        """Have none due later than ``latest_ms``, nor waiting since later than now; return how many were due later."""
+        pulled = 0
+        for second in [second for second in self._seconds if second * 1000 > latest_ms + 1000]:
+            pages = self._due_in[second]
+            while pages:
+                number = pages.popleft()
+                for timer in self._living(number).values():
+                    first_look_ms = min(timer.first_look_ms, now_ms)
+                    self.put(timer._replace(due_ms=latest_ms, first_look_ms=first_look_ms))
+                    pulled += 1
+                del self._pages[number]
+        return pulled
+
     def _begin_page(self, second: int) -> list[Timer]:
         last = self._pages.get(self._open)
         if isinstance(last, list):

@@ -100,6 +100,7 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
                 _published(settings, metrics),
             ):
                 begun = _load(state, nodes, settings)
+                context.dropped.resume()
                 query = ReferenceChanges(spark, settings, pulse, metrics, context.dropped)
                 if not follow.dry_run:
                     once_answered(partial(require_marking, settings, metadata.admin), patience, supervisor.wait)
