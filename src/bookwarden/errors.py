@@ -4,6 +4,7 @@
     ├── ConfigError              a setting is missing, malformed or contradicts another
     ├── NotFoundError            the topic, ledger or node that was asked for does not exist
     ├── RefusedError             a safety rule forbids what was asked for
+    │   └── StateTakenOverError      another process writes the state of this stream now
     ├── FormatError              bytes from a store or a topic are not what their format says
     │   ├── MalformedMarkError   a message that is no valid pending deletion
     │   └── PoisonedBatchError   more messages fail than can be at fault
@@ -65,6 +66,10 @@ class RefusedError(BookwardenError):
     """A safety rule forbids what was asked for."""
 
     exit_code = 5
+
+
+class StateTakenOverError(RefusedError):
+    """Another process writes the state of this stream now: this one must end."""
 
 
 class FormatError(BookwardenError):

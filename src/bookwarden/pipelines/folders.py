@@ -120,7 +120,7 @@ class Folder:
         return sorted(info.path.removeprefix(f"{self._root}/") for info in found)
 
     def move(self, name: str, to: str) -> None:
-        """Give a file another name."""
+        """Move a file to another name."""
         self._fs.move(self._path(name), self._path(to))
 
     def remove(self, name: str) -> None:

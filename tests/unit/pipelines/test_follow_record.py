@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.dropped.checking import Looked
 from bookwarden.deletion.dropped.drops import Drop, DropCause
 from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.errors import StateTakenOverError
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.nodes.naming import pack, pack_ids
 from bookwarden.ledgers.outcomes import DropOutcome
@@ -70,3 +72,36 @@ def test_a_dry_run_keeps_rows_and_no_changes(settings: Settings, tmp_path: Path)
     nodes.take([NodeNow("zk:one", PATH, pack("topic", pack_ids([1])), 5)], 0)
     FollowRecord(settings, nodes, None).keep([marked(1)])
     assert (len(nodes.changes), sorted(one.name for one in tmp_path.iterdir())) == (0, ["outcomes-dry-run"])
+
+
+def test_one_whose_state_another_process_has_taken_over_writes_nothing_more(settings: Settings) -> None:
+    """As where the store of the lock does not answer, or refuses its node."""
+    first, second = (FollowedNodes(1000) for _ in range(2))
+    states = [KeptState(settings.follow.checkpoint) for _ in range(2)]
+    records = [FollowRecord(settings, nodes, state) for nodes, state in zip((first, second), states, strict=True)]
+    states[0].take_over()
+    first.take([NodeNow("zk:one", PATH, pack("topic", pack_ids([1, 2])), 5)], 0)
+    records[0].keep([marked(1)])
+    states[1].take_over()
+    states[1].load(second, ["zk:one"])
+    # Both see ledger 1 dropped, and would write the same file.
+    first.take([NodeNow("zk:one", PATH, pack("topic", pack_ids([2])), 5)], 0)
+    with pytest.raises(StateTakenOverError, match=r"taken over .*as process"):
+        records[0].keep([marked(11)])
+    second.take([NodeNow("zk:one", PATH, pack("topic", pack_ids([2])), 5)], 0)
+    records[1].keep([marked(12)])
+    assert rows(settings) == [1, 12]
+    known = FollowedNodes(1000)
+    KeptState(settings.follow.checkpoint).load(known, ["zk:one"])
+    assert [key for key, _ in known.timers.items()] == [1]
+
+
+def test_a_state_whose_folder_was_removed_is_begun_anew(settings: Settings) -> None:
+    nodes, state = FollowedNodes(0), KeptState(settings.follow.checkpoint)
+    assert not state.is_begun()
+    state.take_over()
+    shutil.rmtree(settings.follow.checkpoint)
+    nodes.take([NodeNow("zk:one", PATH, pack("topic", pack_ids([1])), 5)], 0)
+    FollowRecord(settings, nodes, state).keep([])
+    assert state.is_begun()
+    state.require_own()

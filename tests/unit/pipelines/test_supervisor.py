@@ -8,7 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookwarden.errors import DataGoneError, SharedDoubtError, SparkError, StoreUnavailableError
+from bookwarden.errors import (
+    BookwardenError,
+    DataGoneError,
+    SharedDoubtError,
+    SparkError,
+    StateTakenOverError,
+    StoreUnavailableError,
+)
 from bookwarden.pipelines.streams.supervisor import BatchNumbers, BatchRefusedError, Patience, Pulse, Supervisor
 from servers.waiting import eventually
 
@@ -75,8 +82,15 @@ def test_messages_that_are_gone_end_the_process_at_once(error: Exception) -> Non
     assert len(started) == 1
 
 
-def test_a_doubt_that_a_sweep_with_once_does_not_wait_for_ends_it_at_once() -> None:
-    text = "bookwarden.errors.SharedDoubtError: 4 marks wait: /managed-ledgers/t/ns/persistent/a: mend the node"
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (SharedDoubtError, "4 marks wait: /managed-ledgers/t/ns/persistent/a: mend the node"),
+        (StateTakenOverError, "another follow has taken over var/follow: h as process 7 since now"),
+    ],
+)
+def test_what_no_restart_helps_against_ends_the_process_at_once(kind: type[BookwardenError], said: str) -> None:
+    text = f"bookwarden.errors.{kind.__name__}: {said}"
     error = RuntimeError(f"Traceback (most recent call last):\n  File 'a'\n{text}\n")
     started: list[ScriptedQuery] = []
 
@@ -84,7 +98,7 @@ def test_a_doubt_that_a_sweep_with_once_does_not_wait_for_ends_it_at_once() -> N
         started.append(ScriptedQuery(error))
         return started[-1]
 
-    with pytest.raises(SharedDoubtError, match=r"^4 marks wait: /managed-ledgers/t/ns/persistent/a: mend the node$"):
+    with pytest.raises(kind, match=f"^{said}$"):
         Supervisor(start, Pulse(), QUICK, once=True).run()
     assert len(started) == 1
 

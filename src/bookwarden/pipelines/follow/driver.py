@@ -99,18 +99,19 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
                 stopped_by_signals(supervisor.stop),
                 _published(settings, metrics),
             ):
-                begun = _load(state, nodes, settings)
-                context.dropped.resume()
                 query = ReferenceChanges(spark, settings, pulse, metrics, context.dropped)
                 if not follow.dry_run:
                     once_answered(partial(require_marking, settings, metadata.admin), patience, supervisor.wait)
                     prove_roots(settings, metadata, patience, supervisor.wait)
-                    file = FolderIdentityFile(follow.checkpoint, begun=begun)
+                    file = FolderIdentityFile(follow.checkpoint, begun=state.is_begun())
                     once_answered(
                         lambda: require_own(file, identity_of(settings, metadata), "follow.checkpoint"),
                         patience,
                         supervisor.wait,
                     )
+                    state.take_over()
+                _load(state, nodes, settings)
+                context.dropped.resume()
                 looks = (roots_proof_of(settings.metadata_store, metadata).require_all_roots,)
                 with looked_at_again(looks, supervisor.stop):
                     supervisor.run()
@@ -123,10 +124,8 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
     return FollowEnd(query.totals, len(nodes), len(nodes.timers), supervisor.through)
 
 
-def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> bool:
-    """Read the state; return whether there was one."""
-    begun = state.load(nodes, settings.metadata_store.urls)
-    if begun:
+def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> None:
+    if state.load(nodes, settings.metadata_store.urls):
         logger.info("%d nodes and %d dropped ledgers are known from before", len(nodes), len(nodes.timers))
     else:
         logger.warning(
@@ -134,7 +133,6 @@ def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> bool:
             "orphan scan alone",
             settings.follow.checkpoint,
         )
-    return begun
 
 
 @contextmanager

@@ -53,7 +53,12 @@ class FollowRecord:
         self._next: int | None = None
 
     def keep(self, told: Sequence[Looked]) -> None:
-        """Write rows of these, and make what changed in the nodes since the last call durable."""
+        """Write rows of these, and make what changed in the nodes since the last call durable.
+
+        Raises StateTakenOverError, with nothing written, if another process writes the state now.
+        """
+        if self._state is not None:
+            self._state.require_own()
         if told:
             if self._next is None:
                 self._next = self._table.next_batch(_TABLE_NAME)

@@ -18,7 +18,8 @@ import pyarrow as pa
 from bookwarden.deletion.dropped.drops import Drop, DropCause, Key
 from bookwarden.deletion.dropped.table import Changes, FollowedNodes
 from bookwarden.deletion.dropped.timers import Timer
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, StateTakenOverError
+from bookwarden.leases import describe_holder, holder_here
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.pending_deletion import OffloadContext
 from bookwarden.pipelines.folders import Folder
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _ALL: Final = "-all.arrow"
 _MORE: Final = "-more.arrow"
+_OWNER: Final = "owner.json"
 _SCHEMA: Final = pa.schema(
     [
         pa.field("root", pa.string()),
@@ -49,13 +51,40 @@ _Row = tuple[str | None, str | None, bytes | None, str | None, str | None]
 
 
 class KeptState:
-    """The files of a state below `location`, a path or a URI; one process at a time writes them."""
+    """The files of a state below `location`, a path or a URI; one process at a time writes them.
+
+    The stream's lock sees to that, unless its store does not answer or refuses the node. So whoever begins to write
+    leaves its name here, and whoever finds another name ends: two would write files of the same numbers.
+    """
 
     def __init__(self, location: str) -> None:
         self._folder = Folder(location)
+        self._owner = holder_here()
         self._next = 0
         self._files: list[str] = []
         self._rows_since = 0
+
+    def is_begun(self) -> bool:
+        """Return whether there are any files."""
+        return bool(self._names())
+
+    def take_over(self) -> None:
+        """Become the one that writes, before the files are loaded."""
+        self._folder.write_json(_OWNER, self._owner)
+
+    def require_own(self) -> None:
+        """Raise StateTakenOverError if another process has taken over since."""
+        try:
+            owner = self._folder.read_json(_OWNER)
+        except FileNotFoundError:
+            # Somebody removed the folder: it is begun anew.
+            self.take_over()
+            return
+        if owner != self._owner:
+            raise StateTakenOverError(
+                f"another follow has taken over {self._folder.location}: {describe_holder(owner)}; this one ends, and "
+                "loses nothing. Run one for each Pulsar cluster, and see why the lock of follow was not kept"
+            )
 
     def load(self, nodes: FollowedNodes, roots: Iterable[str]) -> bool:
         """Read what was kept into ``nodes``, of these roots; return whether there was anything.
@@ -63,7 +92,7 @@ class KeptState:
         Raises FormatError for a damaged file.
         """
         known = frozenset(roots)
-        names = [name for name in self._folder.files() if name.endswith((_ALL, _MORE))]
+        names = self._names()
         whole = max((number for number, name in enumerate(names) if name.endswith(_ALL)), default=0)
         self._files = names
         for name in names[whole:]:
@@ -101,6 +130,9 @@ class KeptState:
         self._rows_since = 0
         for name in former:
             self._folder.remove(name)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._folder.files() if name.endswith((_ALL, _MORE))]
 
     def _write(self, name: str, rows: Iterator[_Row]) -> None:
         def write(sink: pa.NativeFile) -> None:

@@ -20,7 +20,14 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
-from bookwarden.errors import BookwardenError, DataGoneError, SharedDoubtError, SparkError, StoreError
+from bookwarden.errors import (
+    BookwardenError,
+    DataGoneError,
+    SharedDoubtError,
+    SparkError,
+    StateTakenOverError,
+    StoreError,
+)
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.pipelines.causes import told_cause
 
@@ -28,7 +35,7 @@ logger = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.25
 _ACKNOWLEDGE_SECONDS = 1.0
 _PROGRESS_SECONDS = 5.0
-_FINAL = (DataGoneError, SharedDoubtError)
+_FINAL = (DataGoneError, SharedDoubtError, StateTakenOverError)
 
 
 class BatchRefusedError(SparkError):
@@ -245,8 +252,8 @@ class Supervisor:
         """Return after a gentle stop, or when a query of `once` is through.
 
         Raises SparkError when the query failed more often than allowed, when it does not stop, and when Spark itself
-        is gone: then only a new process helps. Raises DataGoneError and SharedDoubtError at once, since no restart
-        brings messages back or ends a doubt.
+        is gone: then only a new process helps. Raises DataGoneError, SharedDoubtError and StateTakenOverError at once,
+        since no restart brings messages back, ends a doubt, or another process.
         """
         self._was_moved()
         while not self._stopping.is_set():
