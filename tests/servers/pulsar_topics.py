@@ -35,7 +35,7 @@ def single(value: bytes, **metadata: Any) -> bytes:
 
 def raw_entry(payload: bytes, *, checksum: int | None = None, **metadata: Any) -> bytes:
     """Return an entry as a client sends it: checksum, metadata, payload, none of which need be right."""
-    written = MessageMetadata(producer_name=b"raw", publish_time=1, **metadata)
+    written = MessageMetadata(producer_name=b"raw", **{"publish_time": 1, **metadata})
     # Its sequence id, which brokers insist on, is not among the fields that are read here.
     head = written.SerializeToString() + b"\x10\x01"
     rest = struct.pack(">I", len(head)) + head + payload

@@ -86,13 +86,13 @@ class Topic:
         self.readers: dict[str, Position] = {}  #: What the broker reads next for each that is open.
         self._numbers = 0
 
-    def publish(self, kind: str, *, delay: float | None = None) -> None:
-        """Store an entry; a delay makes it due so much later."""
-        now_ms = int(self.time.now * 1000)
+    def publish(self, kind: str, *, delay: float | None = None, ahead: float = 0.0) -> None:
+        """Store an entry; a delay makes it due so much later, by the sender's clock, which may be ahead."""
+        now_ms = int((self.time.now + ahead) * 1000)
         times: dict[str, Any] = {}
         if delay is not None:
             # The sender's own clock is nobody's business.
-            times = {"deliver_at_time": now_ms + int(delay * 1000)}
+            times = {"deliver_at_time": now_ms + int(delay * 1000), "publish_time": now_ms}
             times["properties"] = [{"key": b"DELAY_TIME", "value": b"%d" % int(delay * 1000)}]
         stored = Stored(kind, b"", (), self.time.now, self.time.now + (delay or 0))
         if kind == "good":

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.entries import Entry
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
-from bookwarden.pipelines.pulsar_source.delays import Arrivals, DueTimes, Moment
+from bookwarden.clusters.pulsar.rest.topic_positions import Position, parse_positions
+from bookwarden.pipelines.pulsar_source.delays import Arrivals, DelayScan, DelayWatch, DueTimes, Moment
+from bookwarden.pipelines.pulsar_source.limits import Cap
+from bookwarden.pipelines.pulsar_source.options import SourceOptions
+from bookwarden.pipelines.pulsar_source.planner import Planner
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
+from unit.pipelines.scripted_topic import SUBSCRIPTION, Admin, Entries, Time, Topic
 
 LONGEST = 600.0
 STEP = 1.0
@@ -141,3 +149,117 @@ def test_what_was_there_at_a_moment_is_known_in_steps(moment: float) -> None:
     expected = max(end for now, end in ends.items() if now <= moment)
     assert arrivals.end_at(moment) == at(expected)
     assert arrivals.end_at(-1.0) == Position(-1, -1)
+
+
+YEAR = 365 * 86_400.0
+RETRIES = "persistent://t/n/retries"
+DELAY = 600.0
+OPTIONS = SourceOptions(
+    PulsarConnection("pulsar://nowhere", "http://nowhere"),
+    topics=(RETRIES,),
+    subscription=SUBSCRIPTION,
+    acknowledge=False,
+    min_poll_s=0.0,
+    delayed_topics=(RETRIES,),
+    max_delay_s=LONGEST,
+)
+
+
+class Retries:
+    """A partition of the retry topic, and watches of it by a clock that may be wrong."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # What a thread does, done at each look.
+        monkeypatch.setattr(DelayScan, "start", lambda scan: scan.read_ahead(lambda: not scan._times.is_read))
+        self.time = Time()
+        self.time.now = 1.7e9
+        self.topic = Topic(RETRIES, self.time, Random(1))
+        self.start = self.topic.cursor
+
+    def watch(self) -> DelayWatch:
+        entries: Any = Entries({RETRIES: self.topic})
+        return DelayWatch(
+            lambda: entries, 60.0, LONGEST, clock=self.time.wall, steady=self.time.steady, pause=self.time.sleep
+        )
+
+    def due(self, watch: DelayWatch, moment: Moment | None = None) -> int:
+        """Return how many entries are due."""
+        positions = parse_positions(RETRIES, self.topic.stats())
+        return watch.due_end(positions, self.start, positions.latest, moment).entry_id + 1
+
+    def due_once(self) -> int:
+        """Return how many entries a query reads that ends, by the right clock."""
+        planner = Planner(OPTIONS, Admin({RETRIES: self.topic}), self.watch())  # type: ignore[arg-type]  # stands there
+        planner.freeze()
+        return planner.latest({RETRIES: self.start}, Cap())[RETRIES].entry_id + 1
+
+
+@pytest.fixture
+def retries(monkeypatch: pytest.MonkeyPatch) -> Retries:
+    return Retries(monkeypatch)
+
+
+def test_retries_looked_at_while_the_clock_was_ahead_are_due_after_their_delay_once_it_is_right(
+    retries: Retries,
+) -> None:
+    retries.time.skew = YEAR
+    for _ in range(3):
+        retries.topic.publish("good", delay=DELAY, ahead=YEAR)
+    watch = retries.watch()
+    assert retries.due(watch) == 0
+    retries.topic.publish("good", delay=DELAY, ahead=YEAR)
+    assert retries.due(watch) == 0
+    retries.time.skew = 0.0
+    retries.topic.publish("good", delay=DELAY)
+    assert retries.due(watch) == 0
+    retries.time.sleep(DELAY + STEP)
+    assert retries.due(watch) == 5
+
+
+@pytest.mark.parametrize("ahead", [YEAR, 4 * LONGEST])
+def test_a_run_that_ends_takes_retries_of_a_clock_that_was_ahead_at_once(retries: Retries, ahead: float) -> None:
+    """As of `sweep --once`, for which time stands still at its start."""
+    for _ in range(3):
+        retries.topic.publish("good", delay=DELAY, ahead=ahead)
+    watch = retries.watch()
+    assert retries.due(watch, watch.now()) == 3
+    assert retries.due_once() == 3
+    retries.topic.publish("good", delay=DELAY)
+    # The one that was sent now waits, and so do those behind it alone.
+    assert retries.due_once() == 3
+    retries.time.sleep(DELAY)
+    assert retries.due_once() == 4
+
+
+@pytest.mark.parametrize("ahead", [1.0, 100.0, LONGEST, 2 * LONGEST, YEAR])
+def test_no_clock_that_was_ahead_keeps_runs_that_end_from_a_retry_for_longer_than_twice_the_longest_delay(
+    retries: Retries, ahead: float
+) -> None:
+    retries.topic.publish("good", delay=DELAY, ahead=ahead)
+    waited = 0.0
+    while not retries.due_once():
+        retries.time.sleep(60.0)
+        waited += 60.0
+        assert waited <= 2 * LONGEST + 60.0
+
+
+def test_a_watch_that_begins_by_the_right_clock_has_nothing_wait_longer_than_the_longest_delay(
+    retries: Retries,
+) -> None:
+    for ahead in (YEAR, LONGEST, 0.0):
+        retries.topic.publish("good", delay=DELAY, ahead=ahead)
+    watch = retries.watch()
+    assert retries.due(watch) == 1
+    retries.time.sleep(LONGEST)
+    assert retries.due(watch) == 3
+
+
+def test_a_clock_that_is_set_while_retries_are_watched_changes_nothing(retries: Retries) -> None:
+    watch = retries.watch()
+    assert retries.due(watch) == 0
+    for skew in (YEAR, -YEAR, -3600.0, 7200.0, 0.0):
+        retries.time.skew = skew
+        retries.topic.publish("good", delay=DELAY, ahead=skew)
+    assert retries.due(watch) == 0
+    retries.time.sleep(DELAY + STEP)
+    assert retries.due(watch) == 5
