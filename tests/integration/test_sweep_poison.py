@@ -121,7 +121,7 @@ def test_what_fills_a_message_nearly_alone_has_its_letter_and_stops_no_other(
         (letter,) = topics.dead_letters.read()
         assert letter.received.payload == large
         assert (letter.outcome, f"{len(large):,} bytes" in letter.reason) == ("malformed", True)
-        assert len(topics.dead_letters.replay()) == 1
+        assert len(list(topics.dead_letters.replay())) == 1
     assert site.backlog_of_dlq() == 0
     site.sweep_once(spark)
     assert site.counts()["malformed"] == 2

@@ -6,19 +6,20 @@ import base64
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Stream, Table, counted, moment, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.config import Settings
-from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, ReasonGroup, group_by_reason
+from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, LetterBounds, ReasonGroup, group_by_reason
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.received import Decode, decoded
 from bookwarden.preflight import require_topics
@@ -126,7 +127,7 @@ def list_letters(invocation: Invocation, group_by: str | None, reason: str | Non
         if group_by:
             invocation.write(_grouped(topics.decode, group_by_reason(found)))
         else:
-            invocation.write(_listing(list(_views(topics.decode, found))))
+            invocation.write_stream(_listing(_views(topics.decode, found)))
 
 
 @dlq.command()
@@ -223,7 +224,7 @@ def _write_whole(file: Path, lines: Iterable[str]) -> int:
 
 def _run(
     invocation: Invocation,
-    act: Callable[..., list[DeadLetter]],
+    act: Callable[..., Iterator[DeadLetter]],
     verb: str,
     choice: Choice,
     *,
@@ -231,22 +232,21 @@ def _run(
     yes: bool,
 ) -> None:
     with _opened(invocation.settings) as topics:
-
-        def take(taken: Choice, *, dry: bool) -> list[DeadLetter]:
-            return act(topics.dead_letters, taken.ids, reason=taken.reason, limit=taken.limit, dry_run=dry)
-
+        letters = partial(act, topics.dead_letters, choice.ids, reason=choice.reason, limit=choice.limit)
         if dry_run:
-            views = list(_views(topics.decode, take(choice, dry=True)))
-            invocation.write(_listing(views, "Dry run: nothing was changed."))
+            note = "Dry run: nothing was changed."
+            invocation.write_stream(_listing(_views(topics.decode, letters(dry_run=True)), lambda _: note))
             return
+        # Those that were counted, and none that arrive while the question waits.
+        bounds = None
         if not yes:
-            planned = take(choice, dry=True)
-            # Exactly the letters that were shown, and none that arrive while the question waits.
-            choice = Choice(tuple(letter.message_id for letter in planned))
-            confirm(f"{verb} {counted(len(planned), 'dead letter')}?", yes=False)
-        done = take(choice, dry=False) if choice.ids != () else []
+            bounds = LetterBounds()
+            for letter in letters(dry_run=True):
+                bounds.note(letter)
+            confirm(f"{verb} {counted(bounds.count, 'dead letter')}?", yes=False)
         past = "Sent back" if verb == "Send back" else "Dropped"
-        invocation.write(_listing(list(_views(topics.decode, done)), f"{past}: {counted(len(done), 'dead letter')}."))
+        done = _views(topics.decode, letters(bounds=bounds))
+        invocation.write_stream(_listing(done, lambda count: f"{past}: {counted(count, 'dead letter')}."))
 
 
 def _views(decode: Decode, letters: Iterable[DeadLetter]) -> Iterator[DeadLetterView]:
@@ -287,7 +287,8 @@ def _grouped(decode: Decode, groups: list[ReasonGroup]) -> Document:
     return Document({"groups": views}, (table_of(views, cells, empty="No dead letters."),))
 
 
-def _listing(views: list[DeadLetterView], note: str = "") -> Document:
+def _listing(views: Iterable[DeadLetterView], note: Callable[[int], str] | None = None) -> Stream[DeadLetterView]:
+    """Make the result of a command, a line for each letter as it comes; ``note`` is made of how many there were."""
     cells: Cells[DeadLetterView] = {
         Column("id"): lambda view: view.id,
         Column("ledger", right=True): _ledger,
@@ -296,10 +297,18 @@ def _listing(views: list[DeadLetterView], note: str = "") -> Document:
         Column("holder", whole=False): lambda view: view.holder or "-",
         Column("reason", whole=False): lambda view: view.reason or "-",
     }
-    parts: list[Part] = [table_of(views, cells, empty="No dead letters.")]
-    if note:
-        parts.append(Note(note))
-    return Document({"dead_letters": views}, tuple(parts))
+    seen = 0
+
+    def counting() -> Iterator[DeadLetterView]:
+        nonlocal seen
+        for view in views:
+            seen += 1
+            yield view
+
+    def end() -> tuple[Mapping[str, object], tuple[Note, ...]]:
+        return {}, () if note is None else (Note(note(seen)),)
+
+    return Stream("dead_letters", counting(), cells, end, empty="No dead letters.")
 
 
 def _facts(view: DeadLetterView) -> tuple[tuple[str, str], ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Cells, Column, Document, Note, counted, table_of
+from bookwarden.cli.shell.output import Cells, Column, Document, Note, Stream, counted
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.outcomes import OutcomeRow
@@ -50,7 +50,7 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
     with MetadataContext(settings) as metadata:
         require_sweeping(settings, metadata)
     if dry_run:
-        invocation.write(_describe(list(_preview(settings))))
+        invocation.write_stream(_described(_preview(settings)))
         return
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
@@ -85,7 +85,8 @@ def _chunks(received: Iterable[ReceivedMark]) -> Iterator[list[ReceivedMark]]:
         yield chunk
 
 
-def _describe(rows: list[OutcomeRow]) -> Document:
+def _described(rows: Iterable[OutcomeRow]) -> Stream[OutcomeRow]:
+    """Make the result of a dry run: a line for each mark as it is looked at, since there may be millions."""
     cells: Cells[OutcomeRow] = {
         Column("ledger", right=True): lambda row: "-" if row.ledger_id is None else str(row.ledger_id),
         Column("outcome"): lambda row: row.outcome.value,
@@ -93,11 +94,21 @@ def _describe(rows: list[OutcomeRow]) -> Document:
         Column("holder", whole=False): lambda row: row.holder or "-",
         Column("reason", whole=False): lambda row: row.reason or "-",
     }
-    counts = Counter(row.outcome.value for row in rows)
-    summary = _summary(counts)
-    note = f"Dry run over {counted(len(rows), 'mark')}{': ' + summary if summary else ''}. Nothing was changed."
-    data = {"counts": dict(counts), "outcomes": rows}
-    return Document(data, (table_of(rows, cells, empty="Nothing is in flight."), Note(note)))
+    counts = Counter[str]()
+
+    def counting() -> Iterator[OutcomeRow]:
+        for row in rows:
+            counts[row.outcome.value] += 1
+            yield row
+
+    def end() -> tuple[Mapping[str, object], tuple[Note, ...]]:
+        summary = _summary(counts)
+        text = (
+            f"Dry run over {counted(counts.total(), 'mark')}{': ' + summary if summary else ''}. Nothing was changed."
+        )
+        return {"counts": dict(counts)}, (Note(text),)
+
+    return Stream("outcomes", counting(), cells, end, empty="Nothing is in flight.")
 
 
 def _summary(counts: Counter[str]) -> str:

@@ -47,6 +47,30 @@ class ReasonGroup:
     example: DeadLetter
 
 
+class LetterBounds:
+    """The dead letters that were looked at, so that the same and no later ones are taken afterwards."""
+
+    def __init__(self) -> None:
+        #: Of the letters that were noted.
+        self.count = 0
+        self._last: dict[str, tuple[int, ...]] = {}
+
+    def note(self, letter: DeadLetter) -> None:
+        """Note a letter; those of a partition come in order."""
+        self.count += 1
+        self._last[letter.received.topic] = _place_of(letter.received)
+
+    def has(self, received: ReceivedMark) -> bool:
+        """Return whether it is no later than the last one noted of its partition."""
+        last = self._last.get(received.topic)
+        return last is not None and _place_of(received) <= last
+
+
+def _place_of(received: ReceivedMark) -> tuple[int, ...]:
+    ledger_id, entry_id, _, *batch_index = map(int, received.message_id.split(":"))
+    return ledger_id, entry_id, *batch_index
+
+
 class DeadLetterReading(Protocol):
     """The unacknowledged messages of the DLQ while it is held open; each call may raise PulsarError."""
 
@@ -60,7 +84,7 @@ class DeadLetterReading(Protocol):
         """Wait until everything that was sent back is confirmed; raises PulsarError when something is not."""
 
     def acknowledge(self, received: ReceivedMark) -> None:
-        """Remove the message from the DLQ."""
+        """Remove one of the last thousand messages that were read from the DLQ."""
 
 
 class DeadLetterBox(Protocol):
@@ -99,29 +123,30 @@ class DeadLetters:
         *,
         reason: str | None = None,
         limit: int | None = None,
+        bounds: LetterBounds | None = None,
         dry_run: bool = False,
-    ) -> list[DeadLetter]:
-        """Send these, or all, to the deletion topic with their counts reset; return them.
+    ) -> Iterator[DeadLetter]:
+        """Send these, or all, to the deletion topic with their counts reset; yield each that is done.
 
-        ``reason`` chooses those that have it, ``limit`` at most so many where no ids are given. A message leaves
-        the DLQ only after its copy is confirmed, so a failure in between leaves two rather than none. What came from
-        the topic of switch directives stays; RefusedError where it is named. NotFoundError, after all others are done,
-        for an id that is not there.
+        ``reason`` chooses those that have it, ``limit`` at most so many where no ids are given, ``bounds`` those that
+        it has. A message leaves the DLQ only after its copy is confirmed, so a failure in between leaves two rather
+        than none. What came from the topic of switch directives stays; RefusedError where it is named. NotFoundError,
+        after all others are done, for an id that is not there.
         """
-        done: list[DeadLetter] = []
-        pending: list[ReceivedMark] = []
+        absent, pending = set(message_ids or ()), list[ReceivedMark]()
         with self._box.open() as reading:
-            for received in self._marks_among(_chosen(reading, message_ids, reason, limit), message_ids):
-                done.append(_dead_letter(received))
+            for received in self._marks_among(_chosen(reading, message_ids, reason, limit, bounds), message_ids):
+                absent.discard(received.message_id)
                 if dry_run:
+                    yield _dead_letter(received)
                     continue
                 reading.send_back(received, reset_properties(received.properties))
                 pending.append(received)
                 if len(pending) >= _CONFIRM_EVERY:
-                    _finish(reading, pending)
-            _finish(reading, pending)
-        _require_all(message_ids, done)
-        return done
+                    yield from _finished(reading, pending)
+            yield from _finished(reading, pending)
+        if absent:
+            raise _absent(absent)
 
     def _marks_among(
         self, letters: Iterable[ReceivedMark], message_ids: Collection[str] | None
@@ -141,17 +166,19 @@ class DeadLetters:
         *,
         reason: str | None = None,
         limit: int | None = None,
+        bounds: LetterBounds | None = None,
         dry_run: bool = False,
-    ) -> list[DeadLetter]:
-        """Remove these, or all, from the DLQ for good; return them. The choice, and NotFoundError, as for `replay`."""
-        done: list[DeadLetter] = []
+    ) -> Iterator[DeadLetter]:
+        """Remove these, or all, from the DLQ for good; yield each. The choice, and NotFoundError, as for `replay`."""
+        absent = set(message_ids or ())
         with self._box.open() as reading:
-            for received in _chosen(reading, message_ids, reason, limit):
+            for received in _chosen(reading, message_ids, reason, limit, bounds):
+                absent.discard(received.message_id)
                 if not dry_run:
                     reading.acknowledge(received)
-                done.append(_dead_letter(received))
-        _require_all(message_ids, done)
-        return done
+                yield _dead_letter(received)
+        if absent:
+            raise _absent(absent)
 
 
 def reason_group(reason: str) -> str:
@@ -194,13 +221,19 @@ def _dead_letter(received: ReceivedMark) -> DeadLetter:
 
 
 def _chosen(
-    reading: DeadLetterReading, message_ids: Collection[str] | None, reason: str | None, limit: int | None
+    reading: DeadLetterReading,
+    message_ids: Collection[str] | None,
+    reason: str | None,
+    limit: int | None,
+    bounds: LetterBounds | None = None,
 ) -> Iterator[ReceivedMark]:
     wanted = None if message_ids is None else set(message_ids)
     most = len(wanted) if wanted is not None else limit
     count = 0
     for received in reading:
         if wanted is not None and received.message_id not in wanted:
+            continue
+        if bounds is not None and not bounds.has(received):
             continue
         if reason is not None and not has_reason(_dead_letter(received), reason):
             continue
@@ -210,19 +243,14 @@ def _chosen(
             return
 
 
-def _finish(reading: DeadLetterReading, pending: list[ReceivedMark]) -> None:
-    if not pending:
-        return
-    reading.confirm()
+def _finished(reading: DeadLetterReading, pending: list[ReceivedMark]) -> Iterator[DeadLetter]:
+    """Take those off whose copies are confirmed; they are done whether anybody asks for them or not."""
+    if pending:
+        reading.confirm()
     for received in pending:
         reading.acknowledge(received)
+    yield from map(_dead_letter, pending)
     pending.clear()
-
-
-def _require_all(message_ids: Collection[str] | None, done: Collection[DeadLetter]) -> None:
-    absent = set(message_ids or ()) - {letter.message_id for letter in done}
-    if absent:
-        raise _absent(absent)
 
 
 def _absent(message_ids: Collection[str]) -> NotFoundError:

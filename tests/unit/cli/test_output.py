@@ -5,12 +5,27 @@ from __future__ import annotations
 import enum
 import io
 import json
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
 from rich.cells import cell_len
 
-from bookwarden.cli.shell.output import Column, Document, Facts, JsonWriter, Note, Table, TextWriter, moment, plain
+from bookwarden.cli.shell.output import (
+    Cells,
+    Column,
+    Document,
+    Facts,
+    JsonWriter,
+    Note,
+    Stream,
+    Table,
+    TextWriter,
+    moment,
+    plain,
+    table_of,
+)
 
 HOLDER = "tenant/namespace/persistent/" + "a-long-topic-name-" * 6
 TABLE = Table(
@@ -87,3 +102,95 @@ def test_values_become_what_json_knows() -> None:
 )
 def test_moments(milliseconds: int | None, text: str) -> None:
     assert moment(milliseconds) == text
+
+
+class Following:
+    """Numbers that come one after the other, while somebody looks how many are still kept."""
+
+    def __init__(self, count: int, output: io.StringIO) -> None:
+        self.given: weakref.WeakSet[Number] = weakref.WeakSet()
+        self.most_kept = self.most_unwritten = 0
+        self.mark = END
+        self._count = count
+        self._output = output
+
+    def __iter__(self) -> Iterator[Number]:
+        for value in range(self._count):
+            if value % 250 == 249:
+                self.most_kept = max(self.most_kept, len(self.given))
+                self.most_unwritten = max(self.most_unwritten, value - self._output.getvalue().count(self.mark))
+            number = Number(value, "" if value < 1500 else "late")
+            self.given.add(number)
+            yield number
+
+
+END = "of"
+
+
+@dataclass(eq=False)
+class Number:
+    value: int
+    note: str
+
+    @property
+    def text(self) -> str:
+        return f"{END} {self.value}"
+
+
+def stream_of(items: Iterable[Number]) -> Stream[Number]:
+    cells: Cells[Number] = {
+        Column("value", right=True): lambda one: str(one.value),
+        Column("text"): lambda one: one.text,
+        Column("note"): lambda one: one.note,
+    }
+    return Stream("numbers", items, cells, lambda: ({"count": 7}, (Note("the end"),)), empty="None.")
+
+
+@pytest.mark.parametrize("kind", [TextWriter, JsonWriter])
+def test_a_result_of_any_length_is_written_while_it_comes_and_not_kept(kind: type[TextWriter | JsonWriter]) -> None:
+    output = io.StringIO()
+    items = Following(10_000, output)
+    items.mark = END if kind is TextWriter else '"note"'
+    kind(output, io.StringIO()).write_stream(stream_of(items))
+    # Three portions: the first, the last, and the one that follows.
+    assert items.most_kept <= 3000
+    assert items.most_unwritten <= 1000
+
+
+def test_a_long_stream_has_one_heading_and_every_column() -> None:
+    output = io.StringIO()
+    TextWriter(output, io.StringIO()).write_stream(stream_of(Following(2500, output)))
+    lines = output.getvalue().splitlines()
+    assert lines[:2] == ["value  text    note", "    0  of 0"]
+    assert [line.split() for line in lines[1:2501]] == [
+        [str(number), "of", str(number), *(["late"] if number >= 1500 else [])] for number in range(2500)
+    ]
+    assert lines[2501:] == ["", "the end"]
+
+
+def test_a_long_stream_on_a_terminal_has_tables_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    output = Terminal()
+    TextWriter(output, io.StringIO(), width=80).write_stream(stream_of(Following(2500, output)))
+    text = output.getvalue()
+    assert (text.count("value"), text.count(f"{END} 2499"), text.rstrip().endswith("the end")) == (3, 1, True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 999])
+def test_a_short_stream_is_written_as_a_document(count: int) -> None:
+    output = io.StringIO()
+    numbers = [Number(value, "") for value in range(count)]
+    stream = stream_of(numbers)
+    TextWriter(output, io.StringIO()).write_stream(stream)
+    table = table_of(numbers, stream.cells, empty="None.")
+    assert output.getvalue() == written(Document(None, (table, Note("the end"))), io.StringIO())
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_stream_is_one_json_object_as_any(count: int) -> None:
+    output, whole = io.StringIO(), io.StringIO()
+    numbers = [Number(value, 'a "quoted"\nline') for value in range(count)]
+    stream = Stream("numbers", numbers, {}, lambda: ({"counts": {"a": [1]}, "none": {}}, ()))
+    JsonWriter(output, io.StringIO()).write_stream(stream)
+    JsonWriter(whole, io.StringIO()).write(Document({"numbers": numbers, "counts": {"a": [1]}, "none": {}}, ()))
+    assert output.getvalue() == whole.getvalue()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.deletion.dead_letters import DeadLetters, group_by_reason, reason_group, reset_properties
+from bookwarden.deletion.dead_letters import DeadLetters, LetterBounds, group_by_reason, reason_group, reset_properties
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.received import REAL_TOPIC, ReceivedMark
 
@@ -106,10 +106,10 @@ def test_a_limit_counts_what_is_chosen_and_reads_no_further() -> None:
 
 def test_ids_are_read_no_further_than_needed_and_the_absent_are_named() -> None:
     box = Box("a", "b", "c")
-    DeadLetters(box).replay(["1:1:-1"])
+    list(DeadLetters(box).replay(["1:1:-1"]))
     assert (box.sent, box.read) == (["1:1:-1"], 2)
     with pytest.raises(NotFoundError, match="1:9:-1"):
-        DeadLetters(box).replay(["1:9:-1"])
+        list(DeadLetters(box).replay(["1:9:-1"]))
 
 
 def test_a_letter_that_is_sent_back_counts_as_new() -> None:
@@ -122,7 +122,47 @@ def test_what_came_from_the_topic_of_switch_directives_is_not_replayed() -> None
     box.letters[1] = replace(box.letters[1], properties={REAL_TOPIC: "directives"})
     letters = DeadLetters(box, "directives")
     with pytest.raises(RefusedError, match="1:1:-1 came from directives and is no mark"):
-        letters.replay(["1:1:-1"])
+        list(letters.replay(["1:1:-1"]))
     assert [one.message_id for one in letters.replay()] == ["1:0:-1", "1:2:-1"]
     assert box.sent == ["1:0:-1", "1:2:-1"]
     assert [one.message_id for one in letters.drop()] == ["1:1:-1"]
+
+
+def test_letters_are_told_while_the_work_goes_on_each_once_it_is_done() -> None:
+    box = Box(*["away"] * 1200)
+    letters = DeadLetters(box).replay()
+    first = next(letters)
+    assert (first.message_id, box.read, len(box.letters), len(box.sent)) == ("1:0:-1", 500, 700, 500)
+    assert len(list(letters)) == 1199
+    assert box.letters == []
+    box = Box(*["away"] * 9)
+    dropped = DeadLetters(box).drop()
+    next(dropped)
+    assert (box.read, len(box.letters)) == (1, 8)
+
+
+def test_what_was_done_is_done_when_nobody_asks_for_more() -> None:
+    box = Box(*["away"] * 600)
+    letters = DeadLetters(box).replay()
+    next(letters)
+    letters.close()
+    assert (len(box.sent), len(box.letters)) == (500, 100)
+
+
+@pytest.mark.parametrize("verb", ["replay", "drop"])
+def test_only_the_letters_that_were_counted_are_taken_and_none_that_came_since(verb: str) -> None:
+    box = Box("away", "other", "away", "away", "away")
+    box.letters[3] = replace(box.letters[3], topic="dlq-2", message_id="1:0:1:0")
+    box.letters[4] = replace(box.letters[4], topic="dlq-2", message_id="1:0:1:1")
+    letters, bounds = DeadLetters(box), LetterBounds()
+    for found in letters.read(3, reason="away"):
+        bounds.note(found)
+    assert bounds.count == 3
+    box.letters += [
+        replace(letter(9, "away"), message_id="1:10:-1"),
+        replace(letter(9, "away"), message_id="0:99:-1"),
+        replace(letter(9, "away"), topic="dlq-3"),
+    ]
+    taken = [found.message_id for found in getattr(letters, verb)(reason="away", bounds=bounds)]
+    # The last one is not later than those that were counted, so it can only have been there.
+    assert taken == ["1:0:-1", "1:2:-1", "1:0:1:0", "0:99:-1"]

@@ -15,7 +15,7 @@ import click
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 
 if TYPE_CHECKING:
-    from bookwarden.cli.shell.output import Document, Writer
+    from bookwarden.cli.shell.output import Document, Stream, Writer
     from bookwarden.config import Settings
 
 LEDGER_ID = click.IntRange(0, MAX_LEDGER_ID)
@@ -52,6 +52,10 @@ class Invocation:
     def write(self, document: Document) -> None:
         """Write a command's result."""
         self.writer.write(document)
+
+    def write_stream(self, stream: Stream[Any]) -> None:
+        """Write a command's result while it comes."""
+        self.writer.write_stream(stream)
 
     def say(self, line: str) -> None:
         """Report the progress of a long command to people; nothing is written for programs that read JSON."""

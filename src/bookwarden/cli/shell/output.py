@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import PurePath
-from typing import Any, Protocol, TextIO, TypeVar
+from textwrap import indent
+from typing import Any, Generic, Protocol, TextIO, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -23,6 +25,8 @@ T = TypeVar("T")
 Cells = dict["Column", Callable[[T], str]]
 
 _GAP = "  "
+# The rows of a table that are laid out together, where there may be millions.
+_PORTION = 1_000
 _STYLES = {
     **dict.fromkeys(("created", "deleted", "marked", "removed", "ready", "sent", "dropped", "closed", "yes"), "green"),
     **dict.fromkeys(("failed", "stopped", "gave up", "malformed", "mismatch", "inside the list", "unreadable"), "red"),
@@ -84,11 +88,28 @@ class Document:
     parts: tuple[Part, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Stream(Generic[T]):
+    """A result of any length: items that are written as they come, and what is known behind the last.
+
+    For programs it is one object: the list of the items under ``name``, and then the data of the end.
+    """
+
+    name: str
+    items: Iterable[T]
+    cells: Mapping[Column, Callable[[T], str]]
+    end: Callable[[], tuple[Mapping[str, object], tuple[Part, ...]]]  #: Called once the items have ended.
+    empty: str = "nothing"
+
+
 class Writer(Protocol):
-    """Writes documents and failures."""
+    """Writes documents, streams and failures."""
 
     def write(self, document: Document) -> None:
         """Write a command's result to the standard output."""
+
+    def write_stream(self, stream: Stream[T]) -> None:
+        """Write a result of any length to the standard output; of an error in its midst the beginning stays there."""
 
     def fail(self, text: str, exit_code: int) -> None:
         """Write why a command ends with this exit code to the standard error."""
@@ -103,7 +124,21 @@ class JsonWriter:
 
     def write(self, document: Document) -> None:
         """Write the document's data."""
-        self._output.write(json.dumps(plain(document.data), indent=2, ensure_ascii=False) + "\n")
+        self._output.write(_json(plain(document.data)) + "\n")
+        self._output.flush()
+
+    def write_stream(self, stream: Stream[T]) -> None:
+        """Write what `write` would write of all of it, item by item."""
+        self._output.write(f"{{\n  {_json(stream.name)}: [")
+        separator = "\n"
+        for item in stream.items:
+            self._output.write(separator + indent(_json(plain(item)), "    "))
+            separator = ",\n"
+        self._output.write("]" if separator == "\n" else "\n  ]")
+        data, _ = stream.end()
+        for name, value in data.items():
+            self._output.write(f",\n  {_json(name)}: " + indent(_json(plain(value)), "  ").lstrip())
+        self._output.write("\n}\n")
         self._output.flush()
 
     def fail(self, text: str, exit_code: int) -> None:
@@ -125,6 +160,38 @@ class TextWriter:
                 self._console.print()
             self._show(part) if self._console.is_terminal else self._print_plain(part)
 
+    def write_stream(self, stream: Stream[T]) -> None:
+        """Write its table in portions, laid out by the first; one that fits into a portion is written as ever."""
+        items = iter(stream.items)
+        portion = list(islice(items, _PORTION))
+        tables: list[Part] = []
+        if len(portion) < _PORTION:
+            tables.append(table_of(portion, stream.cells, empty=stream.empty))
+        else:
+            self._write_portions(stream, portion, items)
+        _, parts = stream.end()
+        self.write(Document(None, (*tables, *parts)))
+
+    def _write_portions(self, stream: Stream[T], portion: list[T], items: Iterator[T]) -> None:
+        columns, widths = tuple(stream.cells), list[int]()
+        while portion:
+            table = table_of(portion, stream.cells)
+            if self._console.is_terminal:
+                self._show(table)
+            else:
+                # No column is left out, since a later portion may have something in it.
+                rows = [tuple(map(printable, row)) for row in table.rows]
+                if not widths:
+                    rows.insert(0, tuple(column.name for column in columns))
+                    widths = _widths(rows)
+                self._write_lines(_aligned(rows, _alignment(columns), widths))
+            self._console.file.flush()
+            portion = list(islice(items, _PORTION))
+        self._console.print()
+
+    def _write_lines(self, lines: Iterable[str]) -> None:
+        self._console.file.write("".join(f"{line}\n" for line in lines))
+
     def fail(self, text: str, exit_code: int) -> None:
         """Write one line that begins with the program's name."""
         self._errors.write(f"bookwarden: {one_line(text)}\n")
@@ -144,7 +211,11 @@ class TextWriter:
 
     def _print_plain(self, part: Part) -> None:
         lines = [printable(part.text)] if isinstance(part, Note) else _plain_lines(part)
-        self._console.file.write("".join(f"{line}\n" for line in lines))
+        self._write_lines(lines)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def plain(value: object) -> Any:
@@ -225,18 +296,28 @@ def _plain_lines(part: Table | Facts) -> Iterable[str]:
     if part.title:
         yield printable(part.title)
     if isinstance(part, Facts):
-        yield from _aligned([tuple(map(printable, pair)) for pair in part.pairs], (str.ljust, str.ljust))
+        pairs = [tuple(map(printable, pair)) for pair in part.pairs]
+        yield from _aligned(pairs, (str.ljust, str.ljust), _widths(pairs))
     elif part.rows:
         columns, rows = _filled(part)
-        align = tuple(str.rjust if column.right else str.ljust for column in columns)
         heading = tuple(column.name for column in columns)
-        yield from _aligned([heading, *(tuple(map(printable, row)) for row in rows)], align)
+        cells = [heading, *(tuple(map(printable, row)) for row in rows)]
+        yield from _aligned(cells, _alignment(columns), _widths(cells))
     else:
         yield part.empty
 
 
-def _aligned(rows: list[tuple[str, ...]], align: tuple[Callable[[str, int], str], ...]) -> Iterable[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def _alignment(columns: Sequence[Column]) -> list[Callable[[str, int], str]]:
+    return [str.rjust if column.right else str.ljust for column in columns]
+
+
+def _widths(rows: Sequence[tuple[str, ...]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def _aligned(
+    rows: Iterable[tuple[str, ...]], align: Sequence[Callable[[str, int], str]], widths: Sequence[int]
+) -> Iterable[str]:
     for row in rows:
         cells = (place(cell, width) for place, cell, width in zip(align, row, widths, strict=True))
         yield _GAP.join(cells).rstrip()

@@ -17,6 +17,8 @@ from bookwarden.errors import PulsarConflictError
 from bookwarden.ledgers.received import ReceivedMark
 
 _QUIET_MS = 3000
+# The last messages that were read, of which any may be acknowledged.
+_MOST_HELD = 1000
 
 
 class DeadLetterTopic:
@@ -84,6 +86,8 @@ class DeadLetterConsumer:
                     break
                 received = received_message(partition, message)
                 self._ids[received.message_id] = found
+                if len(self._ids) > _MOST_HELD:
+                    del self._ids[next(iter(self._ids))]
                 yield received
                 # More of a batch may follow; then the next receive ends the loop.
                 if position == end and found.batch_index() < 0:
@@ -110,7 +114,7 @@ class DeadLetterConsumer:
     def acknowledge(self, received: ReceivedMark) -> None:
         """Remove the message from the DLQ."""
         try:
-            self._consumers[received.topic].acknowledge(self._ids[received.message_id])
+            self._consumers[received.topic].acknowledge(self._ids.pop(received.message_id))
         except pulsar.PulsarException as error:
             raise translate(error, f"acknowledging {received.message_id} of {received.topic}") from error
 
