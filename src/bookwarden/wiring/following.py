@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cached_property, partial
 
@@ -11,13 +10,12 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.deletion.dropped.checking import DropCheck
-from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadsNodes
+from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks
+from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadsNodes, SteadyClock
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
-from bookwarden.deletion.ports import MarkSender, OffloadedCopies
-from bookwarden.errors import NotFoundError
+from bookwarden.deletion.ports import OffloadedCopies
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
@@ -35,12 +33,6 @@ class RootsContext(Resources):
         with self._closed_on_error():
             self.stores = {url: self._keep(open_metadata_store(store, url)) for url in dict.fromkeys(store.urls)}
             self.pieces = ReferencePieces(self.stores)
-
-
-def _clock_from_now_on() -> Callable[[], float]:
-    """Make a clock of seconds since the epoch that goes on steadily, whatever this machine's is set to meanwhile."""
-    began = time.time() - time.monotonic()
-    return lambda: began + time.monotonic()
 
 
 class FollowContext(Resources):
@@ -81,7 +73,7 @@ class FollowContext(Resources):
                 nodes,
                 check,
                 read,
-                _clock_from_now_on(),
+                SteadyClock(),
                 keep,
                 most_due=follow.ledgers_per_batch,
                 look_again_s=min(60.0, follow.grace_seconds),
@@ -90,26 +82,26 @@ class FollowContext(Resources):
 
     @cached_property
     def _marker(self) -> Marker:
-        return self._marking(self._sender(self._settings.deletion.topic))
+        deletion = self._settings.deletion
+        sender = self._keep(
+            PendingDeletionSender(connection_of(self._settings.pulsar), deletion.topic, PendingDeletionCodec())
+        )
+        return Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=self._on_report)
 
     @cached_property
-    def _retry_sender(self) -> PendingDeletionSender:
-        return self._sender(self._settings.deletion.retry_topic)
-
-    def _later(self, delay_s: float) -> Marker:
-        """Make what marks by the retry topic, for the sweep to read after the delay."""
+    def _later(self) -> LaterMarks:
         deletion = self._settings.deletion
-        missing = self._topics.why_nothing_is_kept(deletion.retry_topic, deletion.subscription)
-        if missing is not None:
-            raise NotFoundError(missing)
-        return self._marking(DelayedSender(self._retry_sender, delay_s, deletion.topic))
-
-    def _sender(self, topic: str) -> PendingDeletionSender:
-        return self._keep(PendingDeletionSender(connection_of(self._settings.pulsar), topic, PendingDeletionCodec()))
-
-    def _marking(self, sender: MarkSender) -> Marker:
-        enabled = self._settings.deletion.topic_two_phase_deletion_enabled
-        return Marker(sender, enabled=enabled, on_report=self._on_report)
+        sender = self._keep(
+            PendingDeletionSender(connection_of(self._settings.pulsar), deletion.retry_topic, PendingDeletionCodec())
+        )
+        return LaterMarks(
+            lambda delay_s: Marker(
+                DelayedSender(sender, delay_s, deletion.topic),
+                enabled=deletion.topic_two_phase_deletion_enabled,
+                on_report=self._on_report,
+            ),
+            partial(self._topics.why_nothing_is_kept, deletion.retry_topic, deletion.subscription),
+        )
 
     @property
     def _copies(self) -> OffloadedCopies:

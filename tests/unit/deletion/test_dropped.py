@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from bookwarden.deletion.dropped import following
-from bookwarden.deletion.dropped.checking import DropCheck, Looked
+from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks, Looked
 from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
 from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
 from bookwarden.deletion.dropped.table import Changes, FollowedNodes, NodeNow
@@ -249,7 +249,7 @@ class Ground:
         check = DropCheck(
             *(self.nodes, self.ledgers, self.live, copies or NoStores(), marks),  # type: ignore[arg-type]  # what it asks for
             why_not_kept=lambda: self.why_not_kept,
-            later=None if dry else self._later,
+            later=None if dry else LaterMarks(self._later, lambda: self.why_not_kept),
         )
         self.late, self.delays = Sent(), list[float]()
         self.told: list[Looked] = []
@@ -267,8 +267,6 @@ class Ground:
         self.nodes.changes = Changes()
 
     def _later(self, delay_s: float) -> Marker:
-        if self.why_not_kept is not None:
-            raise NotFoundError(self.why_not_kept)
         self.delays.append(delay_s)
         return Marker(self.late, clock=lambda: self.now_s)
 

@@ -55,6 +55,14 @@ class Marks(Protocol):
 
 
 @dataclass(frozen=True)
+class LaterMarks:
+    """The way of a mark to the retry topic."""
+
+    after: Callable[[float], Marks]  #: Makes what sends marks that the sweep reads after this delay, in seconds.
+    why_not_kept: Callable[[], str | None]  #: Tells why the retry topic would not keep them; None where it does.
+
+
+@dataclass(frozen=True)
 class DropCheck:
     """Looks at dropped ledgers in batches: BookKeeper's metadata of all, then whatever else speaks about the rest."""
 
@@ -65,8 +73,7 @@ class DropCheck:
     marks: Marks | None  #: None in a dry run.
     #: Tells, before marks are sent, why the deletion topic would not keep them; None where it does.
     why_not_kept: Callable[[], str | None] = lambda: None
-    #: Makes what sends marks that the sweep reads after a delay in seconds; NotFoundError where they would not be kept.
-    later: Callable[[float], Marks] | None = None
+    later: LaterMarks | None = None  #: None in a dry run.
 
     def look(self, drops: Sequence[Drop], given_up: Collection[Key] = ()) -> list[Looked]:
         """Look at each and mark what is to be marked; the order is kept.
@@ -102,8 +109,11 @@ class DropCheck:
         batch = _Batch(self._read_ledgers(drops), {})
         batch.holders = {drop.key: batch.holder_of(drop) for drop in drops}
         looked = [batch.judge_early(drop) for drop in drops]
-        is_wanted = any(one.outcome is DropOutcome.HANDED_OVER for one in looked)
-        return _sent(looked, self.later(delay_s) if self.later is not None and is_wanted else None)
+        if self.later is None or not any(one.outcome is DropOutcome.HANDED_OVER for one in looked):
+            return _sent(looked, None)
+        if (why := self.later.why_not_kept()) is not None:
+            raise NotFoundError(why)
+        return _sent(looked, self.later.after(delay_s))
 
     def _read_ledgers(self, drops: Sequence[Drop]) -> dict[Key, LedgerReading]:
         ids = [drop.ledger_id for drop in drops if drop.copy is None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,16 @@ _ALL_TIMES: Final = 2**62
 
 # Keeps what is told, and then what changed in the nodes and timers.
 Keep = Callable[[Sequence[Looked]], None]
+
+
+class SteadyClock:
+    """Seconds since the epoch by this machine's clock at the start, whatever that is set to afterwards."""
+
+    def __init__(self) -> None:
+        self._began = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._began + time.monotonic()
 
 
 class ReadsNodes(Protocol):
